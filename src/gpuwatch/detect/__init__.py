@@ -1,0 +1,1 @@
+"""Pure: one file per family of rules; each names the statistics that it needs (`NEEDS`)."""

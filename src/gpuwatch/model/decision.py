@@ -1,0 +1,295 @@
+"""What gpuwatch concludes: findings with evidence, candidates, guards' refusals, scores and the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.telemetry import (
+    ActivityHistory,
+    Device,
+    DeviceId,
+    Exporter,
+    Gap,
+    PodRef,
+    Readings,
+    Schema,
+    StateChange,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything one cycle decides on. Saved with `gpuwatch capture`; any decision can be replayed from it."""
+
+    at: datetime
+    schema: Schema = Schema()
+    devices: tuple[Device, ...] = ()
+    exporters: tuple[Exporter, ...] = ()
+    readings: Readings = Readings()
+    activity: tuple[ActivityHistory, ...] = ()
+    changes: tuple[StateChange, ...] = ()
+    cluster: Cluster = Cluster()
+    gaps: tuple[Gap, ...] = ()
+
+
+class SubjectKind(StrEnum):
+    DEVICE = "device"
+    POD = "pod"
+    GANG = "gang"
+    WORKLOAD = "workload"
+    NODE = "node"
+    FLEET = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, or 'fleet'."""
+
+    kind: SubjectKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+class Family(StrEnum):
+    HEALTH = "health"
+    IDLE = "idle"
+
+
+class Verdict(StrEnum):
+    """What a rule concludes. UNKNOWN is neither healthy nor idle and is never acted on."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    BUSY = "busy"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+
+
+class FindingKind(StrEnum):
+    # health
+    XID = "xid"
+    DRIVER_VERDICT = "driver_verdict"
+    DCGM_HEALTH = "dcgm_health"
+    VENDOR_HEALTH = "vendor_health"
+    ECC = "ecc"
+    ROW_REMAP = "row_remap"
+    PAGE_RETIREMENT = "page_retirement"
+    PCIE_REPLAY = "pcie_replay"
+    NVLINK_ERRORS = "nvlink_errors"
+    THERMAL_THROTTLE = "thermal_throttle"
+    POWER_BRAKE = "power_brake"
+    GPU_GONE = "gpu_gone"
+    EXPORTER_GONE = "exporter_gone"
+    TELEMETRY_GONE = "telemetry_gone"
+    HUNG = "hung"
+    # idle: the classes of an allocation
+    NEVER_USED = "never_used"
+    ABANDONED = "abandoned"
+    HOLDING_MODEL = "holding_model"  # silent, with a loaded model in memory
+    HOST_BOUND = "host_bound"  # the GPU waits for the host: busy, but hardly
+    BURSTY = "bursty"  # silent now, as it often was before it worked again
+    IN_USE = "in_use"
+    IDLE_UNKNOWN = "idle_unknown"
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Advice(StrEnum):
+    """What a person would do about it, mildest first."""
+
+    NONE = "none"
+    WATCH = "watch"
+    FIX_APPLICATION = "fix_application"
+    FIX_MONITORING = "fix_monitoring"
+    RECLAIM = "reclaim"  # release the idle allocation
+    RESET_WHEN_IDLE = "reset_when_idle"
+    RESET = "reset"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One fact that a person can check again. `bound` is what the value was held against, with `comparison`
+    one of >, >=, <, <=, ==, !=, in; None where the value is context only."""
+
+    signal: str
+    value: float | str
+    unit: str = ""
+    statistic: str = ""
+    window_seconds: int = 0
+    comparison: str = ""
+    bound: float | str | None = None
+    peers_median: float | None = None
+    peers: int = 0
+    at: datetime | None = None
+    promql: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One rule's conclusion on one subject.
+
+    confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
+    missing: what would have to be known (signals, coverage) for a better verdict.
+    """
+
+    rule: str  # the rule's file and section in the docs, e.g. 'health.xid'
+    family: Family
+    kind: FindingKind
+    subject: Subject
+    verdict: Verdict
+    summary: str
+    severity: Severity = Severity.INFO
+    advice: Advice = Advice.NONE
+    confidence_ratio: float = 0.0
+    since: datetime | None = None
+    evidence: tuple[Evidence, ...] = ()
+    missing: tuple[str, ...] = ()
+    devices: tuple[DeviceId, ...] = ()
+    pods: tuple[PodRef, ...] = ()
+    node: str | None = None
+    gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition, where the rule can tell
+
+    @property
+    def id(self) -> str:
+        """Stable name of the finding across cycles."""
+        return f"{self.kind}:{self.subject}"
+
+    @property
+    def notable(self) -> bool:
+        """True where people should see it: anything but a clean bill."""
+        return self.verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.UNKNOWN)
+
+
+class ActionKind(StrEnum):
+    TAINT_NODE = "taint_node"
+    EVICT_GANG = "evict_gang"  # move it elsewhere
+    RELEASE_GANG = "release_gang"  # suspend or scale away an idle allocation
+
+
+class Mode(StrEnum):
+    OBSERVE = "observe"
+    SUGGEST = "suggest"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Something that could be done. `target` is the Node of a taint, or the workload of a release."""
+
+    action: ActionKind
+    target: Subject
+    findings: tuple[str, ...]  # Finding.id, strongest first
+    devices: tuple[DeviceId, ...]
+    pods: tuple[PodRef, ...]
+    nodes: tuple[str, ...]
+    namespace: str = ""
+    pool: str = ""
+    gpu_model: str = ""
+    gpus: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"{self.action}:{self.target}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A guard's reason for not doing it. `guard` is its name in the docs; `reason` a full sentence."""
+
+    guard: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Dimensionless, with its inputs: gained × confidence against disrupted, each as a fraction of the pool.
+
+    All in GPU-hours over `horizon_hours`; `pool_gpu_hours` is what the pool offers in that time.
+    """
+
+    gained_gpu_hours: float
+    disrupted_gpu_hours: float
+    pool_gpu_hours: float
+    confidence_ratio: float
+    horizon_hours: float
+
+    @property
+    def value(self) -> float:
+        """Gain minus disruption as a fraction of the pool; positive is worth doing. NaN where an input is."""
+        if not self.pool_gpu_hours > 0:
+            return float("nan")
+        return (self.gained_gpu_hours * self.confidence_ratio - self.disrupted_gpu_hours) / self.pool_gpu_hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanItem:
+    candidate: Candidate
+    score: Score
+    mode: Mode
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def admitted(self) -> bool:
+        return not self.refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUse:
+    """One budget and what already weighs on it. `reason` names the harm in flight."""
+
+    scope: str  # 'pool/NAME' or 'model/NAME'
+    limit_gpus: int
+    total_gpus: int
+    in_flight_gpus: int
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every candidate, admitted or refused, best score first; a brake refuses them all and says why."""
+
+    at: datetime
+    items: tuple[PlanItem, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()
+    brake: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What was known. Counts of devices, so that shares can be recomputed."""
+
+    devices: int = 0
+    devices_present: int = 0
+    devices_resolved: int = 0  # with a verified Node
+    devices_held: int = 0
+    devices_shared: int = 0
+    health_unknown: int = 0  # devices whose health no rule could tell
+    idle_unknown: int = 0  # Pods whose use could not be told
+    rules_limited: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rule → signals it lacks here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """The answer of `gpuwatch analyze`; published as JSON with a schema of this shape."""
+
+    version: int
+    at: datetime
+    coverage: Coverage
+    devices: tuple[Device, ...]
+    cluster: Cluster
+    findings: tuple[Finding, ...]
+    plan: Plan
+    schema: Schema = Schema()
+    gaps: tuple[Gap, ...] = ()

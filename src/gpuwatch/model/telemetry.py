@@ -1,0 +1,330 @@
+"""What was measured: signals, window statistics, devices and their readings.
+
+All values are in SI units (bytes, seconds, hertz, watts, degrees Celsius) or ratios from 0 to 1; the
+telemetry room translates each vendor's units at the door, so nothing here knows a vendor's metric name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+DeviceId: TypeAlias = str
+"""`UUID` of a whole GPU or `UUID/GI` of a MIG instance (GI: the GPU-instance id). Instances keep the UUID
+of their parent, and GI ids are not stable across a change of the MIG layout."""
+
+PodRef: TypeAlias = str
+"""`namespace/name` of a Pod."""
+
+
+class Vendor(StrEnum):
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    GAUDI = "gaudi"
+
+
+class Scope(StrEnum):
+    """What a signal describes. A PHYSICAL one (power, temperature, XID, ECC …) repeats on every MIG row of its
+    GPU and is therefore keyed by UUID, never added up over rows; an INSTANCE one is keyed by DeviceId."""
+
+    PHYSICAL = "physical"
+    INSTANCE = "instance"
+
+
+class Signal(StrEnum):
+    """The vendor-neutral vocabulary. The unit is the suffix; a name without one is a code or a count."""
+
+    # Activity. BUSY_RATIO is the best engine-activity signal that a device has: PROF_GR_ENGINE_ACTIVE where
+    # profiling works, the coarser GPU_UTIL elsewhere (GPU_UTIL is missing on MIG; telemetry.md 1.7).
+    BUSY_RATIO = "busy_ratio"
+    ENGINE_ACTIVE_RATIO = "engine_active_ratio"
+    GPU_UTIL_RATIO = "gpu_util_ratio"
+    SM_ACTIVE_RATIO = "sm_active_ratio"
+    SM_OCCUPANCY_RATIO = "sm_occupancy_ratio"
+    TENSOR_ACTIVE_RATIO = "tensor_active_ratio"
+    DRAM_ACTIVE_RATIO = "dram_active_ratio"
+    MEMORY_COPY_UTIL_RATIO = "memory_copy_util_ratio"
+    ENCODER_UTIL_RATIO = "encoder_util_ratio"
+    DECODER_UTIL_RATIO = "decoder_util_ratio"
+    PCIE_TX_BYTES_PER_SECOND = "pcie_tx_bytes_per_second"
+    PCIE_RX_BYTES_PER_SECOND = "pcie_rx_bytes_per_second"
+    NVLINK_BYTES_PER_SECOND = "nvlink_bytes_per_second"
+    # Memory
+    MEMORY_USED_BYTES = "memory_used_bytes"
+    MEMORY_FREE_BYTES = "memory_free_bytes"
+    MEMORY_RESERVED_BYTES = "memory_reserved_bytes"
+    MEMORY_TOTAL_BYTES = "memory_total_bytes"
+    # Physics
+    POWER_WATTS = "power_watts"
+    POWER_LIMIT_WATTS = "power_limit_watts"
+    ENERGY_JOULES_TOTAL = "energy_joules_total"
+    GPU_TEMPERATURE_CELSIUS = "gpu_temperature_celsius"
+    MEMORY_TEMPERATURE_CELSIUS = "memory_temperature_celsius"
+    TEMPERATURE_MARGIN_CELSIUS = "temperature_margin_celsius"
+    SM_CLOCK_HERTZ = "sm_clock_hertz"
+    MEMORY_CLOCK_HERTZ = "memory_clock_hertz"
+    # Throttling. The *_SECONDS_TOTAL are cumulative time; CLOCK_EVENT_REASONS_BITS is NVML's bit mask;
+    # CLOCK_EVENTS_WINDOW_COUNT is the exporter's own windowed gauge, one row per reason (its variant).
+    THERMAL_THROTTLE_SECONDS_TOTAL = "thermal_throttle_seconds_total"
+    POWER_THROTTLE_SECONDS_TOTAL = "power_throttle_seconds_total"
+    HW_POWER_BRAKE_SECONDS_TOTAL = "hw_power_brake_seconds_total"
+    CLOCK_EVENT_REASONS_BITS = "clock_event_reasons_bits"
+    CLOCK_EVENTS_WINDOW_COUNT = "clock_events_window_count"
+    # Faults. XID_CODE is the last XID (a code, not a count: never rate() or increase() it);
+    # the window count and the total have one row per XID (their variant).
+    XID_CODE = "xid_code"
+    XID_WINDOW_COUNT = "xid_window_count"
+    XID_EVENTS_TOTAL = "xid_events_total"
+    RECOVERY_ACTION_CODE = "recovery_action_code"
+    HEALTH_STATUS_CODE = "health_status_code"  # 0 pass, 10 warn, 20 fail; variant: health watch
+    VENDOR_HEALTHY_STATE = "vendor_healthy_state"  # 1 healthy, 0 not (AMD gpu_health and the like)
+    ECC_SBE_VOLATILE_TOTAL = "ecc_sbe_volatile_total"
+    ECC_DBE_VOLATILE_TOTAL = "ecc_dbe_volatile_total"
+    ECC_SBE_AGGREGATE_TOTAL = "ecc_sbe_aggregate_total"
+    ECC_DBE_AGGREGATE_TOTAL = "ecc_dbe_aggregate_total"
+    SRAM_ECC_THRESHOLD_EXCEEDED_STATE = "sram_ecc_threshold_exceeded_state"
+    ROW_REMAP_FAILED_STATE = "row_remap_failed_state"
+    ROW_REMAP_PENDING_STATE = "row_remap_pending_state"
+    ROW_REMAP_CORRECTABLE_TOTAL = "row_remap_correctable_total"
+    ROW_REMAP_UNCORRECTABLE_TOTAL = "row_remap_uncorrectable_total"
+    PAGES_RETIRED_SBE_TOTAL = "pages_retired_sbe_total"
+    PAGES_RETIRED_DBE_TOTAL = "pages_retired_dbe_total"
+    PAGES_RETIRED_PENDING_STATE = "pages_retired_pending_state"
+    PCIE_REPLAYS_TOTAL = "pcie_replays_total"
+    PCIE_LINK_WIDTH_LANES = "pcie_link_width_lanes"
+    PCIE_LINK_WIDTH_MAX_LANES = "pcie_link_width_max_lanes"
+    PCIE_LINK_GENERATION = "pcie_link_generation"
+    NVLINK_CRC_FLIT_ERRORS_TOTAL = "nvlink_crc_flit_errors_total"
+    NVLINK_CRC_DATA_ERRORS_TOTAL = "nvlink_crc_data_errors_total"
+    NVLINK_REPLAY_ERRORS_TOTAL = "nvlink_replay_errors_total"
+    NVLINK_RECOVERY_ERRORS_TOTAL = "nvlink_recovery_errors_total"
+    LINK_UP_STATE = "link_up_state"
+
+    @property
+    def unit(self) -> str:
+        """The unit in the base form that reports print: '' for codes, states and counts."""
+        for suffix, unit in _UNITS:
+            if self.value.endswith(suffix):
+                return unit
+        return ""
+
+
+_UNITS = (
+    ("_bytes_per_second", "bytes/second"),
+    ("_seconds_total", "seconds"),
+    ("_joules_total", "joules"),
+    ("_ratio", "ratio"),
+    ("_bytes", "bytes"),
+    ("_watts", "watts"),
+    ("_celsius", "celsius"),
+    ("_hertz", "hertz"),
+    ("_lanes", "lanes"),
+)
+
+
+class Statistic(StrEnum):
+    """What is asked of a signal's samples in the window (at − window, at], left-open as in Prometheus 3."""
+
+    LAST = "last"  # the value an instant query gives at `at`: 5 min look-back, staleness honoured. window 0
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+    COUNT = "count"  # samples in the window, the basis of coverage
+    QUANTILE = "quantile"  # parameter: 0..1
+    FRACTION_ABOVE = "fraction_above"  # share of samples strictly above `parameter`
+    FRACTION_BITS = "fraction_bits"  # share of samples with any bit of the mask `parameter` set
+    INCREASE = "increase"  # PromQL increase(): resets handled, extrapolated to the window's edges
+    CHANGES = "changes"  # how often the value changed
+    APPEARED = "appeared"  # value of a series with samples in the window and none in the window before it
+    DISAPPEARED = "disappeared"  # last value of a series with samples in the window and none in its last 5 min
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStat:
+    """One statistic of one signal over one window; the unit in which rules ask for telemetry.
+
+    >>> WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, 900).key
+    'sm_clock_hertz:avg:900'
+    >>> WindowStat(Signal.BUSY_RATIO, Statistic.FRACTION_ABOVE, 3600, 0.01).key
+    'busy_ratio:fraction_above(0.01):3600'
+    """
+
+    signal: Signal
+    statistic: Statistic
+    window_seconds: int = 0
+    parameter: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of this statistic in a Readings and in a saved Snapshot."""
+        parameter = "" if self.parameter is None else f"({self.parameter:g})"
+        return f"{self.signal}:{self.statistic}{parameter}:{self.window_seconds}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU or MIG instance that telemetry knew within the inventory window.
+
+    `node` is the Kubernetes Node's name, checked against the cluster, or None where it could not be resolved
+    (then nothing may be written about this device). `holders` are the Pods that telemetry says hold it now.
+    """
+
+    id: DeviceId
+    uuid: str
+    vendor: Vendor
+    vocabulary: str
+    mig_instance: str | None = None
+    mig_profile: str | None = None
+    index: str = ""
+    model: str = ""  # as the exporter spells it; '' where it does not say
+    driver_version: str = ""
+    pci_bus_id: str = ""
+    node_label: str = ""  # the host as telemetry spells it
+    node: str | None = None
+    exporter: str = ""  # `instance` of the scrape target, '' in a bare exposition page
+    holders: tuple[PodRef, ...] = ()
+    containers: tuple[str, ...] = ()  # container names, in the order of `holders`
+    shared: bool = False  # several Pods on one device: attribution of device-wide values is ambiguous
+    present: bool = True  # False: seen within the inventory window, but not now
+    last_seen: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """A scrape target that exports GPU metrics. `up` is None where the source cannot tell (no `up` series)."""
+
+    instance: str
+    job: str = ""
+    node_label: str = ""
+    node: str | None = None
+    up: bool | None = None
+    devices: int = 0  # devices it exported within the inventory window
+    devices_now: int = 0
+
+
+class Activity(StrEnum):
+    """One step of an ActivityHistory."""
+
+    UNKNOWN = "?"  # no sample in the step: neither silent nor active
+    SILENT = "."
+    ACTIVE = "#"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityHistory:
+    """Was the device's engine active while this Pod held it? One character per step, oldest first (`Activity`).
+
+    `pod` is '' for time in which nobody held the device. Steps are half-open: character i covers
+    (start + i·step, start + (i+1)·step].
+    """
+
+    device: DeviceId
+    pod: PodRef
+    start: datetime
+    step_seconds: int
+    steps: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """A state-like signal (XID, recovery action) took a new value. `before` is None for a first appearance."""
+
+    device: DeviceId
+    signal: Signal
+    at: datetime
+    before: float | None
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Answers to WindowStats.
+
+    values: `WindowStat.key` → device (the UUID for PHYSICAL signals) → value.
+    variants: the same for signals with one row per variant (an XID, a health watch): … → device → variant → value.
+    promql: `WindowStat.key` → the PromQL that shows it, with `$device` where a matcher for the device goes.
+
+    A device that is missing has no answer: that is unknown, never zero.
+    """
+
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    promql: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, stat: WindowStat, device: Device) -> float | None:
+        """The value for this device or its parent GPU; None where telemetry has no answer."""
+        answers = self.values.get(stat.key)
+        if answers is None:
+            return None
+        value = answers.get(device.id)
+        return answers.get(device.uuid) if value is None else value
+
+    def by_variant(self, stat: WindowStat, device: Device) -> Mapping[str, float] | None:
+        """Values per variant for this device or its parent GPU; None where telemetry has no answer."""
+        answers = self.variants.get(stat.key)
+        if answers is None:
+            return None
+        found = answers.get(device.id)
+        return answers.get(device.uuid) if found is None else found
+
+    def query(self, stat: WindowStat, device: Device) -> str:
+        """PromQL with which a person can re-check `get`; '' where the statistic was never asked."""
+        matcher = f'UUID="{device.uuid}"'
+        if device.vendor is not Vendor.NVIDIA:
+            matcher = self.promql.get(f"matcher:{device.id}", matcher)
+        elif device.mig_instance is not None:
+            matcher += f',GPU_I_ID="{device.mig_instance}"'
+        return self.promql.get(stat.key, "").replace("$device", matcher)
+
+
+class GapKind(StrEnum):
+    """Why something is not known."""
+
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"  # 401, 403
+    QUERY_FAILED = "query_failed"
+    SIGNAL_MISSING = "signal_missing"  # no series of any vocabulary
+    NODE_UNRESOLVED = "node_unresolved"  # telemetry's host is no Node of the cluster
+    IMPLAUSIBLE = "implausible"  # a blank sentinel or a value outside of physics was dropped
+    NOT_SERVED = "not_served"  # the API server does not serve the kind
+    BAD_INPUT = "bad_input"  # a file or an object could not be read
+    CLOCK = "clock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Something that could not be read. `what` names the thing, `detail` says what happened and what to do."""
+
+    kind: GapKind
+    what: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalFound:
+    """How one signal is exported here. `devices` counts rows of the metric at discovery."""
+
+    signal: Signal
+    vocabulary: str
+    metric: str
+    scale: float
+    devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """What telemetry speaks here: found at discovery, logged, exported and printed by `gpuwatch doctor`."""
+
+    vocabularies: tuple[str, ...] = ()
+    signals: tuple[SignalFound, ...] = ()
+    node_labels: tuple[str, ...] = ()  # e.g. ('Hostname',), both spellings in a mixed fleet
+    pod_labels: str = ""  # 'exported_*', 'native' or '' where no Pod attribution exists
+    interval_seconds: float = 0.0  # median distance of samples; 0: unknown
+    backend: str = ""  # 'prometheus 2', 'prometheus 3', 'recording', …: what was learnt of the server
+
+    def has(self, signal: Signal) -> bool:
+        return any(found.signal is signal for found in self.signals)

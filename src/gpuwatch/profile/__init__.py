@@ -1,0 +1,1 @@
+"""Pure: what a workload's past says about it."""
