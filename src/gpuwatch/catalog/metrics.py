@@ -1,0 +1,192 @@
+"""Which exporter metric carries which signal: `metrics.csv`, and the bounds of physics: `ranges.csv`.
+
+Vocabularies: `dcgm` (dcgm-exporter up to 4.8), `dcgm49` (from 4.9, base units; its aliases exist since DCGM 4.6),
+`amd` (device-metrics-exporter), `xpum1` and `xpumd2` (Intel XPU Manager 1.x and 2.x) and `gaudi`.
+A metric that kept its name has a row in `dcgm` and one in `dcgm49`, with the same scale: ask for it once.
+
+Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's
+violation counters (ticks of the firmware) and PCIe bandwidth (both ways in one number), Intel's Xe-Link status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
+from gpuwatch.model.telemetry import Scope, Signal, Vendor
+
+VOCABULARIES = ("dcgm", "dcgm49", "amd", "xpum1", "xpumd2", "gaudi")
+KINDS = ("gauge", "counter", "state", "window")
+COMBINES = ("max", "avg", "sum", "min")
+VARIANT_LABELS = ("xid", "health_watch", "clock_event")
+
+PLATFORM_METRICS = (
+    # Prometheus itself, for every scrape target: prometheus.io/docs/concepts/jobs_instances
+    "up",
+    "scrape_samples_scraped",
+    "scrape_duration_seconds",
+    # kube-state-metrics: docs/metrics/workload/pod-metrics.md and docs/metrics/cluster/node-metrics.md
+    "kube_pod_info",
+    "kube_node_info",
+    "kube_node_status_capacity",
+    "kube_node_status_allocatable",
+)
+"""Metrics of the platform, not of a GPU exporter, that gpuwatch reads."""
+
+LABEL_METRICS = ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION")
+"""Fields that dcgm-exporter turns into a label of every other row: the driver's version up to 4.8 and from 4.9."""
+
+_COLUMNS = (
+    "vocabulary",
+    "vendor",
+    "metric",
+    "signal",
+    "scale",
+    "kind",
+    "scope",
+    "preference",
+    "combine",
+    "variant_label",
+    "matchers",
+    "zero_means_absent",
+    "default_exported",
+    "exporter_line",
+    "source",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """One signal as one exporter spells it. value × `scale` = SI.
+
+    kind: 'gauge', 'counter', 'state' (a code or truth value: the last one counts) or 'window' (a count that the
+        exporter keeps over its own window; it falls again). What the exporter declares in TYPE is not asked.
+    preference: 1 first; a device that has no row of preference 1 is answered by 2, and so on.
+    combine: how several rows of one device become one value: 'max', 'avg', 'sum' or 'min'. Rows repeat on MIG
+        instances and for the Pods that share a GPU, so 'sum' stands only where rows are parts (tiles) of a device.
+    variant_label: the label that tells rows of one device apart on purpose ('xid', 'health_watch', 'clock_event').
+    matchers: label=value pairs that pick the rows.
+    zero_means_absent: AMD writes a power of 0 on every partition but the first.
+    default_exported: in the exporter's default list, so that it is there unless somebody took it out.
+    exporter_line: the line for dcgm-exporter's counter CSV that enables the metric; '' for other exporters.
+    """
+
+    vocabulary: str
+    vendor: Vendor
+    metric: str
+    signal: Signal
+    scale: float
+    kind: str
+    scope: Scope
+    preference: int
+    combine: str
+    variant_label: str
+    matchers: tuple[tuple[str, str], ...]
+    zero_means_absent: bool
+    default_exported: bool
+    exporter_line: str
+    source: str
+
+
+def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
+    """Rows of a metric table. Raises CatalogError that names file and line."""
+    rows = tuple(_metric_row(row) for row in read_csv(text, file, _COLUMNS))
+    seen: set[tuple[object, ...]] = set()
+    for number, row in enumerate(rows, 1):
+        key = (row.vocabulary, row.metric, row.signal, row.matchers)
+        if key in seen:
+            raise CatalogError(
+                f"{file}, row {number}: {row.metric} for {row.signal} stands twice in {row.vocabulary}; keep one"
+            )
+        seen.add(key)
+    return rows
+
+
+def _metric_row(row: Row) -> MetricRow:
+    scale = row.number("scale")
+    if not scale > 0:
+        raise row.error(f"column 'scale' is {scale:g}; expected a positive factor that turns the value into SI units")
+    preference = row.whole("preference")
+    if preference < 1:
+        raise row.error(f"column 'preference' is {preference}; the first choice is 1")
+    return MetricRow(
+        vocabulary=row.one_of("vocabulary", VOCABULARIES),
+        vendor=row.parse("vendor", Vendor, f"one of {', '.join(Vendor)}"),
+        metric=row.text("metric"),
+        signal=row.parse("signal", Signal, "a member of Signal"),
+        scale=scale,
+        kind=row.one_of("kind", KINDS),
+        scope=row.parse("scope", Scope, f"one of {', '.join(Scope)}"),
+        preference=preference,
+        combine=row.one_of("combine", COMBINES),
+        variant_label=row.one_of("variant_label", VARIANT_LABELS, empty=True),
+        matchers=_matchers(row),
+        zero_means_absent=row.flag("zero_means_absent"),
+        default_exported=row.flag("default_exported"),
+        exporter_line=row.optional("exporter_line"),
+        source=row.text("source"),
+    )
+
+
+def _matchers(row: Row) -> tuple[tuple[str, str], ...]:
+    text = row.optional("matchers")
+    if not text:
+        return ()
+    pairs = []
+    for part in text.split(";"):
+        label, equals, value = part.partition("=")
+        if not (label and equals and value):
+            raise row.error(f"column 'matchers' has {part!r}; expected label=value, several separated by ';'")
+        pairs.append((label, value))
+    return tuple(pairs)
+
+
+@cache
+def metric_rows() -> tuple[MetricRow, ...]:
+    """All rows of the catalog, in the order of the file."""
+    return parse_metrics(packaged("metrics.csv"), "metrics.csv")
+
+
+@cache
+def rows_for(signal: Signal) -> tuple[MetricRow, ...]:
+    """Rows of one signal in all vocabularies, the preferred ones first; empty where no exporter has it."""
+    return tuple(sorted((row for row in metric_rows() if row.signal is signal), key=lambda row: row.preference))
+
+
+@cache
+def rows_named(metric: str) -> tuple[MetricRow, ...]:
+    """Rows of one metric: it may serve two signals and two vocabularies. Empty where the catalog lacks it."""
+    return tuple(row for row in metric_rows() if row.metric == metric)
+
+
+@cache
+def _ranges() -> dict[Signal, tuple[float, float]]:
+    return parse_ranges(packaged("ranges.csv"), "ranges.csv")
+
+
+def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
+    """Bounds per signal. Raises CatalogError that names file and line, also where a signal has none or two."""
+    ranges: dict[Signal, tuple[float, float]] = {}
+    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason")):
+        signal = row.parse("signal", Signal, "a member of Signal")
+        low, high = row.number("minimum"), row.number("maximum")
+        row.text("reason")
+        if signal in ranges:
+            raise row.error(f"{signal} stands twice; keep one")
+        if not low < high:
+            raise row.error(f"the minimum {low:g} is not below the maximum {high:g}")
+        ranges[signal] = (low, high)
+    missing = [signal for signal in Signal if signal not in ranges]
+    if missing:
+        raise CatalogError(f"{file}: no row for {', '.join(missing)}; add one with its reason")
+    return ranges
+
+
+def plausible_range(signal: Signal) -> tuple[float, float]:
+    """Lowest and highest value, in SI units, that physics or the counter's meaning allows, both included.
+
+    What lies outside is a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter, and no
+    measurement. The reason for each bound stands beside it in `ranges.csv`.
+    """
+    return _ranges()[signal]

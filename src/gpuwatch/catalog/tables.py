@@ -1,0 +1,91 @@
+"""Reads the catalog's own tables: CSV files beside this module, checked row by row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class CatalogError(ValueError):
+    """A catalog file is malformed. The message names the file, the row and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a CSV file and where it stands, so that every complaint can name it."""
+
+    file: str
+    line: int
+    cells: dict[str, str]
+
+    def error(self, problem: str) -> CatalogError:
+        return CatalogError(f"{self.file}, line {self.line}: {problem}")
+
+    def text(self, column: str) -> str:
+        value = self.cells[column].strip()
+        if not value:
+            raise self.error(f"column {column!r} is empty; give a value")
+        return value
+
+    def optional(self, column: str) -> str:
+        return self.cells[column].strip()
+
+    def parse(self, column: str, convert: Callable[[str], T], expected: str) -> T:
+        value = self.text(column)
+        try:
+            return convert(value)
+        except ValueError:
+            raise self.error(f"column {column!r} is {value!r}; expected {expected}") from None
+
+    def number(self, column: str) -> float:
+        return self.parse(column, float, "a number")
+
+    def optional_number(self, column: str) -> float | None:
+        return self.number(column) if self.optional(column) else None
+
+    def whole(self, column: str) -> int:
+        return self.parse(column, int, "a whole number")
+
+    def flag(self, column: str) -> bool:
+        value = self.text(column)
+        if value not in ("true", "false"):
+            raise self.error(f"column {column!r} is {value!r}; expected true or false")
+        return value == "true"
+
+    def one_of(self, column: str, allowed: tuple[str, ...], *, empty: bool = False) -> str:
+        value = self.optional(column) if empty else self.text(column)
+        if value not in allowed and not (empty and not value):
+            raise self.error(f"column {column!r} is {value!r}; expected one of {', '.join(allowed)}")
+        return value
+
+
+def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
+    """Rows of a CSV text. Raises CatalogError for a missing, unknown or doubled column and for a ragged row."""
+    lines = csv.reader(text.splitlines())
+    header = [cell.strip() for cell in next(lines, [])]
+    missing = [column for column in columns if column not in header]
+    unknown = [column for column in header if column not in columns]
+    if missing or unknown or len(set(header)) != len(header):
+        raise CatalogError(
+            f"{file}, line 1: the columns must be {', '.join(columns)}, each once"
+            f" (missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'})"
+        )
+    for cells in lines:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(header):
+            raise CatalogError(
+                f"{file}, line {lines.line_num}: {len(cells)} cells where the header has {len(header)};"
+                " quote a cell that contains a comma"
+            )
+        yield Row(file, lines.line_num, dict(zip(header, cells, strict=True)))
+
+
+def packaged(file: str) -> str:
+    """Text of a data file of this package."""
+    return resources.files("gpuwatch.catalog").joinpath(file).read_text(encoding="utf-8")
