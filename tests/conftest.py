@@ -1,0 +1,53 @@
+"""Fixtures that every room's tests share: real servers, one per version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos, in_ci
+
+
+def _not_to_be_had(what: str) -> None:
+    reason = f"{what} is not to be had here; tests/parts/install --all puts it in place"
+    if in_ci():
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def prometheus_builds() -> dict[int, ServerBuild]:
+    return {build.major: build for build in find_servers()}
+
+
+@pytest.fixture(scope="session", params=MAJORS, ids=[f"prometheus-{major}" for major in MAJORS])
+def prometheus_build(request: pytest.FixtureRequest, prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
+    """Each version of Prometheus in turn."""
+    if request.param not in prometheus_builds:
+        _not_to_be_had(f"Prometheus {request.param}")
+    return prometheus_builds[request.param]
+
+
+@pytest.fixture(scope="session")
+def newest_prometheus(prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
+    """One Prometheus, the newest found: for tests to which the version does not matter."""
+    if not prometheus_builds:
+        _not_to_be_had("Prometheus")
+    return prometheus_builds[max(prometheus_builds)]
+
+
+@pytest.fixture(scope="session")
+def thanos() -> Path:
+    """The thanos binary."""
+    found = find_thanos()
+    if found is None:
+        _not_to_be_had("Thanos")
+    assert found is not None
+    return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"prometheus_build", "newest_prometheus"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.prometheus)

@@ -1,0 +1,230 @@
+"""Real Prometheus and Thanos servers for tests: where they are, how they start, how data gets in.
+
+Two ways to load samples, both with exact timestamps:
+
+- `running(build, openmetrics=…)` makes blocks with `promtool tsdb create-blocks-from openmetrics`. Quick for much
+  data. The text format cannot express staleness markers; every sample needs a timestamp, the text ends with
+  `# EOF`, counters are named `…_total` or declared untyped, and samples of one metric stand together.
+- `remote_write.write(url, …)` pushes into a running server: staleness markers, NaN with a payload, any order.
+
+`parts/install` puts the servers in place; nothing here builds or downloads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PARTS = Path(__file__).parent
+MAJORS = (2, 3)
+
+
+@dataclass(frozen=True)
+class ServerBuild:
+    """One Prometheus with its promtool. `name` is 'prometheus-2.42' (real version) or 'prometheus-3'."""
+
+    name: str
+    major: int
+    prometheus: Path
+    promtool: Path
+
+
+def in_ci() -> bool:
+    """In CI a missing server is an error, elsewhere a test that was not run."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def cache_folder(part: str) -> Path:
+    """Where the Go tools of tests/parts/`part` are built: outside the checkout, one folder per go.sum."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    locked = b"".join((PARTS / part / name).read_bytes() for name in ("go.mod", "go.sum"))
+    return root / "gpuwatch" / "parts" / part / hashlib.sha256(locked).hexdigest()[:16]
+
+
+def find_servers() -> list[ServerBuild]:
+    """One build per major version, the first found of: PATH, Debian's package (also on the PATH), the Go tool."""
+    builds: dict[int, ServerBuild] = {}
+    for folder in (
+        *map(Path, os.environ.get("PATH", "").split(os.pathsep)),
+        Path("/usr/bin"),
+        cache_folder("prometheus"),
+    ):
+        prometheus, promtool = folder / "prometheus", folder / "promtool"
+        if os.access(prometheus, os.X_OK) and os.access(promtool, os.X_OK):
+            build = _identified(prometheus, promtool)
+            if build is not None and build.major in MAJORS:
+                builds.setdefault(build.major, build)
+    return [builds[major] for major in sorted(builds)]
+
+
+def find_thanos() -> Path | None:
+    """The thanos binary: on the PATH, else the Go tool; None where there is neither."""
+    on_path = shutil.which("thanos")
+    if on_path:
+        return Path(on_path)
+    built = cache_folder("thanos") / "thanos"
+    return built if os.access(built, os.X_OK) else None
+
+
+def _identified(prometheus: Path, promtool: Path) -> ServerBuild | None:
+    shown = subprocess.run([prometheus, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"version (\d+)\.(\d+)", shown.stdout + shown.stderr)
+    if version is None:
+        return None
+    major, minor = int(version[1]), int(version[2])
+    return ServerBuild(f"prometheus-2.{minor}" if major == 2 else f"prometheus-{major}", major, prometheus, promtool)
+
+
+@contextlib.contextmanager
+def running(
+    build: ServerBuild,
+    openmetrics: str | Path | None = None,
+    *,
+    flags: Sequence[str] = (),
+    data: Path | None = None,
+) -> Iterator[str]:
+    """A Prometheus on a free loopback port, ready, with the samples of `openmetrics` (text, or a file of it).
+
+    Yields its base URL. `flags` are added to its command line, e.g. `--query.max-samples=1000`. `data` is its
+    data folder where the caller wants it to outlive the server; blocks that are already there are served.
+    It scrapes nothing and takes remote writes, out of order too.
+    """
+    with tempfile.TemporaryDirectory(prefix="prometheus-") as temporary:
+        folder = Path(temporary)
+        data = folder / "data" if data is None else data
+        data.mkdir(parents=True, exist_ok=True)
+        if openmetrics is not None:
+            create_blocks(build, openmetrics, data)
+        config = folder / "prometheus.yml"
+        # A Thanos sidecar refuses a Prometheus without external labels; local queries do not show them.
+        config.write_text(
+            "global: {external_labels: {prometheus_replica: a}}\nstorage: {tsdb: {out_of_order_time_window: 10y}}\n"
+        )
+        port = _free_port()
+        command: list[str | Path] = [
+            build.prometheus,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={data}",
+            "--storage.tsdb.retention.time=10y",
+            "--storage.tsdb.min-block-duration=2h",
+            "--storage.tsdb.max-block-duration=2h",
+            "--web.enable-remote-write-receiver",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+            *flags,
+        ]
+        url = f"http://127.0.0.1:{port}"
+        with _process(command, folder / "prometheus.log", f"{url}/-/ready"):
+            yield url
+
+
+@contextlib.contextmanager
+def thanos_query(thanos: Path, prometheus_url: str) -> Iterator[str]:
+    """A Thanos sidecar beside a running Prometheus and a Thanos Query over it. Yields the Query's base URL."""
+    with tempfile.TemporaryDirectory(prefix="thanos-") as temporary, contextlib.ExitStack() as stack:
+        folder = Path(temporary)
+        ports = [_free_port() for _ in range(4)]
+        sidecar_grpc, sidecar_http, query_grpc, query_http = (f"127.0.0.1:{port}" for port in ports)
+        sidecar: list[str | Path] = [
+            thanos,
+            "sidecar",
+            f"--prometheus.url={prometheus_url}",
+            f"--tsdb.path={folder}",
+            f"--grpc-address={sidecar_grpc}",
+            f"--http-address={sidecar_http}",
+            "--log.level=warn",
+        ]
+        query: list[str | Path] = [
+            thanos,
+            "query",
+            f"--endpoint={sidecar_grpc}",
+            f"--grpc-address={query_grpc}",
+            f"--http-address={query_http}",
+            "--query.replica-label=prometheus_replica",
+            "--log.level=warn",
+        ]
+        stack.enter_context(_process(sidecar, folder / "sidecar.log", f"http://{sidecar_http}/-/ready"))
+        stack.enter_context(_process(query, folder / "query.log", f"http://{query_http}/-/ready"))
+        url = f"http://{query_http}"
+        _wait_until(lambda: b'"name"' in _get(f"{url}/api/v1/stores"), "Thanos Query did not find its sidecar")
+        yield url
+
+
+def create_blocks(build: ServerBuild, openmetrics: str | Path, data: Path) -> None:
+    """Blocks of two hours in `data` from OpenMetrics text or a file of it."""
+    with tempfile.TemporaryDirectory(prefix="openmetrics-") as temporary:
+        if isinstance(openmetrics, str):
+            source = Path(temporary) / "samples.om"
+            source.write_text(openmetrics)
+        else:
+            source = openmetrics
+        command = [build.promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", source, data]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"promtool could not make blocks from {source}: {done.stderr.strip()[-2000:]}")
+
+
+def dump_openmetrics(build: ServerBuild, data: Path) -> str:
+    """What `promtool tsdb dump-openmetrics` writes of a stopped server's data folder; Prometheus 3 only."""
+    command = [build.promtool, "tsdb", "dump-openmetrics", data]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str | Path], log: Path, ready: str) -> Iterator[None]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
+    try:
+
+        def is_ready() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
+            return bool(_get(ready))
+
+        _wait_until(is_ready, f"{command[0]} was not ready in time, see {log}")
+        yield
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until(condition: object, complaint: str, seconds: float = 60) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(complaint)
+        time.sleep(0.05)
+
+
+def _get(url: str) -> bytes:
+    """The body of a 200 answer, else nothing."""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
+            return bytes(answer.read()) or b"ready"
+    except (urllib.error.URLError, OSError):
+        return b""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
