@@ -80,6 +80,7 @@ class FindingKind(StrEnum):
     ROW_REMAP = "row_remap"
     PAGE_RETIREMENT = "page_retirement"
     PCIE_REPLAY = "pcie_replay"
+    PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
     NVLINK_ERRORS = "nvlink_errors"
     THERMAL_THROTTLE = "thermal_throttle"
     POWER_BRAKE = "power_brake"
@@ -87,6 +88,7 @@ class FindingKind(StrEnum):
     EXPORTER_GONE = "exporter_gone"
     TELEMETRY_GONE = "telemetry_gone"
     HUNG = "hung"
+    HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the device's health
     # idle: the classes of an allocation
     NEVER_USED = "never_used"
     ABANDONED = "abandoned"
@@ -114,6 +116,7 @@ class Advice(StrEnum):
     RESET_WHEN_IDLE = "reset_when_idle"
     RESET = "reset"
     REBOOT = "reboot"
+    INSPECT = "inspect"  # somebody looks at the machine: cooling, power feed, cables, seating
     REPLACE = "replace"
 
 
