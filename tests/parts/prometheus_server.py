@@ -24,12 +24,19 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PARTS = Path(__file__).parent
 MAJORS = (2, 3)
+_VERSION = "-ldflags=-s -w -X github.com/prometheus/common/version.Version="
+BUILD_FLAGS = {
+    "prometheus": ["-trimpath", f"{_VERSION}3.15.0"],
+    # Thanos casts Prometheus' labels to its own; in the default layout of labels its sidecar panics.
+    "thanos": ["-trimpath", "-tags=netgo,slicelabels", f"{_VERSION}0.42.2"],
+}
+"""How the Go tools of tests/parts/*/ are built; part of the name of their cache folder."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,11 @@ def in_ci() -> bool:
 
 
 def cache_folder(part: str) -> Path:
-    """Where the Go tools of tests/parts/`part` are built: outside the checkout, one folder per go.sum."""
+    """Where the Go tools of tests/parts/`part` are built: outside the checkout, one folder per go.sum and flags."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     locked = b"".join((PARTS / part / name).read_bytes() for name in ("go.mod", "go.sum"))
-    return root / "gpuwatch" / "parts" / part / hashlib.sha256(locked).hexdigest()[:16]
+    built_from = locked + " ".join(BUILD_FLAGS[part]).encode()
+    return root / "gpuwatch" / "parts" / part / hashlib.sha256(built_from).hexdigest()[:16]
 
 
 def find_servers() -> list[ServerBuild]:
@@ -159,7 +167,10 @@ def thanos_query(thanos: Path, prometheus_url: str) -> Iterator[str]:
         stack.enter_context(_process(sidecar, folder / "sidecar.log", f"http://{sidecar_http}/-/ready"))
         stack.enter_context(_process(query, folder / "query.log", f"http://{query_http}/-/ready"))
         url = f"http://{query_http}"
-        _wait_until(lambda: b'"name"' in _get(f"{url}/api/v1/stores"), "Thanos Query did not find its sidecar")
+        _wait_until(
+            lambda: b'"name"' in _get(f"{url}/api/v1/stores"),
+            lambda: f"Thanos Query did not find its sidecar: {(folder / 'sidecar.log').read_text()[-2000:]}",
+        )
         yield url
 
 
@@ -194,7 +205,7 @@ def _process(command: Sequence[str | Path], log: Path, ready: str) -> Iterator[N
                 raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
             return bool(_get(ready))
 
-        _wait_until(is_ready, f"{command[0]} was not ready in time, see {log}")
+        _wait_until(is_ready, lambda: f"{command[0]} was not ready in time: {log.read_text()[-2000:]}")
         yield
     finally:
         if process.poll() is None:
@@ -206,12 +217,11 @@ def _process(command: Sequence[str | Path], log: Path, ready: str) -> Iterator[N
             process.wait()
 
 
-def _wait_until(condition: object, complaint: str, seconds: float = 60) -> None:
-    assert callable(condition)
+def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(complaint)
+            raise RuntimeError(complaint())
         time.sleep(0.05)
 
 
