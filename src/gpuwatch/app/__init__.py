@@ -1,0 +1,1 @@
+"""The command line: the only reader of the clock, and the place where the rooms are put together."""

@@ -1,0 +1,1 @@
+"""Both sources into one Snapshot, every gap listed; saves and loads Snapshots."""

@@ -1,0 +1,134 @@
+"""Settings: the policies that the rooms define, filled from a YAML file and `GPUWATCH_*` variables.
+
+Order: the command line, then environment variables, then the file, then the defaults in the rooms. A key or a
+variable that nobody knows is refused by name: a typo in a budget must not become the default budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gpuwatch.detect.health import HealthPolicy
+from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.report.analysis import Policies
+from gpuwatch.telemetry.connection import Connection
+
+PREFIX = "GPUWATCH_"
+DELIMITER = "__"
+
+
+class SettingsError(Exception):
+    """The settings are wrong; the message lists every fault with its place."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. `GPUWATCH_PLAN__BUDGET_RATIO=0.05` sets plan.budget_ratio."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, extra="forbid", frozen=True, validate_default=True
+    )
+
+    prometheus: Connection | None = None
+    health: HealthPolicy = HealthPolicy()
+    idle: IdlePolicy = IdlePolicy()
+    plan: PlanPolicy = PlanPolicy()
+
+    @property
+    def policies(self) -> Policies:
+        return Policies(health=self.health, idle=self.idle, plan=self.plan)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The file arrives as init values, and the environment goes before it: a Deployment's variable overrides
+        # the mounted ConfigMap.
+        return env_settings, init_settings
+
+
+def load_settings(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the file and the environment. SettingsError names every fault: unknown keys with the nearest
+    known one, values out of bounds, a file that is no YAML mapping."""
+    values = _read(file) if file is not None else {}
+    names = os.environ if environment is None else environment
+    faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(names)]
+    if faults:
+        raise SettingsError("\n".join(faults))
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        where = f" (file {file} and {PREFIX}* variables)" if file else f" ({PREFIX}* variables)"
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}" for item in error.errors()]
+        raise SettingsError("\n".join(line + where for line in lines)) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read ({error.strerror}); check --config") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: no valid YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{file}: has to be a mapping such as `plan: {{budget_ratio: 0.05}}`")
+    return values
+
+
+def _fields(kind: object) -> dict[str, Any]:
+    """Name → type of the fields of a settings class or of a policy; {} for a leaf."""
+    if isinstance(kind, type) and issubclass(kind, BaseSettings):
+        return {name: _policy(field.annotation) for name, field in kind.model_fields.items()}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return {field.name: None for field in dataclasses.fields(kind)}
+    return {}
+
+
+def _policy(annotation: object) -> object:
+    """The dataclass in `X` or `X | None`."""
+    options = getattr(annotation, "__args__", (annotation,))
+    return next((item for item in options if dataclasses.is_dataclass(item)), None)
+
+
+def _unknown_keys(values: Mapping[str, Any], kind: object, path: str) -> Iterator[str]:
+    known = _fields(kind)
+    for key, value in values.items():
+        if key not in known:
+            yield f"{path}{key}: there is no such setting{_nearest(str(key), known)}"
+        elif isinstance(value, Mapping) and _fields(known[key]):
+            yield from _unknown_keys(value, known[key], f"{path}{key}.")
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    groups = _fields(Settings)
+    known = {PREFIX + name.upper() for name in groups}
+    for name, kind in groups.items():
+        known |= {f"{PREFIX}{name}{DELIMITER}{field}".upper() for field in _fields(kind)}
+    for name in sorted(environment):
+        upper = name.upper()
+        if not upper.startswith(PREFIX):
+            continue
+        parent = DELIMITER.join(upper.split(DELIMITER)[:2])
+        if upper not in known and not (upper.count(DELIMITER) > 1 and parent in known):
+            yield f"{name}: there is no such variable{_nearest(upper, known)}"
+
+
+def _nearest(name: str, known: Mapping[str, Any] | set[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"

@@ -1,0 +1,61 @@
+# The same targets that CI runs. Everything sets itself up; only python3, make and git are needed beforehand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint format evaluate bench schema lock clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "gpuwatch needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Name another: make PYTHON=python3.12 …"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+		|| { echo "Python's venv module is missing; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+setup: $(STAMP)  ## Make the virtual environment with the locked dependencies
+
+demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is missed (no cluster needed)
+	$(BIN)/gpuwatch demo
+
+test: $(STAMP)  ## All tests; gets a real Prometheus first where one can be had
+	$(BIN)/python tests/parts/install
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-fast: $(STAMP)  ## The tests that need no server
+	$(BIN)/python -m pytest -n auto -m "not prometheus and not slow"
+
+lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that generated files are up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
+		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
+
+format: $(STAMP)  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+evaluate: $(STAMP)  ## Precision and recall per finding kind, on seeded fleets that no threshold was tuned on
+	$(BIN)/python -m gpuwatch.simulate.evaluate
+
+bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
+	$(BIN)/python benchmarks/run.py
+
+schema: $(STAMP)  ## Write the published JSON Schema of the analysis
+	@mkdir -p docs
+	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
+
+lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
+	uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt
+	uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 pyproject.toml -o requirements/runtime.txt
+
+clean:  ## Remove what the targets made
+	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,175 @@
+"""`gpuwatch` and `kubectl gpuwatch`: the commands and their options.
+
+Only click is imported here; each command imports its rooms when it runs, so that `--help` answers at once.
+
+Exit codes: 0 done; 1 something asked for could not be done; 2 wrong usage; `doctor` has its own, see its help.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gpuwatch import __version__
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FORMATS = click.Choice(["table", "json", "yaml", "csv"])
+
+
+class Moment(click.ParamType[datetime]):
+    """A moment in time: ISO 8601 with a zone, or seconds since the epoch."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        from gpuwatch.app.moment import parse_moment
+
+        try:
+            return parse_moment(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _sources(command: F) -> F:
+    """The options that say where telemetry and cluster state come from."""
+    options = (
+        click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query."),
+        click.option(
+            "--telemetry",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="FILE",
+            help="Recorded telemetry instead: Parquet, an exposition page, OpenMetrics, a folder of them, or a file of "
+            "`gpuwatch capture` (which brings its cluster along). May be repeated.",
+        ),
+        click.option(
+            "--cluster",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Recorded cluster: a folder of `kubectl get … -o json|yaml` lists. Else the kubeconfig or the "
+            "in-cluster account is used.",
+        ),
+        click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option("--no-cluster", is_flag=True, help="Look at telemetry alone."),
+        click.option(
+            "--at", type=Moment(), metavar="TIME", help="Any moment in the past as if it were now (2026-01-31T18:00Z)."
+        ),
+        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML)."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="gpuwatch")
+def cli() -> None:
+    """Finds degraded GPUs and idle allocations in a Kubernetes cluster, shows its evidence, and proposes what to do.
+
+    Nothing is changed by any of these commands.
+    """
+
+
+@cli.command()
+@_sources
+@click.option("--format", "form", type=_FORMATS, default="table", show_default=True, help="For people or for machines.")
+@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+@click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
+def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> None:
+    """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
+    from gpuwatch.app.commands import run_analyze
+
+    sys.exit(run_analyze(form, rows, fail_on_findings, sources))
+
+
+@cli.command()
+@click.argument("subject", metavar="KIND/NAME")
+@_sources
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
+)
+def explain(subject: str, form: str, **sources: Any) -> None:
+    """Why something is, or is not, idle or degraded.
+
+    KIND/NAME: pod/NAMESPACE/NAME, device/UUID (a beginning of it is enough), node/NAME, gang/ID or
+    workload/KIND/NAMESPACE/NAME.
+    """
+    from gpuwatch.app.commands import run_explain
+
+    sys.exit(run_explain(subject, form, sources))
+
+
+@cli.command()
+@_sources
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
+)
+@click.option(
+    "--csv-out", type=click.Path(path_type=Path), metavar="FILE", help="Write the exporter's counter CSV there."
+)
+def doctor(form: str, csv_out: Path | None, **sources: Any) -> None:
+    """What is connected, what telemetry speaks, and which rule lacks which signal, with the lines that enable it.
+
+    Exit code: 0 all rules have what they can use, 1 a source cannot be read, 3 readable, but some rule is limited.
+    """
+    from gpuwatch.app.commands import run_doctor
+
+    sys.exit(run_doctor(form, csv_out, sources))
+
+
+@cli.command()
+@_sources
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("gpuwatch-capture.json.gz"),
+    show_default=True,
+    metavar="FILE",
+)
+@click.option("--pseudonyms", is_flag=True, help="Replace names of Nodes, Pods, namespaces, owners, images and GPUs.")
+def capture(output: Path, pseudonyms: bool, **sources: Any) -> None:
+    """Telemetry statistics and cluster state of a moment in one file, for a colleague, a bug report or a replay."""
+    from gpuwatch.app.commands import run_capture
+
+    sys.exit(run_capture(output, pseudonyms, sources))
+
+
+@cli.command()
+@click.option("--seed", type=int, default=7, show_default=True, help="Another fleet with each seed.")
+@click.option("--gpus", type=click.IntRange(8, 4096), default=64, show_default=True)
+@click.option("--days", type=click.FloatRange(0.5, 60), default=7.0, show_default=True)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Where it is kept."
+)
+def demo(seed: int, gpus: int, days: float, folder: Path) -> None:
+    """A week of a simulated fleet with planted faults and idle allocations: what gpuwatch finds, and what it misses."""
+    from gpuwatch.app.demo import run_demo
+
+    sys.exit(run_demo(seed, gpus, days, folder))
+
+
+@cli.command()
+def schema() -> None:
+    """The JSON Schema of `analyze --format json`."""
+    from gpuwatch.report.machine import analysis_schema, to_json
+
+    click.echo(to_json(analysis_schema()))
+
+
+def main() -> None:
+    """Entry point of both commands."""
+    cli(prog_name="gpuwatch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What each command does: open the sources, take a Snapshot, decide, print. Returns the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from rich.console import Console, RenderableType
+
+from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
+from gpuwatch.collect.pseudonyms import pseudonymise
+from gpuwatch.collect.snapshot_file import SnapshotFileError, save_snapshot
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.model.decision import Verdict
+from gpuwatch.model.telemetry import GapKind
+from gpuwatch.report.analysis import analyse
+from gpuwatch.report.doctor import Diagnosis, RuleLimit, diagnose, diagnosis_tables
+from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables
+from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
+from gpuwatch.report.tables import analysis_tables
+from gpuwatch.settings import SettingsError
+from gpuwatch.telemetry.samples import TelemetryError
+
+P = ParamSpec("P")
+
+OK, FAILED, FOUND = 0, 1, 3
+_EXPECTED = (SourceError, SettingsError, SnapshotFileError, TelemetryError, ClusterError, UnknownSubject)
+
+
+def _reported(command: Callable[P, int]) -> Callable[P, int]:
+    """A fault of the input is a sentence on stderr; anything else is a bug and keeps its traceback."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except _EXPECTED as error:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(f"gpuwatch: {error}", style="red", markup=False)
+            return FAILED
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"gpuwatch: {place}{error.strerror or error}", style="red", markup=False
+            )
+            return FAILED
+
+    return run
+
+
+def _print(value: object, form: str, table: Callable[[], RenderableType]) -> None:
+    if form == "json":
+        sys.stdout.write(to_json(value) + "\n")
+    elif form == "yaml":
+        sys.stdout.write(to_yaml(value))
+    else:
+        console = Console(highlight=False)
+        # A pipe has no width; wide enough that a line of a table stays a line for grep.
+        (console if console.is_terminal else Console(highlight=False, width=200)).print(table())
+
+
+@_reported
+def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
+    opened = open_sources(options)
+    snapshot = take_snapshot(opened, Console(stderr=True))
+    analysis = analyse(snapshot, opened.settings.policies)
+    if form == "csv":
+        sys.stdout.write(findings_to_csv(analysis.findings))
+    else:
+        _print(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
+    if not snapshot.devices and any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps):
+        return FAILED
+    found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
+    return FOUND if fail_on_findings and found else OK
+
+
+@_reported
+def run_explain(subject: str, form: str, options: Mapping[str, Any]) -> int:
+    opened = open_sources(options)
+    explanation = explain(take_snapshot(opened, Console(stderr=True)), opened.settings.policies, subject)
+    _print(explanation, form, lambda: explanation_tables(explanation))
+    return OK
+
+
+@_reported
+def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> int:
+    opened = open_sources(options)
+    snapshot = take_snapshot(opened, Console(stderr=True))
+    telemetry = opened.store.description if opened.store else "none given"
+    cluster = opened.cluster.description if opened.cluster else "none given"
+    if opened.snapshot is not None:
+        telemetry = cluster = opened.description
+    diagnosis = diagnose(snapshot, opened.settings.policies, telemetry, cluster)
+    _print(_Diagnosed.of(diagnosis), form, lambda: diagnosis_tables(diagnosis))
+    if csv_out is not None:
+        csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
+        Console(stderr=True).print(f"wrote {csv_out}", markup=False)
+    if diagnosis.unreadable:
+        return FAILED
+    return FOUND if diagnosis.limited else OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Diagnosed:
+    """The machine form of a Diagnosis, with its conclusions spelled out."""
+
+    telemetry: str
+    cluster: str
+    unreadable: bool
+    limited: bool
+    facts: dict[str, str]
+    rules: tuple[RuleLimit, ...]
+    gaps: tuple[object, ...]
+    schema: object
+    counters_csv: str
+    service_monitor: str
+
+    @classmethod
+    def of(cls, item: Diagnosis) -> _Diagnosed:
+        return cls(
+            telemetry=item.telemetry,
+            cluster=item.cluster,
+            unreadable=item.unreadable,
+            limited=item.limited,
+            facts=dict(item.facts),
+            rules=item.rules,
+            gaps=item.gaps,
+            schema=item.schema,
+            counters_csv=item.counters_csv,
+            service_monitor=item.service_monitor,
+        )
+
+
+@_reported
+def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> int:
+    opened = open_sources(options)
+    snapshot = take_snapshot(opened, Console(stderr=True))
+    save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output)
+    console = Console(stderr=True, highlight=False)
+    console.print(
+        f"wrote {output}: {len(snapshot.devices)} devices, {len(snapshot.cluster.pods)} GPU Pods, "
+        f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output}",
+        markup=False,
+    )
+    return OK

@@ -1,0 +1,134 @@
+"""From options and settings to a Snapshot: opens telemetry and cluster, and chooses the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from gpuwatch.collect.collect import Needs, collect
+from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
+from gpuwatch.detect import health, idle
+from gpuwatch.kube.reader import ClusterReader
+from gpuwatch.model.decision import Snapshot
+from gpuwatch.report.analysis import Policies
+from gpuwatch.settings import Settings, load_settings
+from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.telemetry.source import TelemetrySource
+
+
+class SourceError(Exception):
+    """What was asked for cannot be opened; the message says what to give instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The sources of one command."""
+
+    settings: Settings
+    store: SampleStore | None
+    cluster: ClusterReader | None
+    snapshot: Snapshot | None  # a capture stands for both sources
+    at: datetime
+    description: str
+
+
+def needs_of(policies: Policies) -> Needs:
+    """What the rules, with these bounds, ask of telemetry."""
+    window, step, bound = idle.activity_window(policies.idle)
+    return Needs(
+        stats=tuple(dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle)))),
+        state_signals=health.state_signals(),
+        change_window_seconds=policies.health.change_window_seconds,
+        activity_window_seconds=window,
+        activity_step_seconds=step,
+        activity_bound_ratio=bound,
+    )
+
+
+def open_sources(options: Mapping[str, Any]) -> Opened:
+    """Open what the options name. SourceError, SettingsError, TelemetryError or ClusterError where it fails."""
+    settings = load_settings(options["config"])
+    recorded: tuple[Path, ...] = options["telemetry"]
+    if options["prometheus"] and recorded:
+        raise SourceError("--prometheus and --telemetry exclude each other: telemetry comes from one place")
+    captures = [path for path in recorded if path.is_file() and is_snapshot(path)]
+    if captures:
+        return _open_capture(settings, captures, recorded, options)
+    store = _open_store(settings, recorded, options)
+    cluster = _open_cluster(options)
+    at: datetime = options["at"] or _default_moment(store)
+    names = [store.description if store else "no telemetry", cluster.description if cluster else "no cluster"]
+    return Opened(settings, store, cluster, None, at, " · ".join(names))
+
+
+def _open_capture(
+    settings: Settings, captures: list[Path], recorded: tuple[Path, ...], options: Mapping[str, Any]
+) -> Opened:
+    if len(recorded) > 1:
+        raise SourceError("a file of `gpuwatch capture` stands for itself: give no other --telemetry beside it")
+    if options["cluster"]:
+        raise SourceError(f"{captures[0]} brings its own cluster: leave --cluster out")
+    snapshot = load_snapshot(captures[0])
+    if options["at"] and options["at"] != snapshot.at:
+        raise SourceError(f"{captures[0]} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
+    return Opened(settings, None, None, snapshot, snapshot.at, f"capture {captures[0].name}")
+
+
+def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleStore | None:
+    if recorded:
+        from gpuwatch.telemetry.recording import open_recording
+
+        return open_recording(recorded, options["at"])
+    from gpuwatch.telemetry.connection import Connection
+    from gpuwatch.telemetry.prometheus import PrometheusStore
+
+    connection = settings.prometheus
+    if options["prometheus"]:
+        url = options["prometheus"]
+        connection = replace(connection, url=url) if connection else Connection(url=url)
+    return PrometheusStore(connection) if connection else None
+
+
+def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
+    if options["no_cluster"]:
+        return None
+    if options["cluster"]:
+        from gpuwatch.kube.recorded import RecordedCluster
+
+        return RecordedCluster(options["cluster"])
+    from gpuwatch.kube.live import connect
+    from gpuwatch.kube.reader import ClusterError
+
+    try:
+        return connect(options["kubeconfig"], options["context"])
+    except ClusterError:
+        if options["kubeconfig"] or options["context"]:
+            raise
+        # Nothing was asked for and nothing is configured: the gap in the answer says so.
+        return None
+
+
+def _default_moment(store: SampleStore | None) -> datetime:
+    """Now; for a recording, its last sample, because a recorded fleet has no other now."""
+    end = getattr(store, "end", None)
+    return end if isinstance(end, datetime) else datetime.now(UTC)
+
+
+def take_snapshot(opened: Opened, console: Console) -> Snapshot:
+    """Collect once, showing each step on a terminal."""
+    if opened.snapshot is not None:
+        return opened.snapshot
+    telemetry = TelemetrySource(opened.store) if opened.store is not None else None
+    needs = needs_of(opened.settings.policies)
+    if not console.is_terminal:
+        return collect(telemetry, opened.cluster, opened.at, needs)
+    with console.status("starting") as status:
+        return collect(
+            telemetry, opened.cluster, opened.at, needs, lambda step: status.update(escape(step.capitalize() + " …"))
+        )

@@ -1,0 +1,166 @@
+"""Read telemetry and the cluster once, and put them together into a Snapshot.
+
+Neither source is needed: without telemetry there is nothing to decide on but the gaps say so, without a cluster no
+Pod's owner is known and the plan refuses everything for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.kube.reader import ClusterError, ClusterReader
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.decision import Snapshot
+from gpuwatch.model.telemetry import (
+    ActivityHistory,
+    DeviceId,
+    Gap,
+    GapKind,
+    Readings,
+    Signal,
+    Statistic,
+    WindowStat,
+)
+from gpuwatch.telemetry.samples import QueryTooLarge, StoreRefused, StoreUnreachable, TelemetryError
+from gpuwatch.telemetry.source import Inventory, TelemetrySource
+
+Progress = Callable[[str], None]
+"""Told the name of each step before it begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the rules ask of telemetry.
+
+    activity_window_seconds and activity_step_seconds: the past that idleness is learnt from, and its resolution.
+    activity_bound_ratio: engine activity above which a step counts as active.
+    suspect_window_seconds: devices without activity in it are suspects; only they, and devices of Workloads like
+        theirs, need the long history. 0 asks for everybody's history.
+    inventory_seconds: how far back a device must have been seen to be missed now.
+    """
+
+    stats: tuple[WindowStat, ...]
+    state_signals: tuple[Signal, ...]
+    change_window_seconds: int
+    activity_window_seconds: int
+    activity_step_seconds: int
+    activity_bound_ratio: float
+    suspect_window_seconds: int = 1800
+    inventory_seconds: int = 3600
+
+
+# Below so many devices the history of all of them costs less than choosing.
+_ALL_HISTORIES = 256
+# How many busy devices' histories are fetched beside the suspects', as the kin of young workloads.
+_KIN_DEVICES = 128
+
+
+def collect(
+    telemetry: TelemetrySource | None,
+    cluster: ClusterReader | None,
+    at: datetime,
+    needs: Needs,
+    progress: Progress = lambda _: None,
+) -> Snapshot:
+    """The Snapshot of this moment. Whatever could not be read is a Gap; nothing is raised for it."""
+    state, gaps = _read_cluster(cluster, at, progress)
+    snapshot = Snapshot(at=at, cluster=state, gaps=tuple(gaps))
+    if telemetry is None:
+        missing = Gap(
+            kind=GapKind.UNREACHABLE,
+            what="telemetry",
+            detail="No telemetry source was given: use --prometheus URL or --telemetry FILE.",
+        )
+        return replace(snapshot, gaps=(*snapshot.gaps, missing))
+    try:
+        return _read_telemetry(telemetry, snapshot, needs, progress)
+    except TelemetryError as error:
+        return replace(snapshot, gaps=(*snapshot.gaps, gap_of(error, "telemetry")))
+
+
+def gap_of(error: TelemetryError, what: str) -> Gap:
+    """The Gap that a telemetry error leaves."""
+    kind = {
+        StoreUnreachable: GapKind.UNREACHABLE,
+        StoreRefused: GapKind.REFUSED,
+        QueryTooLarge: GapKind.QUERY_FAILED,
+    }.get(type(error), GapKind.QUERY_FAILED)
+    return Gap(kind=kind, what=what, detail=str(error))
+
+
+def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progress) -> tuple[Cluster, list[Gap]]:
+    if cluster is None:
+        detail = "No cluster was given, so Pods are known by name only: use --cluster DIR or a kubeconfig."
+        return Cluster(), [Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=detail)]
+    progress(f"reading {cluster.description}")
+    try:
+        state = cluster.read(at)
+    except ClusterError as error:
+        return Cluster(), [Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=str(error))]
+    return state, list(state.gaps)
+
+
+def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs, progress: Progress) -> Snapshot:
+    at = snapshot.at
+    gaps = list(snapshot.gaps)
+    progress("finding out which metrics and labels there are")
+    schema, found = telemetry.discover(at)
+    gaps += found
+    progress("listing devices")
+    inventory = telemetry.inventory(at, schema, needs.inventory_seconds)
+    gaps += inventory.gaps
+    devices, exporters, unresolved = resolve_nodes(inventory.devices, inventory.exporters, snapshot.cluster)
+    gaps += unresolved
+    suspects_stat = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, needs.suspect_window_seconds)
+    stats = tuple(dict.fromkeys((*needs.stats, suspects_stat) if needs.suspect_window_seconds else needs.stats))
+    progress(f"asking {len(stats)} statistics of {len(devices)} devices")
+    readings, found = telemetry.readings(stats, at, schema, inventory)
+    gaps += found
+    progress("reading state changes (XIDs, recovery actions)")
+    changes, found = telemetry.changes(needs.state_signals, at, needs.change_window_seconds, schema, inventory)
+    gaps += found
+    chosen = _histories_wanted(inventory, readings, suspects_stat, needs)
+    progress(f"reading the activity of {len(inventory.devices) if chosen is None else len(chosen)} devices")
+    activity: Sequence[ActivityHistory] = ()
+    if chosen is None or chosen:
+        activity, found = telemetry.activity(
+            at,
+            schema,
+            inventory,
+            window_seconds=needs.activity_window_seconds,
+            step_seconds=needs.activity_step_seconds,
+            bound_ratio=needs.activity_bound_ratio,
+            devices=chosen,
+        )
+        gaps += found
+    return replace(
+        snapshot,
+        schema=schema,
+        devices=devices,
+        exporters=exporters,
+        readings=readings,
+        activity=tuple(activity),
+        changes=tuple(changes),
+        gaps=tuple(gaps),
+    )
+
+
+def _histories_wanted(
+    inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: Needs
+) -> frozenset[DeviceId] | None:
+    """Devices whose long history is worth its price; None for all of them.
+
+    A device that was active within the suspect window is in use whatever its past, so only the silent ones need
+    theirs, and a sample of the busy ones serves as kin. A device without an answer is a suspect: unknown is not busy.
+    """
+    if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
+        return None
+    held = [device for device in inventory.devices if device.present and device.holders]
+    recent = {device.id: readings.get(suspects_stat, device) for device in held}
+    suspects = {name for name, value in recent.items() if value is None or value <= needs.activity_bound_ratio}
+    busy = sorted(device.id for device in held if device.id not in suspects)
+    stride = max(len(busy) // _KIN_DEVICES, 1)
+    return frozenset(suspects | set(busy[::stride]))

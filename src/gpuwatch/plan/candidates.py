@@ -1,0 +1,125 @@
+"""What could be done about the findings: one candidate per Node to fence and per gang to move or release."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.decision import (
+    ActionKind,
+    Advice,
+    Candidate,
+    Family,
+    Finding,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.plan.facts import Facts, gpus_of
+
+# Advice that needs the Node to be kept free of new Pods; the rest is watching, or somebody else's work.
+_FENCING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
+# Advice that cannot wait for the Pods to end by themselves.
+_MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
+
+
+def candidates(facts: Facts) -> list[Candidate]:
+    """Every action that a finding calls for, before any guard has spoken."""
+    return [*_fencing(facts), *_moving(facts), *_releasing(facts)]
+
+
+def _degraded(facts: Facts) -> Iterable[Finding]:
+    return (item for item in facts.findings if item.family is Family.HEALTH and item.verdict is Verdict.DEGRADED)
+
+
+def _strongest(findings: Iterable[Finding]) -> tuple[str, ...]:
+    rank = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+    return tuple(item.id for item in sorted(findings, key=lambda f: (rank[f.severity], -f.confidence_ratio, f.id)))
+
+
+def _fencing(facts: Facts) -> Iterable[Candidate]:
+    by_node: dict[str, list[Finding]] = defaultdict(list)
+    for finding in _degraded(facts):
+        if finding.advice in _FENCING:
+            # Without a verified Node the finding still becomes a candidate, so that its refusal is seen.
+            by_node[finding.node or f"unresolved:{finding.subject.name}"].append(finding)
+    for name, findings in sorted(by_node.items()):
+        node = facts.nodes.get(name)
+        devices = tuple(sorted({device for finding in findings for device in finding.devices}))
+        yield Candidate(
+            action=ActionKind.TAINT_NODE,
+            target=Subject(SubjectKind.NODE, name),
+            findings=_strongest(findings),
+            devices=devices,
+            pods=tuple(pod.ref for pod in facts.pods_on(devices)),
+            nodes=(name,),
+            pool=facts.pool(node),
+            gpu_model=node.gpu_product if node else "",
+            gpus=facts.node_gpus(node) if node else len(devices),
+        )
+
+
+def _group_target(facts: Facts, key: str) -> Subject:
+    return Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key)
+
+
+def _group_candidate(
+    facts: Facts, action: ActionKind, key: str, pods: list[Pod], findings: list[Finding], devices: Iterable[str]
+) -> Candidate:
+    nodes = tuple(sorted({pod.node for pod in pods if pod.node}))
+    node = facts.nodes.get(nodes[0]) if nodes else None
+    return Candidate(
+        action=action,
+        target=_group_target(facts, key),
+        findings=_strongest(findings),
+        devices=tuple(sorted(set(devices))),
+        pods=tuple(sorted(pod.ref for pod in pods)),
+        nodes=nodes,
+        namespace=pods[0].namespace,
+        pool=facts.pool(node),
+        gpu_model=node.gpu_product if node else "",
+        gpus=gpus_of(pods),
+    )
+
+
+def _moving(facts: Facts) -> Iterable[Candidate]:
+    by_group: dict[str, list[Finding]] = defaultdict(list)
+    for finding in _degraded(facts):
+        if finding.advice in _MOVING and finding.severity is Severity.CRITICAL:
+            for pod in facts.pods_on(finding.devices):
+                by_group[pod.gang or pod.workload].append(finding)
+    for key, findings in sorted(by_group.items()):
+        unique = list({finding.id: finding for finding in findings}.values())
+        devices = [device for finding in unique for device in finding.devices]
+        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, facts.members[key], unique, devices)
+
+
+def _releasing(facts: Facts) -> Iterable[Candidate]:
+    by_group: dict[str, list[Finding]] = defaultdict(list)
+    unknown: dict[str, list[Finding]] = defaultdict(list)
+    for finding in facts.findings:
+        if finding.family is not Family.IDLE or finding.verdict is not Verdict.IDLE:
+            continue
+        for ref in finding.pods:
+            pod = facts.pods.get(ref)
+            if pod is None:
+                unknown[ref].append(finding)
+            else:
+                by_group[pod.gang or pod.workload].append(finding)
+    for key, findings in sorted(by_group.items()):
+        unique = list({finding.id: finding for finding in findings}.values())
+        devices = [device for finding in unique for device in finding.devices]
+        yield _group_candidate(facts, ActionKind.RELEASE_GANG, key, facts.members[key], unique, devices)
+    for ref, findings in sorted(unknown.items()):
+        yield Candidate(
+            action=ActionKind.RELEASE_GANG,
+            target=Subject(SubjectKind.POD, ref),
+            findings=_strongest(findings),
+            devices=tuple(sorted({device for finding in findings for device in finding.devices})),
+            pods=(ref,),
+            nodes=tuple(sorted({finding.node for finding in findings if finding.node})),
+            namespace=ref.partition("/")[0],
+            gpus=len({device for finding in findings for device in finding.devices}),
+        )

@@ -1,0 +1,99 @@
+"""Everything one moment concludes: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure: the same Snapshot, the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuwatch.detect import health, idle
+from gpuwatch.detect.health import HealthPolicy
+from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.model.decision import (
+    Analysis,
+    Coverage,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Snapshot,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Schema, Signal
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import PlanPolicy
+
+VERSION = 1
+"""Version of the Analysis' JSON. Fields may be added; a removal or a change of meaning raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    health: HealthPolicy = HealthPolicy()
+    idle: IdlePolicy = IdlePolicy()
+    plan: PlanPolicy = PlanPolicy()
+
+
+def analyse(snapshot: Snapshot, policies: Policies) -> Analysis:
+    """Findings, plan and coverage of one Snapshot."""
+    findings = (
+        *health.assess_health(snapshot, policies.health),
+        *idle.assess_idle(snapshot, policies.idle),
+    )
+    ordered = tuple(sorted(findings, key=_order))
+    return Analysis(
+        version=VERSION,
+        at=snapshot.at,
+        coverage=_coverage(snapshot, ordered, policies),
+        devices=snapshot.devices,
+        cluster=snapshot.cluster,
+        findings=ordered,
+        plan=draw_plan(snapshot, ordered, policies.plan),
+        schema=snapshot.schema,
+        gaps=snapshot.gaps,
+    )
+
+
+def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[str, ...]]:
+    """Rule → the signals that it could use and that no exporter here gives."""
+    found = {item.signal for item in schema.signals}
+    return {
+        rule: tuple(str(signal) for signal in signals if signal not in found)
+        for rule, signals in rule_signals(policies).items()
+        if any(signal not in found for signal in signals)
+    }
+
+
+def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
+    """Rule → every signal that it can use."""
+    return {**health.rule_signals(policies.health), **idle.rule_signals(policies.idle)}
+
+
+_SEVERITY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+_VERDICT = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.UNKNOWN: 2}
+
+
+def _order(finding: Finding) -> tuple[int, int, float, str]:
+    return (_VERDICT.get(finding.verdict, 3), _SEVERITY[finding.severity], -finding.gpu_hours, finding.id)
+
+
+def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:
+    present = [device for device in snapshot.devices if device.present]
+    unknown = [finding for finding in findings if finding.verdict is Verdict.UNKNOWN]
+    health_unknown = {
+        device
+        for finding in unknown
+        if finding.family is Family.HEALTH and finding.subject.kind is not SubjectKind.FLEET
+        for device in finding.devices
+    }
+    idle_unknown = {ref for finding in unknown if finding.kind is FindingKind.IDLE_UNKNOWN for ref in finding.pods}
+    return Coverage(
+        devices=len(snapshot.devices),
+        devices_present=len(present),
+        devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
+        devices_held=sum(1 for device in present if device.holders),
+        devices_shared=sum(1 for device in present if device.shared),
+        health_unknown=len(health_unknown),
+        idle_unknown=len(idle_unknown),
+        rules_limited=missing_signals(snapshot.schema, policies),
+    )

@@ -1,0 +1,200 @@
+"""The diagnosis: what is connected, what telemetry speaks, and what would have to be exported for which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpuwatch.catalog.metrics import MetricRow, rows_for
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.decision import Snapshot
+from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
+from gpuwatch.report.analysis import Policies, rule_signals
+from gpuwatch.report.tables import gap_row
+from gpuwatch.report.words import duration, plural
+
+# The exporter replaces its defaults by a custom list, so a list that enables more has to repeat them.
+_SERVICE_MONITOR = """\
+spec:
+  endpoints:
+    - port: metrics            # gpu-metrics with the GPU Operator
+      interval: 30s            # the exporter reads the hardware every 30 s; a shorter one repeats samples
+      honorLabels: false       # the workload arrives as exported_pod, exported_namespace, exported_container
+      relabelings:
+        - sourceLabels: [__meta_kubernetes_pod_node_name]
+          targetLabel: node    # the Node's name, as Kubernetes knows it
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleLimit:
+    """A rule that could know more. `enable` are lines of the exporter's counter CSV, or metric names elsewhere."""
+
+    rule: str
+    missing: tuple[str, ...]
+    present: tuple[str, ...]
+    enable: tuple[str, ...]
+
+    @property
+    def blind(self) -> bool:
+        """True where not one of the rule's signals is there."""
+        return not self.present
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What `gpuwatch doctor` prints. `facts` are (name, value) pairs."""
+
+    telemetry: str
+    cluster: str
+    facts: tuple[tuple[str, str], ...]
+    rules: tuple[RuleLimit, ...]
+    gaps: tuple[Gap, ...]
+    schema: Schema
+    counters_csv: str
+    service_monitor: str
+
+    @property
+    def unreadable(self) -> bool:
+        return any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in self.gaps)
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.rules)
+
+
+def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:
+    """Everything that limits the answers here, with the lines that would lift each limit."""
+    schema = snapshot.schema
+    found = {item.signal for item in schema.signals}
+    rules = tuple(
+        RuleLimit(
+            rule=rule,
+            missing=tuple(str(signal) for signal in signals if signal not in found),
+            present=tuple(str(signal) for signal in signals if signal in found),
+            enable=_enabling(schema.vocabularies, [signal for signal in signals if signal not in found]),
+        )
+        for rule, signals in sorted(rule_signals(policies).items())
+        if any(signal not in found for signal in signals)
+    )
+    return Diagnosis(
+        telemetry=telemetry,
+        cluster=cluster,
+        facts=tuple(_facts(snapshot)),
+        rules=rules,
+        gaps=snapshot.gaps,
+        schema=schema,
+        counters_csv=_counters_csv(schema, rules),
+        service_monitor=_SERVICE_MONITOR,
+    )
+
+
+def _vocabularies(schema: Sequence[str]) -> Sequence[str]:
+    return schema or ("dcgm",)
+
+
+def _enabling(vocabularies: Sequence[str], missing: Sequence[Signal]) -> tuple[str, ...]:
+    lines: dict[str, None] = {}
+    for signal in missing:
+        for row in rows_for(signal):
+            if row.vocabulary in _vocabularies(vocabularies):
+                lines[row.exporter_line or row.metric] = None
+    return tuple(lines)
+
+
+def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
+    """A whole counter list for dcgm-exporter: its defaults and what the rules lack; '' without such an exporter."""
+    vocabulary = next((name for name in _vocabularies(schema.vocabularies) if name.startswith("dcgm")), "")
+    if not vocabulary:
+        return ""
+    lines = ["# Counter list for dcgm-exporter. It replaces the default list, so the defaults are repeated here."]
+    rows: dict[str, MetricRow] = {}
+    for signal in Signal:
+        for row in rows_for(signal):
+            if row.vocabulary == vocabulary and row.exporter_line:
+                rows.setdefault(row.exporter_line, row)
+    lines += [line for line, row in rows.items() if row.default_exported]
+    lines.append("# What gpuwatch's rules lack here:")
+    wanted = dict.fromkeys(line for rule in rules for line in rule.enable)
+    lines += [line for line in wanted if line in rows and not rows[line].default_exported]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
+    schema = snapshot.schema
+    devices = snapshot.devices
+    down = [item.instance for item in snapshot.exporters if item.up is False]
+    facts = [
+        ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
+        ("backend", schema.backend or "not told"),
+        ("host labels", ", ".join(schema.node_labels) or "none"),
+        ("workload labels", schema.pod_labels or "none: who holds which GPU is not known from telemetry"),
+        ("sampling", f"every {duration(schema.interval_seconds)}" if schema.interval_seconds else "interval unknown"),
+        ("signals", f"{len({item.signal for item in schema.signals})} of {len(Signal)} that gpuwatch knows"),
+        ("exporters", f"{len(snapshot.exporters)}" + (f", down: {', '.join(down)}" if down else "")),
+        (
+            "devices",
+            f"{len(devices)}, {sum(1 for device in devices if device.present)} reporting now, "
+            f"{sum(1 for device in devices if device.node)} on a verified Node",
+        ),
+    ]
+    return [*facts, *_cluster_facts(snapshot.cluster)]
+
+
+def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
+    if not cluster.known:
+        return [("cluster", "not read")]
+    gpu_nodes = sum(1 for node in cluster.nodes if node.accelerators)
+    return [
+        ("nodes", f"{len(cluster.nodes)}, {gpu_nodes} with accelerators"),
+        ("GPU Pods", f"{len(cluster.pods)} of {plural(len(cluster.workloads), 'workload')}"),
+        ("gangs", _counted([gang.framework for gang in cluster.gangs])),
+    ]
+
+
+def _counted(names: Sequence[str]) -> str:
+    counts: Mapping[str, int] = {name: names.count(name) for name in sorted(set(names))}
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def diagnosis_tables(item: Diagnosis) -> RenderableType:
+    """The diagnosis for a terminal."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    grid.add_row("telemetry", escape(item.telemetry))
+    grid.add_row("cluster", escape(item.cluster))
+    for name, value in item.facts:
+        grid.add_row(name, escape(value))
+    parts: list[RenderableType] = [grid, Text()]
+    if item.gaps:
+        table = Table("what", "why", title="Gaps", title_justify="left", title_style="bold red", box=None)
+        for gap in item.gaps:
+            table.add_row(*gap_row(gap))
+        parts += [table, Text()]
+    if not item.rules:
+        parts.append(Text("Every rule has all the signals that it can use.", style="green"))
+        return Group(*parts)
+    table = Table("rule", "state", "lacks", title="Rules that could know more", title_justify="left", box=None)
+    for rule in item.rules:
+        state = Text("blind", style="bold red") if rule.blind else Text("limited", style="yellow")
+        table.add_row(rule.rule, state, escape(", ".join(rule.missing)))
+    parts += [table, Text()]
+    lines = list(dict.fromkeys(line for rule in item.rules for line in rule.enable))
+    if lines:
+        parts.append(
+            Text(
+                "Add to the exporter's counter list (a custom list replaces the defaults; --csv-out writes",
+                style="bold",
+            )
+        )
+        parts.append(Text("the whole list):", style="bold"))
+        parts += [Text(f"  {line}", style="cyan") for line in lines]
+    parts.append(Text("\nServiceMonitor that keeps the Node's name and the workload's labels:", style="bold"))
+    parts.append(Text(item.service_monitor, style="cyan"))
+    return Group(*parts)

@@ -1,0 +1,206 @@
+"""Why something is, or is not, idle or degraded: every rule's conclusion on one subject, and what the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpuwatch.detect.health import assess_health
+from gpuwatch.detect.idle import assess_idle
+from gpuwatch.model.decision import Finding, PlanItem, Snapshot, SubjectKind, Verdict
+from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.report.analysis import Policies, analyse
+from gpuwatch.report.tables import evidence_line
+from gpuwatch.report.words import ago
+
+
+class UnknownSubject(Exception):
+    """Nothing of this name is in the Snapshot; the message lists what comes near."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything about one subject. `facts` are (name, value) pairs of what was read."""
+
+    subject: str
+    devices: tuple[DeviceId, ...]
+    pods: tuple[PodRef, ...]
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+    plan: tuple[PlanItem, ...]
+
+
+def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation:
+    """All rules on the subject, the clean ones too. UnknownSubject where it is not in the Snapshot."""
+    devices, pods, facts = _find(snapshot, subject)
+    # Idleness is judged over whole workloads, so every Pod is assessed and the subject's picked.
+    findings = [
+        *(item for item in assess_health(snapshot, policies.health, everything=True) if devices & set(item.devices)),
+        *(item for item in assess_idle(snapshot, policies.idle, everything=True) if _concerns(item, devices, pods)),
+    ]
+    plan = analyse(snapshot, policies).plan
+    return Explanation(
+        subject=subject,
+        devices=tuple(sorted(devices)),
+        pods=tuple(sorted(pods)),
+        facts=tuple(facts),
+        findings=tuple(sorted(findings, key=lambda item: (not item.notable, item.family, item.rule, item.id))),
+        plan=tuple(item for item in plan.items if _planned(item, subject, devices, pods)),
+    )
+
+
+def _concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
+    return bool(pods & set(item.pods) or (not item.pods and devices & set(item.devices)))
+
+
+def _planned(item: PlanItem, subject: str, devices: set[DeviceId], pods: set[PodRef]) -> bool:
+    candidate = item.candidate
+    kind, _, name = subject.partition("/")
+    if candidate.target.kind is SubjectKind.NODE and kind != "node":
+        return bool(devices & set(candidate.devices))
+    return bool(pods & set(candidate.pods) or devices & set(candidate.devices) or name in candidate.nodes)
+
+
+Found = tuple[set[DeviceId], set[PodRef], list[tuple[str, str]]]
+
+
+def _find(snapshot: Snapshot, subject: str) -> Found:
+    kind, slash, name = subject.partition("/")
+    finders = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
+    if not slash or kind.lower() not in finders:
+        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {', '.join(finders)}")
+    return finders[kind.lower()](snapshot, name)
+
+
+def _known(what: str, name: str, names: Iterable[str]) -> UnknownSubject:
+    last = name.rpartition("/")[2]
+    near = sorted(known for known in names if last and last in known)[:5]
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    return UnknownSubject(f"No {what} {name!r} in this snapshot{hint}")
+
+
+def _held(snapshot: Snapshot, pods: set[PodRef]) -> set[DeviceId]:
+    return {device.id for device in snapshot.devices if pods & set(device.holders)}
+
+
+def _pod(snapshot: Snapshot, name: str) -> Found:
+    cluster = {pod.ref: pod for pod in snapshot.cluster.pods}
+    refs = set(cluster) | {ref for device in snapshot.devices for ref in device.holders}
+    if name not in refs:
+        raise _known("Pod", name, refs)
+    facts = []
+    pod = cluster.get(name)
+    if pod is None:
+        facts.append(("cluster", "not read, or the Pod is not in it; known from telemetry alone"))
+    else:
+        asked = ", ".join(f"{count} × {resource}" for resource, count in pod.accelerators.items())
+        facts += [
+            ("asks for", asked or "nothing (a claim may)"),
+            ("node", pod.node or "none yet"),
+            ("phase", pod.phase),
+            ("runs for", ago(pod.started or pod.created, snapshot.at)),
+            ("owner", pod.workload),
+        ]
+        if pod.gang:
+            gang = next(item for item in snapshot.cluster.gangs if item.id == pod.gang)
+            facts.append(("gang", f"{gang.id}: {len(gang.pods)} Pods, recognised by {gang.recognised_by}"))
+    return _held(snapshot, {name}), {name}, facts
+
+
+def _device(snapshot: Snapshot, name: str) -> Found:
+    found = [device for device in snapshot.devices if device.id == name]
+    found = found or [device for device in snapshot.devices if device.id.startswith(name) or device.uuid == name]
+    if not found:
+        raise _known("device", name, (device.id for device in snapshot.devices))
+    if len({device.uuid for device in found}) > 1:
+        raise UnknownSubject(
+            f"{name!r} begins {len(found)} device ids: {', '.join(d.id for d in found[:5])}; write more"
+        )
+    device = found[0]
+    facts = [
+        ("model", device.model or "not exported"),
+        ("node", device.node or f"unresolved ({device.node_label or 'no host label'})"),
+        ("index", device.index),
+        ("driver", device.driver_version),
+        ("MIG", ", ".join(item.mig_profile or "?" for item in found if item.mig_instance is not None) or "no"),
+        ("held by", ", ".join(sorted({ref for item in found for ref in item.holders})) or "nobody"),
+        ("reports", "now" if device.present else f"not since {ago(device.last_seen, snapshot.at)}"),
+    ]
+    return {item.id for item in found}, {ref for item in found for ref in item.holders}, facts
+
+
+def _node(snapshot: Snapshot, name: str) -> Found:
+    node = next((item for item in snapshot.cluster.nodes if item.name == name), None)
+    devices = [device for device in snapshot.devices if name in (device.node, device.node_label)]
+    if node is None and not devices:
+        names = {item.name for item in snapshot.cluster.nodes} | {device.node_label for device in snapshot.devices}
+        raise _known("Node", name, names)
+    facts = [("devices", str(len(devices)))]
+    if node is not None:
+        facts += [
+            ("pool", node.pool or "none given"),
+            ("GPU", node.gpu_product or "not labelled"),
+            ("cordoned", "yes" if node.unschedulable else "no"),
+            ("ready", {True: "yes", False: "no", None: "not reported"}[node.ready]),
+            ("taints", ", ".join(f"{item.key}:{item.effect}" for item in node.taints) or "none"),
+        ]
+    return {device.id for device in devices}, {ref for device in devices for ref in device.holders}, facts
+
+
+def _group(snapshot: Snapshot, name: str) -> Found:
+    pods = {pod.ref for pod in snapshot.cluster.pods if name in (pod.gang, pod.workload)}
+    if not pods:
+        names = {pod.workload for pod in snapshot.cluster.pods} | {
+            pod.gang for pod in snapshot.cluster.pods if pod.gang
+        }
+        raise _known("gang or workload", name, names)
+    return _held(snapshot, pods), pods, [("Pods", str(len(pods)))]
+
+
+_STYLE = {
+    Verdict.HEALTHY: "green",
+    Verdict.BUSY: "green",
+    Verdict.DEGRADED: "bold red",
+    Verdict.IDLE: "yellow",
+    Verdict.UNKNOWN: "magenta",
+}
+
+
+def explanation_tables(item: Explanation) -> RenderableType:
+    """The explanation for a terminal."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    for name, value in item.facts:
+        grid.add_row(name, escape(value))
+    if item.devices:
+        grid.add_row("telemetry", escape(", ".join(item.devices)))
+    parts: list[RenderableType] = [Text(item.subject, style="bold underline"), grid, Text()]
+    for finding in item.findings:
+        head = Text(f"{finding.verdict:9}", style=_STYLE[finding.verdict])
+        head.append(f" {finding.rule} ", style="bold")
+        head.append(f"on {finding.subject}: {finding.summary}", style="default")
+        parts.append(head)
+        for evidence in finding.evidence:
+            parts.append(Text(f"          {evidence_line(evidence)}", style="dim"))
+            if evidence.note:
+                parts.append(Text(f"            {evidence.note}", style="dim italic"))
+            if evidence.promql:
+                parts.append(Text(f"            {evidence.promql}", style="cyan"))
+        if finding.missing:
+            parts.append(Text(f"          missing: {', '.join(finding.missing)}", style="dim"))
+    if not item.findings:
+        parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
+    for plan in item.plan:
+        verdict = "planned" if plan.admitted else "not planned"
+        parts.append(
+            Text(f"\n{verdict}: {plan.candidate.action.replace('_', ' ')} {plan.candidate.target.name}", style="bold")
+        )
+        parts.append(Text(f"          score {plan.score.value:+.4f}, mode {plan.mode}", style="dim"))
+        parts += [Text(f"          {refusal.guard}: {refusal.reason}") for refusal in plan.refusals]
+    return Group(*parts)

@@ -1,0 +1,213 @@
+"""The Analysis as coloured tables for a terminal. Pure: returns what rich renders, prints nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpuwatch.model.decision import (
+    Analysis,
+    Evidence,
+    Family,
+    Finding,
+    Mode,
+    PlanItem,
+    Severity,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Device, Gap
+from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
+
+_COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+
+
+def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
+    """All that a person needs first, most urgent first; tables are cut at `rows` lines and say so."""
+    by_verdict: dict[tuple[Family, Verdict], list[Finding]] = defaultdict(list)
+    for finding in analysis.findings:
+        by_verdict[finding.family, finding.verdict].append(finding)
+    devices = {device.id: device for device in analysis.devices}
+    unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN]
+    parts: list[RenderableType] = [_head(analysis, source)]
+    parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows))
+    parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows))
+    if unknown:
+        parts.append(_unknown(unknown, rows))
+    parts.append(_plan(analysis, rows))
+    if analysis.coverage.rules_limited or analysis.gaps:
+        parts.append(_limits(analysis, rows))
+    return Group(*parts)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _cut(table: Table, total: int, rows: int) -> None:
+    if total > rows:
+        cells = [""] * (len(table.columns) - 1)
+        table.add_row(f"… and {total - rows} more: --rows {total}, or --format json", *cells, style="dim")
+
+
+def _head(analysis: Analysis, source: str) -> RenderableType:
+    coverage = analysis.coverage
+    nodes = {device.node or device.node_label for device in analysis.devices}
+    pods = {ref for device in analysis.devices if device.present for ref in device.holders}
+    models = Counter(device.model or "unknown model" for device in analysis.devices)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
+    missing = coverage.devices - coverage.devices_present
+    grid.add_row(
+        "Fleet",
+        f"{plural(coverage.devices, 'device')} on {plural(len(nodes), 'node')}"
+        + (f", [red]{missing} not reporting now[/]" if missing else "")
+        + f" · {coverage.devices_held} held by {plural(len(pods), 'Pod')} · "
+        + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
+        + (" …" if len(models) > 4 else ""),
+    )
+    grid.add_row(
+        "Known",
+        f"health of {coverage.devices - coverage.health_unknown} of {coverage.devices} devices · "
+        f"use of {len(pods) - coverage.idle_unknown} of {plural(len(pods), 'Pod')} · "
+        f"Node of {coverage.devices_resolved} of {coverage.devices}"
+        + (f" · {plural(coverage.devices_shared, 'shared device')}" if coverage.devices_shared else ""),
+    )
+    return Group(grid, Text())
+
+
+def _severity(finding: Finding) -> Text:
+    return Text(finding.severity, style=_COLOUR[finding.severity])
+
+
+def _where(finding: Finding, devices: dict[str, Device]) -> str:
+    known = [devices[name] for name in finding.devices if name in devices]
+    if finding.subject.kind is SubjectKind.DEVICE and known:
+        device = known[0]
+        place = f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"
+        return f"{place}\n{short_uuid(finding.subject.name)}"
+    return finding.subject.name
+
+
+def evidence_line(item: Evidence) -> str:
+    """'xid_code = 79 (in fatal), 42 peers at 0': one fact in a line."""
+    window = f" over {duration(item.window_seconds)}" if item.window_seconds else ""
+    statistic = f" {item.statistic}" if item.statistic and item.statistic != "last" else ""
+    text = f"{item.signal}{statistic}{window} = {quantity(item.value, item.unit)}"
+    if item.comparison and item.bound is not None:
+        text += f" ({item.comparison} {quantity(item.bound, item.unit)})"
+    if item.peers_median is not None:
+        text += f", median of {item.peers} peers {quantity(item.peers_median, item.unit)}"
+    return text
+
+
+def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int) -> RenderableType:
+    if not findings:
+        return Text.from_markup("[bold]Degraded[/]  none found\n")
+    table = _table(f"Degraded ({len(findings)})", "severity", "where", "what", "since", "evidence", "do")
+    for finding in findings[:rows]:
+        table.add_row(
+            _severity(finding),
+            escape(_where(finding, devices)),
+            escape(f"{finding.kind}: {finding.summary}"),
+            ago(finding.since, analysis.at),
+            escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),
+            f"{finding.advice.replace('_', ' ')}\n[dim]confidence {finding.confidence_ratio:.2f}[/]",
+        )
+    _cut(table, len(findings), rows)
+    return Group(table, Text())
+
+
+def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
+    if not findings:
+        return Text.from_markup("[bold]Idle allocations[/]  none proven\n")
+    hours = sum(finding.gpu_hours for finding in findings)
+    gpus = len({device for finding in findings for device in finding.devices})
+    title = f"Idle allocations ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
+    table = _table(title, "class", "who", "devices", "silent for", "GPU-hours", "why")
+    for finding in findings[:rows]:
+        table.add_row(
+            Text(finding.kind.replace("_", " "), style="yellow"),
+            escape(f"{finding.subject.kind} {finding.subject.name}"),
+            str(len(finding.devices)),
+            ago(finding.since, analysis.at),
+            f"{finding.gpu_hours:,.1f}",
+            escape(finding.summary),
+        )
+    _cut(table, len(findings), rows)
+    return Group(table, Text())
+
+
+def _unknown(findings: list[Finding], rows: int) -> RenderableType:
+    table = _table(
+        f"Not known ({len(findings)}): neither healthy nor idle, never acted on", "rule", "who", "why", "missing"
+    )
+    for finding in findings[:rows]:
+        table.add_row(
+            finding.rule,
+            escape(str(finding.subject)),
+            escape(finding.summary),
+            escape(", ".join(finding.missing)),
+        )
+    _cut(table, len(findings), rows)
+    return Group(table, Text())
+
+
+def _plan(analysis: Analysis, rows: int) -> RenderableType:
+    plan = analysis.plan
+    if not plan.items:
+        return Text.from_markup("[bold]Plan[/]  nothing to do\n")
+    admitted = sum(1 for item in plan.items if item.admitted)
+    title = f"Plan: {plural(admitted, 'action')} worth doing, {len(plan.items) - admitted} refused"
+    if all(item.mode is Mode.OBSERVE for item in plan.items):
+        title += " (mode observe: nothing is done)"
+    table = _table(title, "verdict", "action", "target", "GPUs", "score", "why")
+    for item in plan.items[:rows]:
+        table.add_row(*_plan_row(item))
+    _cut(table, len(plan.items), rows)
+    notes: list[RenderableType] = [Text.from_markup(f"[bold red]Brake:[/] {escape(plan.brake)}")] if plan.brake else []
+    return Group(table, *notes, Text())
+
+
+def _plan_row(item: PlanItem) -> Iterable[RenderableType]:
+    yield Text("yes", style="green") if item.admitted else Text("no", style="red")
+    yield item.candidate.action.replace("_", " ")
+    yield escape(item.candidate.target.name)
+    yield str(item.candidate.gpus)
+    yield f"{item.score.value:+.4f}"
+    if item.admitted:
+        yield (
+            f"gains {item.score.gained_gpu_hours * item.score.confidence_ratio:.0f}, disturbs "
+            f"{item.score.disrupted_gpu_hours:.0f} GPU-hours in {item.score.horizon_hours:g} h"
+        )
+    else:
+        yield escape("\n".join(f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals))
+
+
+def _limits(analysis: Analysis, rows: int) -> RenderableType:
+    table = _table("Limits of this answer", "what", "why")
+    limited = analysis.coverage.rules_limited
+    if limited:
+        names = ", ".join(sorted(limited))
+        table.add_row(
+            plural(len(limited), "rule"),
+            escape(f"lack signals here: {names}. `gpuwatch doctor` shows how to enable them."),
+        )
+    for gap in analysis.gaps[:rows]:
+        table.add_row(*gap_row(gap))
+    _cut(table, len(analysis.gaps), rows)
+    return table
+
+
+def gap_row(gap: Gap) -> tuple[str, str]:
+    return escape(f"{gap.kind}: {gap.what}"), escape(gap.detail)

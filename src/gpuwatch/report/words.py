@@ -1,0 +1,79 @@
+"""Values in words: durations, units and names as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def duration(seconds: float) -> str:
+    """Two units at most.
+
+    >>> duration(42), duration(190), duration(5400), duration(200000)
+    ('42 s', '3 min 10 s', '1 h 30 min', '2 d 7 h')
+    """
+    total = round(seconds)
+    if total < _MINUTE:
+        return f"{total} s"
+    for big, small, names in (
+        (_MINUTE, 1, ("min", "s")),
+        (_HOUR, _MINUTE, ("h", "min")),
+        (_DAY, _HOUR, ("d", "h")),
+    ):
+        if total < big * (60 if big != _HOUR else 24) or big == _DAY:
+            whole, rest = divmod(total, big)
+            tail = rest // small
+            return f"{whole} {names[0]}" + (f" {tail} {names[1]}" if tail else "")
+    raise AssertionError("unreachable: the last unit takes everything")
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    """How long ago, or '' where that is not known."""
+    return "" if then is None else duration((now - then) / timedelta(seconds=1))
+
+
+_BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def quantity(value: float | str, unit: str = "") -> str:
+    """A value with its unit in the size that people use.
+
+    >>> quantity(0.0312, "ratio"), quantity(17179869184, "bytes"), quantity(1.41e9, "hertz"), quantity(79.0)
+    ('3.12 %', '16.0 GiB', '1410 MHz', '79')
+    """
+    if isinstance(value, str):
+        return value
+    if unit == "ratio":
+        return f"{value * 100:.3g} %" if abs(value) < 1 else f"{value * 100:.0f} %"
+    if unit in ("bytes", "bytes/second"):
+        size, power = float(value), 0
+        while abs(size) >= 1024 and power < len(_BINARY) - 1:
+            size, power = size / 1024, power + 1
+        text = f"{size:.0f} {_BINARY[0]}" if power == 0 else f"{size:.1f} {_BINARY[power]}"
+        return text + ("/s" if unit == "bytes/second" else "")
+    if unit == "hertz":
+        return f"{value / 1e6:.0f} MHz"
+    if unit == "seconds":
+        return duration(value) if value >= 1 else f"{value:.2g} s"
+    if unit == "celsius":
+        return f"{value:.0f} °C"
+    if unit == "watts":
+        return f"{value:.0f} W"
+    number = f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.3g}"
+    return f"{number} {unit}".strip()
+
+
+def short_uuid(device: str) -> str:
+    """The part of a device id that people compare: 'GPU-1a2b3c4d' or 'GPU-1a2b3c4d/7'."""
+    uuid, slash, instance = device.partition("/")
+    head = "-".join(uuid.split("-")[:2])
+    return head + slash + instance
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "GPU"), plural(3, "Pod"), plural(2, "allocation")
+    ('1 GPU', '3 Pods', '2 allocations')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
