@@ -54,8 +54,8 @@ schema: $(STAMP)  ## Write the published JSON Schema of the analysis
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
 
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
-	uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt
-	uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 pyproject.toml -o requirements/runtime.txt
+	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt
+	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 pyproject.toml -o requirements/runtime.txt
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpuwatch.model.decision import Finding, Plan, PlanItem, Refusal, Snapshot
+from gpuwatch.kube import keys
+from gpuwatch.model.decision import Candidate, Finding, Mode, Plan, PlanItem, Refusal, Snapshot
 from gpuwatch.plan.budget import Ledger, brake
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.facts import Facts
@@ -25,7 +26,7 @@ def draw_plan(snapshot: Snapshot, findings: tuple[Finding, ...], policy: PlanPol
             PlanItem(
                 candidate=candidate,
                 score=worth,
-                mode=policy.mode(candidate.action),
+                mode=_mode(candidate, facts, policy),
                 refusals=guard(Case(candidate, worth, facts, policy)),
             )
         )
@@ -40,3 +41,16 @@ def draw_plan(snapshot: Snapshot, findings: tuple[Finding, ...], policy: PlanPol
         refusal = None if item.refusals else ledger.charge(item.candidate)
         drawn.append(replace(item, refusals=(*item.refusals, refusal)) if refusal else item)
     return Plan(at=snapshot.at, items=tuple(drawn), budgets=ledger.budgets, brake=halted)
+
+
+_MILDEST_FIRST = (Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE)
+
+
+def _mode(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Mode:
+    """The policy's mode, or a milder one that the Namespace asks for; what it cannot mean counts as observe."""
+    asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
+    allowed = policy.mode(candidate.action)
+    if asked is None:
+        return allowed
+    wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
+    return min(allowed, wanted, key=_MILDEST_FIRST.index)

@@ -1,0 +1,362 @@
+"""The Plan: what becomes a candidate, what each guard says on both sides of its bound, score, budget and brake."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.kube import keys
+from gpuwatch.model.cluster import Condition, DisruptionBudget, Gang, Namespace, OwnerStatus, Taint
+from gpuwatch.model.decision import (
+    ActionKind,
+    Advice,
+    Finding,
+    Mode,
+    Plan,
+    PlanItem,
+    Score,
+    Severity,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import PlanPolicy
+from plan.fleet import GPU, NOW, device, idle, node, pod, sick, snapshot, workload
+
+POLICY = PlanPolicy()
+
+
+def only(plan: Plan, action: ActionKind) -> PlanItem:
+    (item,) = [item for item in plan.items if item.candidate.action is action]
+    return item
+
+
+def guards(item: PlanItem) -> set[str]:
+    return {refusal.guard for refusal in item.refusals}
+
+
+def full_node_with_gang() -> tuple[Snapshot, tuple[Finding, ...]]:
+    """One gang of 8 holds a Node of which one GPU fell off the bus; seven more Nodes are free."""
+    nodes = [node(f"n{i}") for i in range(8)]
+    gang = Gang(id="JobSet/ml/train", framework="JobSet", workload="JobSet/ml/train", namespace="ml", pods=("ml/t-0",))
+    held = [device("n0", i, "ml/t-0") for i in range(8)]
+    free = [device(f"n{n}", i) for n in range(1, 8) for i in range(8)]
+    member = pod("ml/t-0", "n0", 8, "JobSet/ml/train", gang=gang.id)
+    return snapshot(nodes, held + free, [member], gangs=[gang]), (sick(held[0]),)
+
+
+def one_idle(**changes: object) -> tuple[Snapshot, tuple[Finding, ...]]:
+    """One idle Deployment of one Pod on one of two Nodes."""
+    nodes = [node("n0"), node("n1")]
+    held = device("n0", 0, "ml/chat")
+    member = pod("ml/chat", "n0", **changes)
+    return snapshot(nodes, [held, device("n1", 0)], [member]), (idle("ml/chat", [held]),)
+
+
+def test_a_lost_gpu_under_a_gang_is_fenced_and_the_gang_moved() -> None:
+    state, findings = full_node_with_gang()
+    plan = draw_plan(state, findings, POLICY)
+    taint, move = only(plan, ActionKind.TAINT_NODE), only(plan, ActionKind.EVICT_GANG)
+    assert taint.admitted, taint.refusals
+    assert move.admitted, move.refusals
+    assert move.candidate.target == Subject(SubjectKind.GANG, "JobSet/ml/train")
+    # The move happens on the Node that is fenced anyway: its GPUs are charged once.
+    (pool,) = [use for use in plan.budgets if use.scope == "pool/train"]
+    assert pool.limit_gpus == 8
+
+
+def test_the_documented_score_example() -> None:
+    """Docstring of plan.score: fencing seven free GPUs for one lost one is not worth it."""
+    nodes = [node(f"n{i}") for i in range(8)]
+    devices = [device(f"n{n}", i) for n in range(8) for i in range(8)]
+    plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
+    taint = only(plan, ActionKind.TAINT_NODE)
+    assert (
+        taint.score.gained_gpu_hours * taint.score.confidence_ratio - taint.score.disrupted_gpu_hours
+        == pytest.approx(-118.4)
+    )
+    assert taint.score.pool_gpu_hours == 1536
+    assert guards(taint) == {"worth_it"}
+
+
+def test_an_idle_workload_is_released_and_a_busy_replica_keeps_it() -> None:
+    state, findings = one_idle()
+    assert only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).admitted
+    owner = "Deployment/ml/chat"
+    two = snapshot(
+        state.cluster.nodes,
+        [*state.devices, device("n1", 1, "ml/chat-2")],
+        [pod("ml/chat", "n0", owner=owner), pod("ml/chat-2", "n1", owner=owner)],
+    )
+    assert guards(only(draw_plan(two, findings, POLICY), ActionKind.RELEASE_GANG)) == {"whole_group_idle"}
+
+
+def test_unknown_findings_make_no_candidate() -> None:
+    state, (finding,) = one_idle()
+    assert draw_plan(state, (replace(finding, verdict=Verdict.UNKNOWN),), POLICY).items == ()
+
+
+def test_confidence_at_its_bound_passes_and_below_it_does_not() -> None:
+    state, (finding,) = one_idle()
+    at = only(draw_plan(state, (replace(finding, confidence_ratio=0.8),), POLICY), ActionKind.RELEASE_GANG)
+    below = only(draw_plan(state, (replace(finding, confidence_ratio=0.79),), POLICY), ActionKind.RELEASE_GANG)
+    assert at.admitted
+    assert guards(below) == {"evidence"}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [s for s in OwnerStatus if s is not OwnerStatus.FOUND],
+)
+def test_owners_that_could_not_restore_it_are_refused(status: OwnerStatus) -> None:
+    state, findings = one_idle()
+    owner = workload("Deployment/ml/chat", status)
+    state = replace(state, cluster=replace(state.cluster, workloads=(owner,)))
+    item = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG)
+    assert guards(item) == {"owner"}
+    assert "ml/chat" in item.refusals[0].reason
+
+
+@pytest.mark.parametrize("where", ["pod", "workload", "namespace", "node"])
+def test_opt_out_is_honoured_wherever_it_stands(where: str) -> None:
+    state, findings = one_idle()
+    note = {keys.OPT_OUT: "true"}
+    cluster = state.cluster
+    changed = {
+        "pod": lambda: replace(cluster, pods=(replace(cluster.pods[0], annotations=note),)),
+        "workload": lambda: replace(cluster, workloads=(replace(cluster.workloads[0], annotations=note),)),
+        "namespace": lambda: replace(cluster, namespaces=(Namespace(name="ml", annotations=note),)),
+        "node": lambda: replace(cluster, nodes=(replace(cluster.nodes[0], annotations=note), cluster.nodes[1])),
+    }[where]()
+    item = only(draw_plan(replace(state, cluster=changed), findings, POLICY), ActionKind.RELEASE_GANG)
+    assert guards(item) == {"opted_out"}
+
+
+@pytest.mark.parametrize(
+    ("value", "refused"),
+    [
+        ((NOW + timedelta(minutes=1)).isoformat(), True),
+        (NOW.isoformat(), False),
+        ("tomorrow", True),
+        ("2026-03-02T13:00:00", True),  # no zone: nobody knows when it ends
+    ],
+)
+def test_snooze(value: str, refused: bool) -> None:
+    state, findings = one_idle(annotations={keys.SNOOZE_UNTIL: value})
+    item = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG)
+    assert guards(item) == ({"snoozed"} if refused else set())
+
+
+def test_every_reason_is_given_at_once() -> None:
+    state, findings = one_idle(annotations={keys.OPT_OUT: "true"}, priority=2_000_000_000)
+    cluster = replace(state.cluster, workloads=(workload("Deployment/ml/chat", OwnerStatus.BARE),))
+    item = only(draw_plan(replace(state, cluster=cluster), findings, POLICY), ActionKind.RELEASE_GANG)
+    assert guards(item) == {"opted_out", "priority", "owner"}
+
+
+def test_disruption_budget_on_both_sides() -> None:
+    state, findings = one_idle(labels={"app": "chat"})
+    for allowed, expected in ((1, set()), (0, {"disruption_budget"})):
+        budget = DisruptionBudget(
+            namespace="ml", name="chat", match_labels={"app": "chat"}, disruptions_allowed=allowed
+        )
+        cluster = replace(state.cluster, budgets=(budget,))
+        item = only(draw_plan(replace(state, cluster=cluster), findings, POLICY), ActionKind.RELEASE_GANG)
+        assert guards(item) == expected
+
+
+def test_a_budget_that_selects_others_says_nothing() -> None:
+    state, findings = one_idle(labels={"app": "chat"})
+    others = (
+        DisruptionBudget(namespace="other", name="a", selects_all=True),
+        DisruptionBudget(namespace="ml", name="b", match_labels={"app": "web"}),
+        DisruptionBudget(namespace="ml", name="c", match_expressions=(("app", "NotIn", ("chat",)),)),
+    )
+    state = replace(state, cluster=replace(state.cluster, budgets=others))
+    assert only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).admitted
+
+
+def test_a_shared_device_does_not_tell_who_is_idle() -> None:
+    state, findings = one_idle()
+    shared = replace(state.devices[0], shared=True)
+    item = only(
+        draw_plan(replace(state, devices=(shared, state.devices[1])), findings, POLICY), ActionKind.RELEASE_GANG
+    )
+    assert guards(item) == {"attribution"}
+
+
+def test_a_gang_that_would_land_nowhere_stays() -> None:
+    state, findings = full_node_with_gang()
+    busy = [replace(item, unschedulable=True) for item in state.cluster.nodes[1:]]
+    cluster = replace(state.cluster, nodes=(state.cluster.nodes[0], *busy))
+    item = only(draw_plan(replace(state, cluster=cluster), findings, POLICY), ActionKind.EVICT_GANG)
+    assert "lands" in guards(item)
+    assert f"needs 8 {GPU}" in next(r.reason for r in item.refusals if r.guard == "lands")
+
+
+def test_a_host_that_is_no_node_is_never_fenced() -> None:
+    lost = device("n0", 0, node=None)
+    plan = draw_plan(snapshot([node("n0"), node("n1")], [lost, device("n1", 0)]), (sick(lost),), POLICY)
+    assert "node_known" in guards(only(plan, ActionKind.TAINT_NODE))
+
+
+def test_without_a_cluster_everything_is_refused_and_says_why() -> None:
+    held = device("n0", 0, "ml/chat")
+    plan = draw_plan(Snapshot(at=NOW, devices=(held,)), (idle("ml/chat", [held]), sick(held)), POLICY)
+    assert plan.items
+    assert all("cluster_known" in guards(item) for item in plan.items)
+
+
+@pytest.mark.parametrize(
+    "fence",
+    [
+        {"unschedulable": True},
+        {"conditions": (Condition("Ready", "False"),)},
+        {"conditions": ()},
+        {"taints": (Taint("node.kubernetes.io/unreachable", "", "NoExecute"),)},
+    ],
+)
+def test_harm_in_flight_counts_whoever_caused_it(fence: dict[str, object]) -> None:
+    """A pool of 10 Nodes may lose one at once; somebody else has already fenced one."""
+    nodes = [node(f"n{i}") for i in range(10)]
+    held = [device("n0", i, "ml/t-0") for i in range(8)]
+    state = snapshot(
+        nodes, [*held, *(device(f"n{n}", i) for n in range(1, 10) for i in range(8))], [pod("ml/t-0", "n0", 8)]
+    )
+    assert only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
+    fenced = replace(nodes[9], **fence)  # type: ignore[arg-type]
+    state = replace(state, cluster=replace(state.cluster, nodes=(*nodes[:9], fenced)))
+    assert guards(only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)) == {"budget"}
+
+
+def test_a_dedicated_taint_is_no_harm() -> None:
+    nodes = [node(f"n{i}", taints=(Taint("nvidia.com/gpu", "present", "NoSchedule"),)) for i in range(10)]
+    held = [device("n0", i, "ml/t-0") for i in range(8)]
+    state = snapshot(
+        nodes, [*held, *(device(f"n{n}", i) for n in range(1, 10) for i in range(8))], [pod("ml/t-0", "n0", 8)]
+    )
+    assert only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
+
+
+def test_the_budget_goes_to_the_best_candidate() -> None:
+    """Two idle gangs of 8 in a pool of 80: the limit is 8, so one is released and the other waits."""
+    nodes = [node(f"n{i}") for i in range(10)]
+    first, second = [device("n0", i, "ml/a") for i in range(8)], [device("n1", i, "ml/b") for i in range(8)]
+    rest = [device(f"n{n}", i, f"ml/busy-{n}") for n in range(2, 10) for i in range(8)]
+    state = snapshot(nodes, first + second + rest, [pod("ml/a", "n0", 8), pod("ml/b", "n1", 8)])
+    findings = (idle("ml/a", first, confidence_ratio=0.85), idle("ml/b", second, confidence_ratio=0.95))
+    plan = draw_plan(state, findings, POLICY)
+    assert [(item.candidate.target.name, item.admitted) for item in plan.items] == [
+        ("Deployment/ml/b", True),
+        ("Deployment/ml/a", False),
+    ]
+    assert guards(plan.items[1]) == {"budget"}
+
+
+def test_the_last_nodes_of_a_pool_stay() -> None:
+    held = [device("n0", i, "ml/t-0") for i in range(8)]
+    state = snapshot([node("n0")], held, [pod("ml/t-0", "n0", 8)])
+    item = only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)
+    assert guards(item) == {"pool_nodes"}
+
+
+def test_a_storm_stops_everything() -> None:
+    """20 % of 80 GPUs is 16: at 16 planning goes on, at 17 the observer is the likelier patient."""
+    nodes = [node(f"n{i}") for i in range(10)]
+    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
+    state = snapshot(nodes, devices)
+    assert draw_plan(state, tuple(sick(item) for item in devices[:16]), POLICY).brake == ""
+    storm = draw_plan(state, tuple(sick(item) for item in devices[:17]), POLICY)
+    assert storm.brake.startswith("17 of 80 devices")
+    assert all("brake" in guards(item) for item in storm.items)
+
+
+def test_when_nearly_everything_looks_idle_nothing_is_released() -> None:
+    """80 % of 20 held GPUs is 16: at 16 idle planning goes on, at 17 a broken exporter is likelier."""
+    nodes = [node(f"n{i}") for i in range(10)]
+    devices = [device(f"n{i // 8}", i % 8, f"ml/p{i}") for i in range(20)]
+    state = snapshot(nodes, devices, [pod(f"ml/p{i}", f"n{i // 8}") for i in range(20)])
+    for count, halted in ((16, False), (17, True)):
+        plan = draw_plan(state, tuple(idle(f"ml/p{i}", [devices[i]]) for i in range(count)), POLICY)
+        assert bool(plan.brake) is halted
+
+
+def test_missing_telemetry_is_a_brake() -> None:
+    state, findings = full_node_with_gang()
+    gone = tuple(replace(item, present=index < 31) for index, item in enumerate(state.devices))
+    assert "Only 31 of 64" in draw_plan(replace(state, devices=gone), findings, POLICY).brake
+    half = tuple(replace(item, present=index < 32) for index, item in enumerate(state.devices))
+    assert draw_plan(replace(state, devices=half), findings, POLICY).brake == ""
+
+
+def test_a_namespace_may_ask_for_a_milder_mode_only() -> None:
+    state, findings = one_idle()
+    policy = PlanPolicy(modes={ActionKind.RELEASE_GANG: Mode.SUGGEST})
+    for asked, expected in (("enforce", Mode.SUGGEST), ("observe", Mode.OBSERVE), ("whatever", Mode.OBSERVE)):
+        space = Namespace(name="ml", annotations={keys.MODE: asked})
+        asked_state = replace(state, cluster=replace(state.cluster, namespaces=(space,)))
+        assert only(draw_plan(asked_state, findings, policy), ActionKind.RELEASE_GANG).mode is expected
+    assert only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).mode is Mode.OBSERVE
+
+
+def test_advice_to_watch_plans_nothing() -> None:
+    state, _ = full_node_with_gang()
+    finding = sick(state.devices[0], advice=Advice.WATCH, severity=Severity.WARNING)
+    assert draw_plan(state, (finding,), POLICY).items == ()
+
+
+def test_a_score_without_a_pool_is_not_a_number() -> None:
+    score = Score(gained_gpu_hours=1, disrupted_gpu_hours=0, pool_gpu_hours=0, confidence_ratio=1, horizon_hours=24)
+    assert math.isnan(score.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("budget_ratio", 1.1), ("min_confidence_ratio", -0.1), ("horizon_hours", 0.0), ("budget_min_gpus", -1)],
+)
+def test_bounds_out_of_range_are_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"plan\.{field} is"):
+        PlanPolicy(**{field: value})  # type: ignore[arg-type]
+
+
+@given(
+    held=st.lists(st.booleans(), min_size=24, max_size=24),
+    sick_gpus=st.sets(st.integers(0, 23), max_size=6),
+    idle_gpus=st.sets(st.integers(0, 23), max_size=12),
+    cordoned=st.sets(st.integers(0, 2), max_size=2),
+)
+def test_no_random_fleet_gets_past_its_budget(
+    held: list[bool], sick_gpus: set[int], idle_gpus: set[int], cordoned: set[int]
+) -> None:
+    """Whatever is sick, idle or cordoned: what is admitted fits every budget beside what is already out of service."""
+    nodes = [node(f"n{i}", unschedulable=i in cordoned) for i in range(3)]
+    devices = [device(f"n{i // 8}", i % 8, f"ml/p{i}" if held[i] else "") for i in range(24)]
+    pods = [pod(f"ml/p{i}", f"n{i // 8}") for i in range(24) if held[i]]
+    findings = (
+        *(sick(devices[i]) for i in sorted(sick_gpus)),
+        *(idle(f"ml/p{i}", [devices[i]]) for i in sorted(idle_gpus) if held[i]),
+    )
+    plan = draw_plan(snapshot(nodes, devices, pods), findings, PlanPolicy(budget_min_gpus=4))
+    disturbed: set[str] = set()
+    for item in plan.items:
+        if item.admitted and item.candidate.action is ActionKind.TAINT_NODE:
+            disturbed |= {d.id for d in devices if d.node in item.candidate.nodes}
+        elif item.admitted:
+            disturbed |= {d.id for d in devices if set(d.holders) & set(item.candidate.pods)}
+    for use in plan.budgets:
+        if disturbed:
+            assert use.in_flight_gpus + len(disturbed) <= use.limit_gpus
+    assert not [
+        item
+        for item in plan.items
+        if item.admitted
+        and item.candidate.action is ActionKind.TAINT_NODE
+        and set(item.candidate.nodes) & {f"n{i}" for i in cordoned}
+    ]
