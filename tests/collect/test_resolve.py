@@ -1,0 +1,61 @@
+"""Telemetry's host is believed only where the cluster has such a Node."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.model.cluster import Cluster, Node
+from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
+
+
+def device(host: str, exporter: str = "") -> Device:
+    return Device(id="GPU-1", uuid="GPU-1", vendor=Vendor.NVIDIA, vocabulary="dcgm", node_label=host, exporter=exporter)
+
+
+CLUSTER = Cluster(
+    nodes=(
+        Node(name="ip-10-0-1-7.ec2.internal", labels={"kubernetes.io/hostname": "ip-10-0-1-7"}),
+        Node(name="gpu-2"),
+        Node(name="twin.a"),
+        Node(name="twin.b"),
+    ),
+    exporter_nodes={"nvidia-dcgm-exporter-tl46n": "gpu-2", "10.244.3.9": "gpu-2"},
+    node_addresses={"10.0.1.7": "ip-10-0-1-7.ec2.internal"},
+    known=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "exporter", "node"),
+    [
+        ("gpu-2", "", "gpu-2"),
+        ("ip-10-0-1-7", "", "ip-10-0-1-7.ec2.internal"),
+        ("ip-10-0-1-7.ec2.internal", "", "ip-10-0-1-7.ec2.internal"),
+        ("gpu-2.example.com", "", "gpu-2"),  # the exporter says the full name, the Node has the short one
+        ("10.0.1.7", "", "ip-10-0-1-7.ec2.internal"),
+        ("nvidia-dcgm-exporter-tl46n", "", "gpu-2"),  # old exporters give their Pod's name
+        ("localhost", "10.244.3.9:9400", "gpu-2"),  # a remote host engine; the target's address tells
+        ("localhost", "", None),
+        ("", "", None),
+        ("twin", "", None),  # two Nodes could be meant
+        ("elsewhere", "10.9.9.9:9400", None),
+        ("x", "[fd00::7]:9400", None),
+    ],
+)
+def test_host_names(host: str, exporter: str, node: str | None) -> None:
+    (resolved,), _, gaps = resolve_nodes([device(host, exporter)], [], CLUSTER)
+    assert resolved.node == node
+    assert [gap.kind for gap in gaps] == ([] if node else [GapKind.NODE_UNRESOLVED])
+
+
+def test_an_exporter_stands_on_the_node_of_its_devices() -> None:
+    target = Exporter(instance="weird:1", node_label="localhost")
+    _, (resolved,), _ = resolve_nodes([device("gpu-2", "weird:1")], [target], CLUSTER)
+    assert resolved.node == "gpu-2"
+
+
+def test_without_a_cluster_nothing_is_resolved_and_nothing_is_complained_about() -> None:
+    (resolved,), _, gaps = resolve_nodes([device("gpu-2")], [], Cluster())
+    assert resolved.node is None
+    assert gaps == []
