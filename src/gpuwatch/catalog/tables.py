@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -43,7 +44,10 @@ class Row:
             raise self.error(f"column {column!r} is {value!r}; expected {expected}") from None
 
     def number(self, column: str) -> float:
-        return self.parse(column, float, "a number")
+        value = self.parse(column, float, "a number")
+        if not math.isfinite(value):
+            raise self.error(f"column {column!r} is {value}; expected a finite number")
+        return value
 
     def optional_number(self, column: str) -> float | None:
         return self.number(column) if self.optional(column) else None

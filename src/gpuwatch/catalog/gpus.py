@@ -1,0 +1,122 @@
+"""GPU models by the names that exporters and Nodes give them: `gpus.csv`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwatch.catalog.mig import families
+from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
+from gpuwatch.model.telemetry import Vendor
+
+_COLUMNS = (
+    "name",
+    "vendor",
+    "aliases",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_second",
+    "fp16_dense_flops_per_second",
+    "power_limit_watts",
+    "link_bytes_per_second",
+    "mig_family",
+    "idle_power_watts",
+    "source",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One model of GPU, as much of it as Kubernetes counts as one. None: no source tells, or it has none.
+
+    memory_bytes: what the driver reports in total where a source gives that, else the nominal GiB.
+    fp16_dense_flops_per_second: FP16/BF16 on the tensor cores, dense: half of the figure 'with sparsity'.
+    power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both ways together.
+    mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG.
+    idle_power_watts: as measured on an idle GPU of this model.
+    """
+
+    name: str
+    vendor: Vendor
+    aliases: tuple[str, ...]
+    memory_bytes: int
+    memory_bandwidth_bytes_per_second: float
+    fp16_dense_flops_per_second: float | None
+    power_limit_watts: float
+    link_bytes_per_second: float | None
+    mig_family: str
+    idle_power_watts: float | None
+    source: str
+
+
+def find_gpu(name: str) -> Gpu | None:
+    """The model behind a `modelName`, a GFD product, an AMD `card_series` or `card_model`; None where unknown.
+
+    Case, the vendor's name, spaces for dashes and the suffixes of GFD (-SHARED, -MIG-1g.5gb) do not matter.
+    Nothing is guessed: 'A100' alone could be four models, and is unknown.
+
+    >>> find_gpu("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED").name
+    'A100-SXM4-40GB'
+    """
+    return _by_name().get(_normal(name))
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """All models, in the order of the file."""
+    return parse_gpus(packaged("gpus.csv"), "gpus.csv")
+
+
+def parse_gpus(text: str, file: str) -> tuple[Gpu, ...]:
+    """Models of a GPU table. Raises CatalogError that names file and line; one name may not mean two models."""
+    found = []
+    owners: dict[str, str] = {}
+    for row in read_csv(text, file, _COLUMNS):
+        gpu = _gpu(row)
+        for spelling in {_normal(alias) for alias in (gpu.name, *gpu.aliases)}:
+            if spelling in owners:
+                raise row.error(f"{spelling!r} names {owners[spelling]} already; one name may not mean two models")
+            owners[spelling] = gpu.name
+        found.append(gpu)
+    if not found:
+        raise CatalogError(f"{file}: no rows; the table is empty")
+    return tuple(found)
+
+
+def _gpu(row: Row) -> Gpu:
+    mig_family = row.optional("mig_family")
+    if mig_family and mig_family not in families():
+        raise row.error(f"column 'mig_family' is {mig_family!r}, which mig.json does not have")
+    return Gpu(
+        name=row.text("name"),
+        vendor=row.parse("vendor", Vendor, f"one of {', '.join(Vendor)}"),
+        aliases=tuple(alias.strip() for alias in row.optional("aliases").split(";") if alias.strip()),
+        memory_bytes=row.whole("memory_bytes"),
+        memory_bandwidth_bytes_per_second=row.number("memory_bandwidth_bytes_per_second"),
+        fp16_dense_flops_per_second=row.optional_number("fp16_dense_flops_per_second"),
+        power_limit_watts=row.number("power_limit_watts"),
+        link_bytes_per_second=row.optional_number("link_bytes_per_second"),
+        mig_family=mig_family,
+        idle_power_watts=row.optional_number("idle_power_watts"),
+        source=row.text("source"),
+    )
+
+
+@cache
+def _by_name() -> Mapping[str, Gpu]:
+    return {_normal(alias): gpu for gpu in gpus() for alias in (gpu.name, *gpu.aliases)}
+
+
+_GFD_SUFFIX = re.compile(r"(-shared|-mig-[0-9a-z.+-]+)+$")
+_MAKER = re.compile(r"^(nvidia|tesla|amd|intel\(r\)|intelr|intel)-")
+
+
+def _normal(name: str) -> str:
+    """Lower case, dashes for spaces and underscores, without the maker in front and GFD's suffixes behind."""
+    spelling = _GFD_SUFFIX.sub("", re.sub(r"[\s_]+", "-", name.strip().lower()))
+    while shorter := _MAKER.sub("", spelling):
+        if shorter == spelling:
+            break
+        spelling = shorter
+    return spelling

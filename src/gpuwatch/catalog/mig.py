@@ -1,0 +1,195 @@
+"""How a GPU can be cut into MIG instances: profiles, where they may lie, and every valid combination.
+
+An instance occupies the grid units [start, start + size) of the memory. Instances do not overlap, their
+compute slices add up to no more than the GPU has, no profile exceeds its own maximum, and at most one
+instance holds the media extensions (`+me`, `+me.all`). Source: NVIDIA MIG user guide; each layout and family
+in `mig.json` has its own source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+from gpuwatch.catalog.tables import CatalogError, packaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """One kind of instance. `size` and `starts` are in units of the grid; `starts` are all that the driver allows."""
+
+    name: str  # as in GPU_I_PROFILE, e.g. 1g.5gb
+    smi_profile_id: int  # of `nvidia-smi mig -cgi`
+    compute_slices: int
+    size: int
+    starts: tuple[int, ...]
+    max_instances: int
+    media_extensions: bool  # +me: only one instance of a GPU may have it
+    double_memory: bool  # the one-slice profile with twice the memory
+
+    @property
+    def resource_suffix(self) -> str:
+        """The profile in `nvidia.com/mig-…` resource names, where a plus is written as a dot."""
+        return self.name.replace("+", ".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigGeometry:
+    """What one family of GPUs can be cut into."""
+
+    family: str  # Gpu.mig_family
+    grid_units: int
+    compute_total: int
+    profiles: tuple[MigProfile, ...]
+    source: str
+
+    def profile(self, name: str) -> MigProfile | None:
+        """The profile by its name or by its resource suffix (1g.5gb+me, 1g.5gb.me); None where it has none such."""
+        wanted = name.strip().lower()
+        return next((p for p in self.profiles if wanted in (p.name, p.resource_suffix)), None)
+
+    def memory_ratio(self, profile: MigProfile) -> float:
+        """Share of the GPU's memory that an instance gets, 0 to 1."""
+        return profile.size / self.grid_units
+
+    def compute_ratio(self, profile: MigProfile) -> float:
+        """Share of the GPU's compute slices that an instance gets, 0 to 1."""
+        return profile.compute_slices / self.compute_total
+
+    @property
+    def plain_profiles(self) -> tuple[str, ...]:
+        """Names without the variants: no media extensions, graphics or double memory."""
+        return tuple(p.name for p in self.profiles if p.name.endswith("gb") and not p.double_memory)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Placement:
+    """An instance of `profile` at grid unit `start`."""
+
+    start: int
+    profile: str
+
+
+PlacementSet: TypeAlias = tuple[Placement, ...]
+"""Instances that lie side by side on one GPU, by start. () is a GPU with MIG on and no instance."""
+
+
+def families() -> tuple[str, ...]:
+    """Names of all families with a geometry."""
+    return tuple(_geometries())
+
+
+def geometry(family: str) -> MigGeometry | None:
+    """What a family can be cut into; None for a GPU without MIG or one that the catalog does not know."""
+    return _geometries().get(family)
+
+
+def placement_sets(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
+    """Every valid set of instances of the named profiles (default: all of the geometry), the empty one first.
+
+    Raises ValueError for a profile that the geometry does not have.
+    """
+    return tuple(sorted(_extend(geometry, _chosen(geometry, profiles), 0, ()), key=lambda found: (len(found), found)))
+
+
+def maximal(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
+    """The valid sets to which no further instance of these profiles can be added."""
+    chosen = _chosen(geometry, profiles)
+    return tuple(
+        placed
+        for placed in placement_sets(geometry, [profile.name for profile in chosen])
+        if not any(_fits(geometry, placed, profile, start) for profile in chosen for start in profile.starts)
+    )
+
+
+def _chosen(geometry: MigGeometry, names: Iterable[str] | None) -> tuple[MigProfile, ...]:
+    if names is None:
+        return geometry.profiles
+    chosen = []
+    for name in names:
+        profile = geometry.profile(name)
+        if profile is None:
+            known = ", ".join(p.name for p in geometry.profiles)
+            raise ValueError(f"{geometry.family} has no MIG profile {name!r}; it has {known}")
+        chosen.append(profile)
+    return tuple(chosen)
+
+
+def _extend(
+    geometry: MigGeometry, profiles: tuple[MigProfile, ...], first_start: int, placed: PlacementSet
+) -> Iterator[PlacementSet]:
+    yield placed
+    for profile in profiles:
+        for start in profile.starts:
+            if start >= first_start and _fits(geometry, placed, profile, start):
+                yield from _extend(geometry, profiles, start + profile.size, (*placed, Placement(start, profile.name)))
+
+
+def _fits(geometry: MigGeometry, placed: PlacementSet, profile: MigProfile, start: int) -> bool:
+    others = [(one.start, found) for one in placed if (found := geometry.profile(one.profile))]
+    return (
+        all(start + profile.size <= at or at + other.size <= start for at, other in others)
+        and profile.compute_slices + sum(other.compute_slices for _, other in others) <= geometry.compute_total
+        and sum(other is profile for _, other in others) < profile.max_instances
+        and not (profile.media_extensions and any(other.media_extensions for _, other in others))
+    )
+
+
+@cache
+def _geometries() -> Mapping[str, MigGeometry]:
+    return parse_mig(packaged("mig.json"), "mig.json")
+
+
+def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
+    """Geometries per family. Raises CatalogError that names the file and the family or layout."""
+    try:
+        tables = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise CatalogError(f"{file}, line {problem.lineno}: no valid JSON ({problem.msg})") from None
+    found: dict[str, MigGeometry] = {}
+    where = "the top level"
+    try:
+        for family, entry in tables["families"].items():
+            where = f"family {family}"
+            layout = tables["layouts"][entry["layout"]]
+            found[family] = _geometry(family, entry, layout)
+    except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise CatalogError(f"{file}, {where}: {_reason(problem)}") from None
+    return found
+
+
+def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) -> MigGeometry:
+    grid, compute = layout["grid_units"], layout["compute_total"]
+    profiles = []
+    for slot in layout["profiles"]:
+        profile = MigProfile(
+            name=entry["names"][slot["kind"]],
+            smi_profile_id=slot["smi_profile_id"],
+            compute_slices=slot["compute_slices"],
+            size=slot["size"],
+            starts=tuple(slot["starts"]),
+            max_instances=slot["max_instances"],
+            media_extensions=slot["media_extensions"],
+            double_memory=slot["double_memory"],
+        )
+        if not profile.starts or min(profile.starts) < 0 or max(profile.starts) + profile.size > grid:
+            raise ValueError(f"profile {profile.name} does not lie on the grid of {grid} units")
+        if not 0 < profile.compute_slices <= compute:
+            raise ValueError(f"profile {profile.name} has {profile.compute_slices} of {compute} compute slices")
+        profiles.append(profile)
+    return MigGeometry(
+        family=family,
+        grid_units=grid,
+        compute_total=compute,
+        profiles=tuple(profiles),
+        source=entry["source"],
+    )
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, KeyError):
+        return f"{problem.args[0]!r} is missing; add it"
+    return f"{problem}; compare with the other entries"

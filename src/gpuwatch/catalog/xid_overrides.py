@@ -1,0 +1,107 @@
+"""The operator's own view of XIDs, laid over the catalog.
+
+xids:
+  63: {class: fatal, reason: our supplier replaces on 63}
+  180: {class: application, description: Frobnication error, reason: seen with driver 590 only}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from gpuwatch.catalog.xids import Xid, XidAction, XidClass, xids
+from gpuwatch.model.telemetry import Gap, GapKind
+
+_KEYS = ("class", "reason", "description", "repeat_is_fatal")
+
+
+def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]:
+    """The catalog's XIDs with the operator's classes, and a Gap for each entry that could not be used.
+
+    Each entry needs `class` (fatal, corroborate, application, ignore) and `reason`; `repeat_is_fatal` is optional.
+    An XID that the catalog lacks needs a `description` too. The catalog's class stands where an entry is refused.
+    """
+    found = dict(xids())
+    gaps = []
+    entries, problem = _read(path)
+    if problem:
+        gaps.append(_gap(str(path), problem))
+    for code, entry in entries.items():
+        if type(code) is not int or code < 1:
+            gaps.append(_gap(f"{path}, XID {code}", "the key must be the XID's number, for example 63; correct it"))
+            continue
+        changed = _changed(code, entry, found.get(code), str(path))
+        if isinstance(changed, Xid):
+            found[code] = changed
+        else:
+            gaps.append(_gap(f"{path}, XID {code}", changed))
+    return MappingProxyType(found), tuple(gaps)
+
+
+def _read(path: Path) -> tuple[Mapping[object, object], str]:
+    """Entries by code, and what is wrong with the file as a whole ('' for nothing)."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        return {}, f"cannot be read ({problem.strerror}); the catalog's classes stand. Check the path and its rights"
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        return {}, f"no valid YAML ({' '.join(str(problem).split())}); the catalog's classes stand. Correct the file"
+    entries = document.get("xids") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or set(document) != {"xids"} or not isinstance(entries, dict):
+        return (
+            {},
+            "expected one key 'xids' with XID numbers below it; the catalog's classes stand. See the documentation",
+        )
+    return entries, ""
+
+
+def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | str:
+    """The overridden XID, or what is wrong with the entry and what to do."""
+    if not isinstance(entry, dict):
+        return f"expected keys {', '.join(_KEYS)} below the number; it has {entry!r}"
+    unknown = [str(key) for key in entry if key not in _KEYS]
+    if unknown:
+        return f"unknown key {', '.join(unknown)}; it takes {', '.join(_KEYS)}"
+    wanted, reason = entry.get("class"), entry.get("reason")
+    if wanted not in tuple(XidClass):
+        return f"class is {wanted!r}; give one of {', '.join(XidClass)}"
+    if not isinstance(reason, str) or not reason.strip():
+        return "reason is missing; say in a few words why, since people will read it as evidence"
+    repeat = entry.get("repeat_is_fatal", False)
+    if not isinstance(repeat, bool):
+        return f"repeat_is_fatal is {repeat!r}; give true or false"
+    description = entry.get("description", known.description if known else None)
+    if not isinstance(description, str) or not description.strip():
+        return "the catalog does not know this XID; give a description"
+    base = known or Xid(
+        code=code,
+        mnemonic="",
+        description=description,
+        architectures=(),
+        action=XidAction.NONE_GIVEN,
+        investigatory="",
+        recovery_action_since="",
+        others=(),
+        xid_class=XidClass.IGNORE,
+        rule="",
+        reason="",
+        source=source,
+    )
+    return replace(
+        base,
+        description=description,
+        xid_class=XidClass(wanted),
+        repeat_is_fatal=repeat,
+        rule="the operator's override",
+        reason=reason.strip(),
+        source=f"{base.source}; class: {source}" if known else source,
+    )
+
+
+def _gap(what: str, detail: str) -> Gap:
+    return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)

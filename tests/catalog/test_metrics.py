@@ -1,0 +1,238 @@
+"""The metric table against the facts that it was made from."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.catalog.metrics import (
+    LABEL_METRICS,
+    MetricRow,
+    metric_rows,
+    parse_metrics,
+    parse_ranges,
+    plausible_range,
+    rows_for,
+    rows_named,
+)
+from gpuwatch.catalog.tables import CatalogError
+from gpuwatch.model.telemetry import Scope, Signal, Vendor
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+needs_samples = pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not beside this checkout")
+
+
+def row(metric: str, signal: Signal, vocabulary: str | None = None) -> MetricRow:
+    (found,) = [r for r in rows_named(metric) if r.signal is signal and vocabulary in (None, r.vocabulary)]
+    return found
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_every_signal_has_an_exporter_and_a_range(signal: Signal) -> None:
+    assert rows_for(signal)
+    low, high = plausible_range(signal)
+    assert low < high
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_a_signal_is_physical_or_per_instance_for_every_exporter(signal: Signal) -> None:
+    assert len({r.scope for r in rows_for(signal)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "signal", "vocabulary", "exported", "si"),
+    [
+        ("DCGM_FI_DEV_FB_USED", Signal.MEMORY_USED_BYTES, "dcgm", 15109, 15109 * 2**20),
+        ("DCGM_FI_DEV_FB_USED_BYTES", Signal.MEMORY_USED_BYTES, "dcgm49", 15842934784, 15842934784),
+        ("DCGM_FI_DEV_SM_CLOCK", Signal.SM_CLOCK_HERTZ, "dcgm", 1410, 1.41e9),
+        ("DCGM_FI_DEV_SM_CLOCK_HERTZ", Signal.SM_CLOCK_HERTZ, "dcgm49", 1.41e9, 1.41e9),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", Signal.ENERGY_JOULES_TOTAL, "dcgm", 2500, 2.5),
+        ("DCGM_FI_DEV_GPU_UTIL", Signal.GPU_UTIL_RATIO, "dcgm", 37, 0.37),
+        ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", Signal.BUSY_RATIO, "dcgm", 0.37, 0.37),
+        ("DCGM_FI_DEV_THERMAL_VIOLATION", Signal.THERMAL_THROTTLE_SECONDS_TOTAL, "dcgm", 3e9, 3.0),
+        ("DCGM_FI_DEV_POWER_USAGE", Signal.POWER_WATTS, "dcgm", 67.3, 67.3),
+        ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", Signal.NVLINK_BYTES_PER_SECOND, "dcgm", 1, 1024000),
+        ("gpu_energy_consumed", Signal.ENERGY_JOULES_TOTAL, "amd", 5e6, 5.0),
+        ("gpu_used_vram", Signal.MEMORY_USED_BYTES, "amd", 196592, 196592 * 2**20),
+        ("gpu_gfx_activity", Signal.GPU_UTIL_RATIO, "amd", 37, 0.37),
+        ("xpum_frequency_mhz", Signal.SM_CLOCK_HERTZ, "xpum1", 1600, 1.6e9),
+        ("xpum_engine_ratio", Signal.BUSY_RATIO, "xpum1", 0.37, 0.37),
+        ("hw_frequency_hertz", Signal.SM_CLOCK_HERTZ, "xpumd2", 1.6e9, 1.6e9),
+        ("habanalabs_power_mW", Signal.POWER_WATTS, "gaudi", 450_000, 450.0),
+        ("habanalabs_utilization", Signal.BUSY_RATIO, "gaudi", 37, 0.37),
+    ],
+)
+def test_units(metric: str, signal: Signal, vocabulary: str, exported: float, si: float) -> None:
+    assert exported * row(metric, signal, vocabulary).scale == pytest.approx(si, rel=1e-12)
+
+
+def test_what_repeats_on_mig_rows_is_physical_and_what_differs_is_not() -> None:
+    for signal in (Signal.POWER_WATTS, Signal.GPU_TEMPERATURE_CELSIUS, Signal.XID_CODE, Signal.SM_CLOCK_HERTZ):
+        assert {r.scope for r in rows_for(signal)} == {Scope.PHYSICAL}
+    for signal in (Signal.BUSY_RATIO, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_USED_BYTES):
+        assert {r.scope for r in rows_for(signal)} == {Scope.INSTANCE}
+
+
+def test_nothing_that_dcgm_repeats_is_added_up() -> None:
+    assert {r.combine for r in metric_rows() if r.vendor is Vendor.NVIDIA} == {"max", "min"}
+
+
+def test_kinds_follow_the_meaning_not_the_declared_type() -> None:
+    assert row("DCGM_FI_DEV_XID_ERRORS", Signal.XID_CODE).kind == "state"
+    assert row("DCGM_EXP_XID_ERRORS_COUNT", Signal.XID_WINDOW_COUNT, "dcgm").kind == "window"
+    assert row("DCGM_EXP_XID_ERRORS_TOTAL", Signal.XID_EVENTS_TOTAL, "dcgm").kind == "counter"
+    assert row("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", Signal.NVLINK_BYTES_PER_SECOND).kind == "gauge"
+    assert row("DCGM_FI_PROF_PCIE_TX_BYTES", Signal.PCIE_TX_BYTES_PER_SECOND, "dcgm").kind == "gauge"
+    assert row("gpu_ecc_uncorrect_total", Signal.ECC_DBE_VOLATILE_TOTAL).kind == "counter"
+
+
+def test_counters_are_named_as_totals_and_rates_are_not_counters() -> None:
+    for r in metric_rows():
+        assert (r.kind == "counter") == r.signal.value.endswith("_total"), r.metric
+
+
+def test_variants() -> None:
+    assert {r.signal: r.variant_label for r in metric_rows() if r.variant_label} == {
+        Signal.XID_WINDOW_COUNT: "xid",
+        Signal.XID_EVENTS_TOTAL: "xid",
+        Signal.CLOCK_EVENTS_WINDOW_COUNT: "clock_event",
+        Signal.HEALTH_STATUS_CODE: "health_watch",
+    }
+
+
+def test_busy_prefers_engine_activity_and_falls_back_to_utilization() -> None:
+    by_vocabulary: dict[str, list[str]] = defaultdict(list)
+    for r in rows_for(Signal.BUSY_RATIO):
+        by_vocabulary[r.vocabulary].append(r.metric)
+    assert by_vocabulary["dcgm"] == ["DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"]
+    assert by_vocabulary["dcgm49"] == ["DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL_RATIO"]
+    assert by_vocabulary["amd"][:2] == ["gpu_gfx_busy_instantaneous", "amd_gpu_gfx_busy_instantaneous"]
+    assert {r.combine for r in rows_named("gpu_gfx_busy_instantaneous")} == {"avg"}  # one row per XCC
+
+
+def test_amd_metrics_are_known_with_and_without_the_usual_prefix() -> None:
+    amd = {r.metric for r in metric_rows() if r.vocabulary == "amd"}
+    plain = {metric for metric in amd if not metric.startswith("amd_")}
+    assert amd == plain | {f"amd_{metric}" for metric in plain}
+    assert all(r.zero_means_absent == (r.signal is Signal.POWER_WATTS) for r in metric_rows() if r.vocabulary == "amd")
+
+
+def test_matchers_tell_apart_what_shares_a_metric() -> None:
+    assert row("xpum_temperature_celsius", Signal.GPU_TEMPERATURE_CELSIUS).matchers == (("location", "gpu"),)
+    assert row("xpum_temperature_celsius", Signal.MEMORY_TEMPERATURE_CELSIUS).matchers == (("location", "mem"),)
+    assert row("hw_status", Signal.VENDOR_HEALTHY_STATE).matchers == (("hw_state", "ok"),)
+
+
+def test_a_metric_of_both_dcgm_vocabularies_means_the_same_in_both() -> None:
+    spellings = defaultdict(set)
+    for r in metric_rows():
+        if r.vendor is Vendor.NVIDIA:
+            spellings[r.metric, r.signal].add((r.scale, r.kind, r.scope, r.combine, r.variant_label, r.matchers))
+    assert all(len(meanings) == 1 for meanings in spellings.values())
+
+
+def test_exporter_lines_enable_their_own_metric() -> None:
+    for r in metric_rows():
+        if r.vendor is Vendor.NVIDIA:
+            name, kind, help_text = (part.strip() for part in r.exporter_line.split(",", 2))
+            assert name == r.metric
+            assert kind == ("counter" if r.kind == "counter" else "gauge")
+            assert help_text
+        else:
+            assert r.exporter_line == ""
+
+
+@needs_samples
+def test_default_exported_is_what_dcgm_exporter_ships() -> None:
+    text = (SHARED / "samples/dcgm/default-counters-4.5.3-4.8.2.csv").read_text()
+    shipped = set(re.findall(r"^\s*(DCGM_\w+)", text, re.M)) - set(LABEL_METRICS)
+    shipped -= {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}  # a licence, no signal
+    assert {r.metric for r in metric_rows() if r.vocabulary == "dcgm" and r.default_exported} == shipped
+    known = set(re.findall(r"^#?\s*(DCGM_(?:FI|EXP)_\w+)", text, re.M))
+    listed = {r.metric for r in metric_rows() if "commented out" in r.source or r.source.startswith("NVIDIA/dcgm-exp")}
+    assert listed <= known
+
+
+@needs_samples
+def test_intel_and_gaudi_names_are_in_the_vendors_lists() -> None:
+    xpum = set(re.findall(r"xpum_\w+", (SHARED / "samples/xpum1-Prometheus_Exported_Metrics.csv").read_text()))
+    assert {r.metric.removesuffix("_total") for r in metric_rows() if r.vocabulary == "xpum1"} <= xpum
+    gaudi = set(re.findall(r"habanalabs_\w+", (SHARED / "samples/habana-metric-names.txt").read_text()))
+    assert {r.metric for r in metric_rows() if r.vocabulary == "gaudi"} <= gaudi
+
+
+@needs_samples
+@pytest.mark.parametrize("page", sorted((SHARED / "samples/dcgm").glob("*.prom")), ids=lambda page: page.name)
+def test_real_pages_hold_only_known_metrics_and_plausible_values(page: Path) -> None:
+    values = re.findall(r"^(DCGM_\w+)\{.*\} (\S+)$", page.read_text(), re.M)
+    assert values
+    for metric, value in values:
+        rows = [r for r in rows_named(metric) if r.vocabulary == "dcgm"]
+        assert rows, metric
+        for r in rows:
+            low, high = plausible_range(r.signal)
+            assert low <= float(value) * r.scale <= high, (metric, value)
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_dcgm_blank_values_are_outside_of_every_range(signal: Signal) -> None:
+    high = plausible_range(signal)[1]
+    for scale in {r.scale for r in rows_for(signal) if r.vendor is Vendor.NVIDIA}:
+        assert 9223372036854775792 * scale > high
+
+
+@pytest.mark.parametrize(
+    ("signal", "inside", "outside"),
+    [
+        (Signal.BUSY_RATIO, 1.0, 37.0),
+        (Signal.POWER_WATTS, 1400.0, -1.0),
+        (Signal.GPU_TEMPERATURE_CELSIUS, 105.0, 2147483632.0),
+        (Signal.XID_CODE, 172.0, -1.0),
+        (Signal.ECC_SBE_AGGREGATE_TOTAL, 54.7e9, float(2**62)),
+    ],
+)
+def test_ranges_admit_what_was_measured(signal: Signal, inside: float, outside: float) -> None:
+    low, high = plausible_range(signal)
+    assert low <= inside <= high
+    assert not low <= outside <= high
+
+
+HEADER = (
+    "vocabulary,vendor,metric,signal,scale,kind,scope,preference,combine,variant_label,matchers,"
+    "zero_means_absent,default_exported,exporter_line,source\n"
+)
+GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,,,false,true,,list\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("busy_ratio", "busyness"), r"table.csv, line 2: column 'signal' is 'busyness'; expected a member of Signal"),
+        (("0.01", "percent"), r"table.csv, line 2: column 'scale' is 'percent'; expected a number"),
+        (("0.01", "0"), r"table.csv, line 2: column 'scale' is 0; expected a positive"),
+        (("0.01", "nan"), r"table.csv, line 2: column 'scale' is nan; expected a finite number"),
+        (("gauge", "guage"), r"line 2: column 'kind' is 'guage'; expected one of gauge, counter, state, window"),
+        ((",1,max", ",0,max"), r"line 2: column 'preference' is 0; the first choice is 1"),
+        ((",max,,,", ",max,port,,"), r"line 2: column 'variant_label' is 'port'"),
+        ((",max,,,", ",max,,port,"), r"line 2: column 'matchers' has 'port'; expected label=value"),
+        (("false,true", "no,true"), r"line 2: column 'zero_means_absent' is 'no'; expected true or false"),
+        ((",list", ","), r"line 2: column 'source' is empty"),
+        ((",list", ",list,more"), r"line 2: 16 cells where the header has 15"),
+    ],
+)
+def test_a_malformed_row_is_named(change: tuple[str, str], complaint: str) -> None:
+    assert len(parse_metrics(HEADER + GOOD, "table.csv")) == 1
+    with pytest.raises(CatalogError, match=complaint):
+        parse_metrics(HEADER + GOOD.replace(*change), "table.csv")
+
+
+def test_a_malformed_table_is_named() -> None:
+    with pytest.raises(CatalogError, match=r"table.csv, line 1: .*missing: source; unknown: origin"):
+        parse_metrics(HEADER.replace("source", "origin") + GOOD, "table.csv")
+    with pytest.raises(CatalogError, match=r"table.csv, row 2: habanalabs_utilization for busy_ratio stands twice"):
+        parse_metrics(HEADER + GOOD + GOOD, "table.csv")
+    with pytest.raises(CatalogError, match=r"ranges.csv: no row for engine_active_ratio"):
+        parse_ranges("signal,minimum,maximum,reason\nbusy_ratio,0,1,a share\n", "ranges.csv")
+    with pytest.raises(CatalogError, match=r"ranges.csv, line 2: the minimum 1 is not below the maximum 1"):
+        parse_ranges("signal,minimum,maximum,reason\nbusy_ratio,1,1,a share\n", "ranges.csv")
