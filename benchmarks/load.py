@@ -1,0 +1,128 @@
+"""Fill a real Prometheus quickly: remote write with numpy, a synthetic fleet with the labels of a real exporter."""
+
+from __future__ import annotations
+
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from parts.prometheus_server import ServerBuild, find_servers
+
+GPUS_PER_NODE = 8
+END = datetime(2026, 3, 2, 12, tzinfo=UTC)
+"""Moment of the newest sample; fixed, so that every run asks the same questions."""
+
+
+def newest_server() -> ServerBuild:
+    """The newest Prometheus that is installed; says how to get one where there is none."""
+    servers = find_servers()
+    if not servers:
+        sys.exit("benchmarks need a Prometheus: run tests/parts/install first")
+    return max(servers, key=lambda build: build.major)
+
+
+def series_labels(metric: str, gpu: int) -> dict[str, str]:
+    """The labels that dcgm-exporter, the GPU Operator's ServiceMonitor and Prometheus' defaults give a row."""
+    node, index = divmod(gpu, GPUS_PER_NODE)
+    return {
+        "__name__": metric,
+        "gpu": str(index),
+        "UUID": f"GPU-{gpu:08x}-69c4-b61d-e0bc-7b2460096005",
+        "pci_bus_id": f"00000000:{0x53 + index:02X}:00.0",
+        "device": f"nvidia{index}",
+        "modelName": "NVIDIA A100-SXM4-80GB",
+        "Hostname": f"gpu-node-{node:05d}",
+        "DCGM_FI_DRIVER_VERSION": "580.105.08",
+        "container": "nvidia-dcgm-exporter",
+        "namespace": "gpu-operator",
+        "pod": f"nvidia-dcgm-exporter-{node:05d}",
+        "exported_container": "main",
+        "exported_namespace": "ml",
+        "exported_pod": f"train-{node:05d}-{index}",
+        "endpoint": "gpu-metrics",
+        "instance": f"10.{node >> 16 & 255}.{node >> 8 & 255}.{node & 255}:9400",
+        "job": "nvidia-dcgm-exporter",
+        "service": "nvidia-dcgm-exporter",
+    }
+
+
+def up_labels(node: int) -> dict[str, str]:
+    gpu = series_labels("up", node * GPUS_PER_NODE)
+    return {name: gpu[name] for name in ("__name__", "instance", "job", "namespace", "pod", "service", "endpoint")}
+
+
+def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_seconds: int) -> int:
+    """Write the fleet's last `seconds` into the server; returns the number of samples written."""
+    rng = np.random.default_rng(11)
+    heads = [_labels(series_labels(metric, gpu)) for metric in metrics for gpu in range(gpus)]
+    heads += [_labels(up_labels(node)) for node in range(gpus // GPUS_PER_NODE)]
+    times = np.arange(int(END.timestamp()) - seconds + interval_seconds, int(END.timestamp()) + 1, interval_seconds)
+    # About 200,000 samples a request keeps a request under 4 MB.
+    steps = max(min(200_000 // len(heads), 120), 1)
+    written, began = 0, time.monotonic()
+    for first in range(0, len(times), steps):
+        chunk = times[first : first + steps]
+        values = rng.integers(0, 100, size=(len(heads), len(chunk))).astype("<f8")
+        for part in range(0, len(heads), 20_000):
+            _send(url, _request(heads[part : part + 20_000], chunk, values[part : part + 20_000]))
+        written += len(heads) * len(chunk)
+        done = (first + len(chunk)) / len(times)
+        print(f"\rloading {done:4.0%}, {written / (time.monotonic() - began):,.0f} samples/s", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return written
+
+
+def _labels(labels: dict[str, str]) -> bytes:
+    return b"".join(
+        _field(1, _field(1, name.encode()) + _field(2, value.encode())) for name, value in sorted(labels.items())
+    )
+
+
+def _request(heads: Sequence[bytes], times: np.ndarray, values: np.ndarray) -> bytes:
+    # A sample is a fixed 18 bytes, because a millisecond time of this century is a varint of six.
+    sample = np.empty((len(times), 18), np.uint8)
+    sample[:, 0:3] = (0x12, 16, 0x09)
+    sample[:, 11] = 0x10
+    sample[:, 12:] = np.frombuffer(b"".join(_varint(int(t) * 1000) for t in times), np.uint8).reshape(-1, 6)
+    size = sample.size
+    out = []
+    for head, row in zip(heads, values, strict=True):
+        sample[:, 3:11] = row.view(np.uint8).reshape(-1, 8)
+        out.append(b"\x0a" + _varint(len(head) + size) + head + sample.tobytes())
+    return b"".join(out)
+
+
+def _send(url: str, request: bytes) -> None:
+    message = urllib.request.Request(
+        f"{url}/api/v1/write",
+        data=pyarrow.compress(request, codec="snappy", asbytes=True),
+        headers={
+            "Content-Encoding": "snappy",
+            "Content-Type": "application/x-protobuf",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        },
+        method="POST",
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(message, timeout=120) as answer:
+        answer.read()
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
