@@ -1,0 +1,127 @@
+"""One file of a recording, whatever its format: told by its content, not by its name."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.telemetry import openmetrics, recording_file
+from gpuwatch.telemetry.recording_file import RecordingFile
+from gpuwatch.telemetry.samples import TelemetryError
+from gpuwatch.telemetry.saved_answer import parse_answer
+from gpuwatch.telemetry.series import Conflict, MetricSamples, RecordedSeries, is_stale, joined, stacked
+
+_GZIP = b"\x1f\x8b"
+_JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
+
+
+class Part(Protocol):
+    """Series of one file: Parquet is read metric by metric, text is in memory."""
+
+    @property
+    def spans_ms(self) -> Mapping[str, tuple[int, int] | None]:
+        """Metric → times of its first and last sample; None where it has staleness markers only."""
+
+    @property
+    def interval_seconds(self) -> float:
+        """Sampling interval; 0 where the file does not say."""
+
+    def read(self, metric: str) -> MetricSamples:
+        """All series of one metric; none where the file lacks it."""
+
+
+class TextFile:
+    """Series of one text or JSON file, sorted, each time once."""
+
+    interval_seconds = 0.0
+
+    def __init__(self, series: Iterable[RecordedSeries]) -> None:
+        by_metric: dict[str, list[RecordedSeries]] = {}
+        for one in series:
+            by_metric.setdefault(one.metric, []).append(one)
+        self._metrics: dict[str, MetricSamples] = {}
+        self.spans_ms: dict[str, tuple[int, int] | None] = {}
+        self.conflicts: dict[str, list[Conflict]] = {}
+        for metric, members in by_metric.items():
+            samples, conflicts = joined((one.labels, one.times_ms, one.values) for one in members)
+            self._metrics[metric] = samples
+            if conflicts:
+                self.conflicts[metric] = conflicts
+            real = samples.times_ms[~is_stale(samples.values)]
+            self.spans_ms[metric] = (int(real.min()), int(real.max())) if real.size else None
+
+    def read(self, metric: str) -> MetricSamples:
+        return self._metrics.get(metric, stacked((), ()))
+
+
+def opened(path: Path, at: datetime | None) -> tuple[Part, list[Gap]]:
+    """One file and what of it could not be read. `at`: the time of samples that carry none, else the file's own.
+
+    Raises TelemetryError where nothing of the file can be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            magic = stream.read(4)
+        if magic == recording_file.MAGIC:
+            return RecordingFile(path), []
+        page_ms = round((path.stat().st_mtime if at is None else at.timestamp()) * 1000)
+        with cast(BinaryIO, gzip.open(path) if magic.startswith(_GZIP) else path.open("rb")) as stream:
+            return _read(path, stream, page_ms)
+    except OSError as error:
+        raise TelemetryError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _read(path: Path, stream: BinaryIO, page_ms: int) -> tuple[Part, list[Gap]]:
+    buffered = io.BufferedReader(cast(io.RawIOBase, stream), 65536)
+    start = buffered.peek(4096)[:4096]
+    if b"\0" in start:
+        raise TelemetryError(f"{path} is neither Parquet nor text; give a recording, a page of metrics or a dump")
+    if _JSON.match(start):
+        try:
+            series, problems = parse_answer(buffered.read())
+        except ValueError as error:
+            raise TelemetryError(f"{path}: {error}; save the answer of an instant or a range query") from error
+    else:
+        cut_off: list[str] = []
+        series, problems = openmetrics.parse(_lines(buffered, cut_off), page_ms)
+        for reason in cut_off:
+            problems.add(0, f"the file is cut off or damaged ({reason}); what stands before is read")
+    gaps = [gap(path, line, detail) for line, detail in problems.shown]
+    if problems.hidden:
+        gaps.append(gap(path, 0, f"{problems.hidden} more lines have problems of these kinds"))
+    part = TextFile(series)
+    gaps.extend(contradiction(str(path), metric, conflicts) for metric, conflicts in part.conflicts.items())
+    return part, gaps
+
+
+def _lines(stream: BinaryIO, cut_off: list[str]) -> Iterator[str]:
+    """Lines until the end, or until compressed data break off; the reason is then added to `cut_off`."""
+    try:
+        yield from io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        cut_off.append(str(error))
+
+
+def gap(path: Path, line: int, detail: str) -> Gap:
+    return Gap(kind=GapKind.BAD_INPUT, what=f"{path}:{line}" if line else str(path), detail=detail)
+
+
+def contradiction(place: str, metric: str, conflicts: list[Conflict]) -> Gap:
+    """Several values for one series and time, which is legal nowhere; `conflicts` has at least one."""
+    samples = sum(conflict.samples for conflict in conflicts)
+    first = min(conflicts, key=lambda conflict: conflict.first_ms)
+    when = datetime.fromtimestamp(first.first_ms / 1000, UTC).isoformat()
+    labels = ",".join(f'{name}="{value}"' for name, value in first.labels.items())
+    return Gap(
+        kind=GapKind.BAD_INPUT,
+        what=place,
+        detail=f"{samples} samples of {metric} are given again with another value, the first at {when} for "
+        f"{{{labels}}}; the value given last is taken",
+    )

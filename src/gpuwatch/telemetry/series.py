@@ -1,0 +1,127 @@
+"""Recorded samples in memory: columns of Unix milliseconds and values, with Prometheus' staleness markers kept.
+
+A staleness marker is the NaN with the bits 0x7ff0000000000002 that Prometheus writes when a series ends. Any other
+NaN is a value. Both pass through NumPy, Arrow and Parquet with their bits intact as long as nothing computes with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+_STALE_BITS = 0x7FF0000000000002
+STALE: FloatArray = np.array([_STALE_BITS], dtype=np.uint64).view(np.float64)
+"""One staleness marker, as an array because a Python float may lose its bits."""
+
+
+def mark_stale(values: FloatArray, where: BoolArray) -> None:
+    """Writes staleness markers into the array itself."""
+    values.view(np.uint64)[where] = _STALE_BITS
+
+
+def is_stale(values: FloatArray) -> BoolArray:
+    """Which values are staleness markers."""
+    stale: BoolArray = np.ascontiguousarray(values).view(np.uint64) == _STALE_BITS
+    return stale
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedSeries:
+    """Samples of one series, oldest first.
+
+    labels is without `__name__`; a label with an empty value is the same as none. times_ms are Unix milliseconds;
+    values may hold NaN and staleness markers (`STALE`).
+    """
+
+    metric: str
+    labels: Mapping[str, str]
+    times_ms: IntArray
+    values: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricSamples:
+    """All series of one metric, one after another: series i is [starts[i], starts[i + 1]) of times_ms and values."""
+
+    labels: tuple[Mapping[str, str], ...]
+    starts: IntArray
+    times_ms: IntArray
+    values: FloatArray
+
+    @property
+    def nbytes(self) -> int:
+        return self.times_ms.nbytes + self.values.nbytes
+
+    def part(self, index: int) -> tuple[IntArray, FloatArray]:
+        """Times and values of one series."""
+        window = slice(self.starts[index], self.starts[index + 1])
+        return self.times_ms[window], self.values[window]
+
+    def without_markers(self) -> MetricSamples:
+        """The samples that range functions see; itself where no series has a marker."""
+        kept = ~is_stale(self.values)
+        if kept.all():
+            return self
+        before = np.concatenate(([0], np.cumsum(kept)))
+        return MetricSamples(self.labels, before[self.starts], self.times_ms[kept], self.values[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Samples of one series that were given several times with different values; the last one given was taken."""
+
+    labels: Mapping[str, str]
+    samples: int
+    first_ms: int
+
+
+def joined(parts: Iterable[tuple[Mapping[str, str], IntArray, FloatArray]]) -> tuple[MetricSamples, list[Conflict]]:
+    """One metric from pieces (labels, times_ms, values) in any order; of two samples at one time the later piece wins.
+
+    Pieces whose labels differ only in order or in empty values are one series.
+    """
+    pieces: dict[tuple[tuple[str, str], ...], list[tuple[IntArray, FloatArray]]] = {}
+    for labels, times_ms, values in parts:
+        identity = tuple(sorted((name, value) for name, value in labels.items() if value))
+        pieces.setdefault(identity, []).append((times_ms, values))
+    names: list[Mapping[str, str]] = []
+    columns: list[tuple[IntArray, FloatArray]] = []
+    conflicts: list[Conflict] = []
+    for identity, given in pieces.items():
+        times_ms = np.concatenate([times for times, _ in given])
+        values = np.concatenate([numbers for _, numbers in given])
+        if times_ms.size > 1 and not (np.diff(times_ms) > 0).all():
+            order = np.argsort(times_ms, kind="stable")
+            times_ms, values = times_ms[order], values[order]
+            repeated = times_ms[1:] == times_ms[:-1]
+            differs = repeated & ~_same(values[1:], values[:-1])
+            if differs.any():
+                first = int(times_ms[int(np.argmax(differs))])
+                conflicts.append(Conflict(dict(identity), int(differs.sum()), first))
+            last = np.append(~repeated, True)
+            times_ms, values = times_ms[last], values[last]
+        names.append(dict(identity))
+        columns.append((times_ms, values))
+    return stacked(names, columns), conflicts
+
+
+def stacked(labels: Sequence[Mapping[str, str]], columns: Sequence[tuple[IntArray, FloatArray]]) -> MetricSamples:
+    """One metric from series that are sorted and distinct already."""
+    starts = np.concatenate(([0], np.cumsum([times.size for times, _ in columns], dtype=np.int64))).astype(np.int64)
+    times_ms = np.concatenate([np.empty(0, np.int64), *(times for times, _ in columns)])
+    values = np.concatenate([np.empty(0, np.float64), *(numbers for _, numbers in columns)])
+    return MetricSamples(tuple(labels), starts, times_ms, values)
+
+
+def _same(left: FloatArray, right: FloatArray) -> BoolArray:
+    """Equal as samples: any two NaN that are values are the same, a staleness marker equals only another."""
+    alike: BoolArray = (left == right) | (np.isnan(left) & np.isnan(right) & (is_stale(left) == is_stale(right)))
+    return alike
