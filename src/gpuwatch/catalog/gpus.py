@@ -80,7 +80,7 @@ def parse_gpus(text: str, file: str) -> tuple[Gpu, ...]:
             owners[spelling] = gpu.name
         found.append(gpu)
     if not found:
-        raise CatalogError(f"{file}: no rows; the table is empty")
+        raise CatalogError(file, "no rows; the table is empty")
     return tuple(found)
 
 

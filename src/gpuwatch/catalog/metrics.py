@@ -97,7 +97,7 @@ def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
         key = (row.vocabulary, row.metric, row.signal, row.matchers)
         if key in seen:
             raise CatalogError(
-                f"{file}, row {number}: {row.metric} for {row.signal} stands twice in {row.vocabulary}; keep one"
+                f"{file}, row {number}", f"{row.metric} for {row.signal} stands twice in {row.vocabulary}; keep one"
             )
         seen.add(key)
     return rows
@@ -179,7 +179,7 @@ def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
         ranges[signal] = (low, high)
     missing = [signal for signal in Signal if signal not in ranges]
     if missing:
-        raise CatalogError(f"{file}: no row for {', '.join(missing)}; add one with its reason")
+        raise CatalogError(file, f"no row for {', '.join(missing)}; add one with its reason")
     return ranges
 
 

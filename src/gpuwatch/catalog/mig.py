@@ -148,7 +148,7 @@ def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
     try:
         tables = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise CatalogError(f"{file}, line {problem.lineno}: no valid JSON ({problem.msg})") from None
+        raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
     found: dict[str, MigGeometry] = {}
     where = "the top level"
     try:
@@ -157,7 +157,7 @@ def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
             layout = tables["layouts"][entry["layout"]]
             found[family] = _geometry(family, entry, layout)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise CatalogError(f"{file}, {where}: {_reason(problem)}") from None
+        raise CatalogError(f"{file}, {where}", _reason(problem)) from None
     return found
 
 

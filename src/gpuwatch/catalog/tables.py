@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import TypeVar
@@ -13,19 +13,23 @@ T = TypeVar("T")
 
 
 class CatalogError(ValueError):
-    """A catalog file is malformed. The message names the file, the row and what to do."""
+    """A row or a file is malformed. `place` names the file and the row, `problem` says what is wrong and what to do."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
+        self.place = place
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a CSV file and where it stands, so that every complaint can name it."""
+    """The cells of one row and where it stands ('metrics.csv, line 3'), so that every complaint can name it."""
 
-    file: str
-    line: int
-    cells: dict[str, str]
+    place: str
+    cells: Mapping[str, str]
 
     def error(self, problem: str) -> CatalogError:
-        return CatalogError(f"{self.file}, line {self.line}: {problem}")
+        return CatalogError(self.place, problem)
 
     def text(self, column: str) -> str:
         value = self.cells[column].strip()
@@ -76,18 +80,23 @@ def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
     unknown = [column for column in header if column not in columns]
     if missing or unknown or len(set(header)) != len(header):
         raise CatalogError(
-            f"{file}, line 1: the columns must be {', '.join(columns)}, each once"
-            f" (missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'})"
+            f"{file}, line 1",
+            f"the columns must be {', '.join(columns)}, each once"
+            f" (missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'})",
         )
     for cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
-        if len(cells) != len(header):
-            raise CatalogError(
-                f"{file}, line {lines.line_num}: {len(cells)} cells where the header has {len(header)};"
-                " quote a cell that contains a comma"
-            )
-        yield Row(file, lines.line_num, dict(zip(header, cells, strict=True)))
+        yield csv_row(f"{file}, line {lines.line_num}", header, cells)
+
+
+def csv_row(place: str, header: list[str], cells: list[str]) -> Row:
+    """A row of a CSV file; raises CatalogError where it has more or fewer cells than the header."""
+    if len(cells) != len(header):
+        raise CatalogError(
+            place, f"{len(cells)} cells where the header has {len(header)}; quote a cell that contains a comma"
+        )
+    return Row(place, dict(zip(header, cells, strict=True)))
 
 
 def packaged(file: str) -> str:

@@ -199,7 +199,7 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
     try:
         tables = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise CatalogError(f"{file}, line {problem.lineno}: no valid JSON ({problem.msg})") from None
+        raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
@@ -212,7 +212,7 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
             found[code] = _xid(entry, authorities, source)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         what = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else str(problem)
-        raise CatalogError(f"{file}, {where}: {what}") from None
+        raise CatalogError(f"{file}, {where}", what) from None
     return found
 
 

@@ -1,0 +1,188 @@
+"""Instance types with GPUs and what they cost per hour: `instances.csv`, and the operator's own prices over it.
+
+The catalog has on-demand Linux prices of AWS us-east-1, six regions of Azure and all of Google Cloud, each with
+its date. Types with a fraction of a GPU, and GPUs that the catalog does not know, are left out. A price includes
+the host's CPUs and memory, so that the price per GPU grows with the size of the host.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.tables import CatalogError, Row, csv_row, packaged, read_csv
+from gpuwatch.model.telemetry import Gap, GapKind
+
+CURRENCY = "USD"
+"""The currency of all prices: sums over a fleet need one."""
+
+ANY_REGION = "*"
+
+_COLUMNS = ("name", "vendor", "region", "gpu", "gpu_count", "price_per_hour", "currency", "price_date", "source")
+_REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """A machine type in a region. `region` is '*' where the operator's price holds everywhere."""
+
+    name: str  # node.kubernetes.io/instance-type
+    vendor: str  # aws, azure, gcp; what the operator writes, or ''
+    region: str  # topology.kubernetes.io/region
+    gpu: str  # Gpu.name
+    gpu_count: int
+    price_per_hour: float  # of the whole machine, in `currency`
+    currency: str
+    price_date: date
+    source: str
+
+    @property
+    def price_per_gpu_hour(self) -> float:
+        return self.price_per_hour / self.gpu_count
+
+
+@cache
+def instance_types() -> tuple[InstanceType, ...]:
+    """All instance types of the catalog, in the order of the file."""
+    return parse_instances(packaged("instances.csv"), "instances.csv")
+
+
+def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | None = None) -> InstanceType | None:
+    """The type as it is priced in this region, or everywhere; None where that is unknown.
+
+    A price of another region is no answer: the same type costs up to 1.6 times as much elsewhere in the catalog.
+    """
+    found = [one for one in (instance_types() if types is None else types) if one.name == name]
+    exact = next((one for one in found if one.region == region), None)
+    return exact or next((one for one in found if one.region == ANY_REGION), None)
+
+
+def instance_types_with_overrides(path: Path) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
+    """The catalog's types with the operator's rows first, and a Gap for each row that could not be used.
+
+    A CSV file has a header, a YAML file a list of mappings, with the columns name, gpu (any name that the GPU
+    table knows), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region ('*' where
+    missing) and source. A row replaces the catalog's row of the same name and region; one for '*' replaces
+    all of that name.
+    """
+    rows, gaps = _read(path)
+    own: dict[tuple[str, str], InstanceType] = {}
+    for row in rows:
+        try:
+            one = _instance(_completed(row, str(path)))
+            _once(one, own, row)
+        except CatalogError as refused:
+            gaps.append(_gap(refused.place, refused.problem))
+            continue
+        own[one.name, one.region] = one
+    everywhere = {name for name, region in own if region == ANY_REGION}
+    kept = (one for one in instance_types() if one.name not in everywhere and (one.name, one.region) not in own)
+    return (*own.values(), *kept), tuple(gaps)
+
+
+def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
+    """Rows of a price table. Raises CatalogError that names file and line."""
+    found: dict[tuple[str, str], InstanceType] = {}
+    for row in read_csv(text, file, _COLUMNS):
+        one = _instance(row)
+        _once(one, found, row)
+        found[one.name, one.region] = one
+    return tuple(found.values())
+
+
+def _once(one: InstanceType, found: Mapping[tuple[str, str], InstanceType], row: Row) -> None:
+    if (one.name, one.region) in found:
+        raise row.error(f"{one.name} in region {one.region} stands twice; keep one (the first counts)")
+
+
+def _instance(row: Row) -> InstanceType:
+    gpu = find_gpu(row.text("gpu"))
+    if gpu is None:
+        raise row.error(
+            f"the GPU model {row.text('gpu')!r} is unknown; write it as a Node's nvidia.com/gpu.product does"
+        )
+    count, price = row.whole("gpu_count"), row.number("price_per_hour")
+    if count < 1:
+        raise row.error(f"column 'gpu_count' is {count}; expected the number of whole GPUs")
+    if price <= 0:
+        raise row.error(f"column 'price_per_hour' is {price:g}; expected the price of one hour of the machine")
+    currency = row.text("currency").upper()
+    if currency != CURRENCY:
+        raise row.error(f"the price is in {currency}; sums need one currency, convert it to {CURRENCY}")
+    return InstanceType(
+        name=row.text("name"),
+        vendor=row.optional("vendor"),
+        region=row.text("region"),
+        gpu=gpu.name,
+        gpu_count=count,
+        price_per_hour=price,
+        currency=currency,
+        price_date=row.parse("price_date", date.fromisoformat, "a date such as 2026-08-03"),
+        source=row.text("source"),
+    )
+
+
+def _completed(row: Row, file: str) -> Row:
+    """An operator's row with its optional columns filled in."""
+    unknown = [column for column in row.cells if column not in _COLUMNS]
+    if unknown:
+        raise row.error(f"unknown column {', '.join(unknown)}; the columns are {', '.join(_COLUMNS)}")
+    missing = [column for column in _REQUIRED if not row.cells.get(column, "").strip()]
+    if missing:
+        raise row.error(f"{', '.join(missing)} is missing; give a value, the row is not used without")
+    given = {column: value for column, value in row.cells.items() if value.strip()}
+    return Row(row.place, {"vendor": "", "region": ANY_REGION, "source": file} | given)
+
+
+def _read(path: Path) -> tuple[list[Row], list[Gap]]:
+    """The operator's rows, and what of the file cannot be read at all."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        return _csv_rows(text, str(path)) if path.suffix.lower() == ".csv" else _yaml_rows(text, str(path))
+    except OSError as problem:
+        detail = f"cannot be read ({problem.strerror}); check the path and its rights"
+    except UnicodeDecodeError:
+        detail = "is no UTF-8 text; save it as UTF-8"
+    except yaml.YAMLError as problem:
+        detail = f"is no valid YAML ({' '.join(str(problem).split())}); correct it"
+    return [], [_gap(str(path), f"{detail}. The catalog's own prices stand")]
+
+
+def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
+    rows, gaps = [], []
+    lines = csv.reader(text.splitlines())
+    header = [cell.strip() for cell in next(lines, [])]
+    for cells in lines:
+        if any(cell.strip() for cell in cells):
+            try:
+                rows.append(csv_row(f"{file}, line {lines.line_num}", header, cells))
+            except CatalogError as refused:
+                gaps.append(_gap(refused.place, refused.problem))
+    return rows, gaps
+
+
+def _yaml_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
+    rows, gaps = [], []
+    entries = yaml.safe_load(text)
+    if not isinstance(entries, list):
+        detail = f"expected a list of mappings with the keys {', '.join(_COLUMNS)}. The catalog's own prices stand"
+        return [], [_gap(file, detail)]
+    for number, entry in enumerate(entries, 1):
+        place = f"{file}, entry {number}"
+        if isinstance(entry, dict):
+            cells = {str(key): "" if value is None else str(value) for key, value in entry.items()}
+            rows.append(Row(place, cells))
+        else:
+            gaps.append(_gap(place, f"expected a mapping with the keys {', '.join(_COLUMNS)}; it is {entry!r}"))
+    return rows, gaps
+
+
+def _gap(what: str, detail: str) -> Gap:
+    return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)

@@ -1,0 +1,130 @@
+"""GPU models by the names that exporters and Nodes write."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus, parse_gpus
+from gpuwatch.catalog.mig import families, geometry
+from gpuwatch.catalog.tables import CatalogError
+from gpuwatch.model.telemetry import Vendor
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("NVIDIA-A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("A100-SXM4-40GB-MIG-1g.5gb", "A100-SXM4-40GB"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me-SHARED", "A100-SXM4-40GB"),
+        ("A100-SXM4-40GB-MIG-INVALID", "A100-SXM4-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIE-80GB"),
+        ("NVIDIA-A100-80GB-PCIe-SHARED", "A100-PCIE-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("NVIDIA-H100-80GB-HBM3-SHARED", "H100-SXM5-80GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIE-80GB"),
+        ("NVIDIA H100 NVL", "H100-NVL-94GB"),
+        ("Tesla T4", "T4"),
+        ("Tesla-T4-SHARED", "T4"),
+        ("nvidia l40s", "L40S"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA H200", "H200-SXM5-141GB"),
+        ("NVIDIA H200 NVL", "H200-NVL-141GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000-Blackwell-SE"),
+        ("AMD Instinct MI300X OAM", "MI300X"),  # card_series
+        ("AMD_Instinct_MI300X_OAM", "MI300X"),  # amd.com/gpu.product-name
+        ("102-G30211-0C", "MI300X"),  # card_model
+        ("HL-225", "Gaudi2"),
+        ("Intel(R) Data Center GPU Max 1550", "Max-1550"),
+        ("  NVIDIA L4 ", "L4"),
+    ],
+)
+def test_names_in_use(spelling: str, name: str) -> None:
+    found = find_gpu(spelling)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    "spelling", ["", "NVIDIA", "A100", "H100", "NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GBx", "-SHARED", "L40SS"]
+)
+def test_nothing_is_guessed(spelling: str) -> None:
+    assert find_gpu(spelling) is None
+
+
+@pytest.mark.parametrize("gpu", gpus(), ids=lambda gpu: gpu.name)
+def test_figures_are_of_the_right_size(gpu: Gpu) -> None:
+    assert find_gpu(gpu.name) is gpu
+    assert 8 * 2**30 <= gpu.memory_bytes <= 300 * 2**30
+    assert 1e11 <= gpu.memory_bandwidth_bytes_per_second <= 1e13
+    assert gpu.fp16_dense_flops_per_second is None or 5e13 <= gpu.fp16_dense_flops_per_second <= 3e15
+    assert 50 <= gpu.power_limit_watts <= 1500
+    assert gpu.link_bytes_per_second is None or 1e11 <= gpu.link_bytes_per_second <= 2e12
+    assert gpu.idle_power_watts is None or gpu.idle_power_watts < gpu.power_limit_watts / 3
+    assert gpu.source
+
+
+def test_published_figures() -> None:
+    h100 = find_gpu("NVIDIA H100 80GB HBM3")
+    assert h100 is not None
+    assert h100.vendor is Vendor.NVIDIA
+    assert h100.memory_bytes == 80 * 2**30
+    assert h100.memory_bandwidth_bytes_per_second == 3.35e12
+    assert h100.fp16_dense_flops_per_second == 989e12  # not the 1979e12 'with sparsity'
+    assert h100.power_limit_watts == 700
+    assert h100.link_bytes_per_second == 900e9
+    t4 = find_gpu("Tesla T4")
+    assert t4 is not None
+    assert t4.memory_bytes == 15109 * 2**20
+    assert t4.link_bytes_per_second is None
+    assert t4.mig_family == ""
+
+
+def test_mig_families_fit_the_memory() -> None:
+    used = {gpu.mig_family for gpu in gpus() if gpu.mig_family}
+    assert used == set(families())
+    for gpu in gpus():
+        if not gpu.mig_family:
+            continue
+        mig = geometry(gpu.mig_family)
+        assert mig is not None
+        whole = max(mig.profiles, key=lambda profile: profile.size)
+        nominal = int(re.findall(r"\.(\d+)gb", whole.name)[0]) * 2**30
+        assert abs(nominal - gpu.memory_bytes) < 0.04 * gpu.memory_bytes, gpu.name
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not beside this checkout")
+def test_every_model_of_the_real_pages_and_nodes_is_known() -> None:
+    names = set()
+    for file in [*(SHARED / "samples").rglob("*.prom"), *(SHARED / "samples/nodes").glob("*.yaml")]:
+        names |= set(re.findall(r'modelName="([^"]+)"|gpu\.product: (\S+)', file.read_text()))
+    spellings = {a or b for a, b in names}
+    assert len(spellings) >= 4
+    assert {spelling for spelling in spellings if find_gpu(spelling) is None} == set()
+
+
+HEADER = (
+    "name,vendor,aliases,memory_bytes,memory_bandwidth_bytes_per_second,fp16_dense_flops_per_second,"
+    "power_limit_watts,link_bytes_per_second,mig_family,idle_power_watts,source\n"
+)
+GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,,sheet\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (GOOD + GOOD.replace("X1,", "X2,", 1), r"gpus.csv, line 3: 'x1.*' names X1 already"),
+        (GOOD.replace("1000", "1e3"), r"gpus.csv, line 2: column 'memory_bytes' is '1e3'; expected a whole number"),
+        (GOOD.replace(",70,,,", ",70,,A100,"), r"gpus.csv, line 2: column 'mig_family' is 'A100', which mig.json"),
+        (GOOD.replace("nvidia,NV", "nvidea,NV"), r"gpus.csv, line 2: column 'vendor' is 'nvidea'; expected one of"),
+        (GOOD.replace(",sheet", ","), r"gpus.csv, line 2: column 'source' is empty"),
+        ("", r"gpus.csv: no rows"),
+    ],
+)
+def test_a_malformed_row_is_named(rows: str, complaint: str) -> None:
+    assert parse_gpus(HEADER + GOOD, "gpus.csv")[0].fp16_dense_flops_per_second is None
+    with pytest.raises(CatalogError, match=complaint):
+        parse_gpus(HEADER + rows, "gpus.csv")

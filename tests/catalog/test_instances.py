@@ -1,0 +1,194 @@
+"""Instance types, their prices, and the operator's own."""
+
+import csv
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.instances import (
+    find_instance_type,
+    instance_types,
+    instance_types_with_overrides,
+    parse_instances,
+)
+from gpuwatch.catalog.tables import CatalogError
+from gpuwatch.model.telemetry import GapKind
+
+PRICING = Path(__file__).parents[2].parent / "shared/reference/pricing"
+
+
+@pytest.mark.parametrize(
+    ("name", "region", "gpu", "count", "per_gpu"),
+    [
+        ("p5.48xlarge", "us-east-1", "H100-SXM5-80GB", 8, 6.88),
+        ("p4d.24xlarge", "us-east-1", "A100-SXM4-40GB", 8, 2.745),
+        ("p4de.24xlarge", "us-east-1", "A100-SXM4-80GB", 8, 3.431),
+        ("g5.16xlarge", "us-east-1", "A10G", 1, 4.096),
+        ("dl1.24xlarge", "us-east-1", "Gaudi", 8, 1.639),
+        ("g4dn.12xlarge", "us-east-1", "T4", 4, 0.978),
+        ("Standard_ND96isr_H100_v5", "eastus", "H100-SXM5-80GB", 8, 12.29),
+        ("Standard_NC24ads_A100_v4", "eastus", "A100-PCIE-80GB", 1, 3.673),
+        ("Standard_NC64as_T4_v3", "eastus", "T4", 4, 1.088),
+        ("a3-highgpu-8g", "us-central1", "H100-SXM5-80GB", 8, 11.061),
+        ("a2-ultragpu-1g", "us-central1", "A100-SXM4-80GB", 1, 5.069),
+        ("g2-standard-48", "us-central1", "L4", 4, 1.0),
+    ],
+)
+def test_published_prices_per_gpu(name: str, region: str, gpu: str, count: int, per_gpu: float) -> None:
+    found = find_instance_type(name, region)
+    assert found is not None
+    assert (found.gpu, found.gpu_count, found.currency) == (gpu, count, "USD")
+    assert found.price_per_gpu_hour == pytest.approx(per_gpu, abs=0.001)
+
+
+def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
+    types = instance_types()
+    assert len(types) > 500
+    assert {one.vendor for one in types} == {"aws", "azure", "gcp"}
+    assert {one.price_date for one in types} == {date(2026, 7, 20), date(2026, 6, 18), date(2026, 8, 3)}
+    for one in types:
+        gpu = find_gpu(one.gpu)
+        assert gpu is not None
+        assert gpu.name == one.gpu
+        assert one.source
+        assert 0.1 < one.price_per_gpu_hour < 50, one.name
+
+
+def test_fractions_of_a_gpu_are_left_out() -> None:
+    for name, region in (("g6f.xlarge", "us-east-1"), ("Standard_NV6ads_A10_v5", "eastus")):
+        assert find_instance_type(name, region) is None
+
+
+def test_a_price_of_another_region_is_no_answer() -> None:
+    assert find_instance_type("p5.48xlarge", "eu-west-1") is None
+    assert find_instance_type("p99.48xlarge", "us-east-1") is None
+
+
+@pytest.mark.skipif(not PRICING.exists(), reason="the shared reference is not beside this checkout")
+@pytest.mark.parametrize(
+    ("file", "name", "vendor"),
+    [
+        ("aws-us-east-1-ondemand-2026-07-20.csv", "instance_type", "aws"),
+        ("azure-ondemand-2026-06-18.csv", "vm_size", "azure"),
+        ("gcp-ondemand-spot-2026-08-03.csv", "machine_type", "gcp"),
+    ],
+)
+def test_prices_agree_with_the_reference(file: str, name: str, vendor: str) -> None:
+    with (PRICING / file).open() as lines:
+        reference = {
+            (row[name], row.get("region", "us-east-1")): float(row["usd_per_hour"])
+            for row in csv.DictReader(lines)
+            if row.get("capacity", "on_demand") == "on_demand"
+        }
+    for one in instance_types():
+        if one.vendor == vendor:
+            assert one.price_per_hour == pytest.approx(reference[one.name, one.region], abs=1e-6)
+
+
+HEADER = "name,gpu,gpu_count,price_per_hour,currency,price_date,region\n"
+GOOD = "dgx-h100,NVIDIA H100 80GB HBM3,8,31.5,USD,2026-09-01,\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "prices.csv") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_the_operators_price_comes_first(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + GOOD + "p5.48xlarge,NVIDIA-H100-80GB-HBM3,8,40,USD,2026-09-01,us-east-1\n")
+    types, gaps = instance_types_with_overrides(path)
+    assert gaps == ()
+    own = find_instance_type("dgx-h100", "rack-7", types)
+    assert own is not None
+    assert (own.gpu, own.gpu_count, own.price_per_hour) == ("H100-SXM5-80GB", 8, 31.5)
+    assert (own.price_date, own.source, own.vendor) == (date(2026, 9, 1), str(path), "")
+    contract = find_instance_type("p5.48xlarge", "us-east-1", types)
+    assert contract is not None
+    assert contract.price_per_hour == 40
+    assert len(types) == len(instance_types()) + 1
+
+
+def test_a_price_for_everywhere_replaces_all_regions_of_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + "a3-highgpu-8g,NVIDIA H100 80GB HBM3,8,50,USD,2026-09-01,*\n")
+    types, _ = instance_types_with_overrides(path)
+    for region in ("us-central1", "mars-north1"):
+        found = find_instance_type("a3-highgpu-8g", region, types)
+        assert found is not None
+        assert found.price_per_hour == 50
+    assert len([one for one in types if one.name == "a3-highgpu-8g"]) == 1
+
+
+def test_yaml_says_the_same(tmp_path: Path) -> None:
+    text = (
+        "- {name: dgx-h100, gpu: NVIDIA H100 80GB HBM3, gpu_count: 8, price_per_hour: 31.5, currency: usd,"
+        " price_date: 2026-09-01, vendor: own, source: contract 12}\n"
+    )
+    types, gaps = instance_types_with_overrides(write(tmp_path, text, "prices.yaml"))
+    assert gaps == ()
+    assert (types[0].price_per_hour, types[0].vendor, types[0].source) == (31.5, "own", "contract 12")
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("x,NVIDIA L4,1,0.8,EUR,2026-09-01,", "the price is in EUR; sums need one currency, convert it to USD"),
+        ("x,NVIDIA L4,1,,USD,2026-09-01,", "price_per_hour is missing"),
+        ("x,NVIDIA L4,1,0.8,,2026-09-01,", "currency is missing"),
+        ("x,NVIDIA L5,1,0.8,USD,2026-09-01,", "the GPU model 'NVIDIA L5' is unknown; write it as"),
+        ("x,NVIDIA L4,0,0.8,USD,2026-09-01,", "column 'gpu_count' is 0; expected the number of whole GPUs"),
+        ("x,NVIDIA L4,0.5,0.8,USD,2026-09-01,", "column 'gpu_count' is '0.5'; expected a whole number"),
+        ("x,NVIDIA L4,1,-1,USD,2026-09-01,", "column 'price_per_hour' is -1"),
+        ("x,NVIDIA L4,1,cheap,USD,2026-09-01,", "column 'price_per_hour' is 'cheap'; expected a number"),
+        ("x,NVIDIA L4,1,nan,USD,2026-09-01,", "column 'price_per_hour' is nan; expected a finite number"),
+        ("x,NVIDIA L4,1,0.8,USD,last week,", "column 'price_date' is 'last week'; expected a date such as"),
+        ("x,NVIDIA L4,1,0.8,USD", "5 cells where the header has 7"),
+        (GOOD.strip(), "dgx-h100 in region * stands twice; keep one (the first counts)"),
+    ],
+)
+def test_a_bad_row_is_named_and_the_others_count(tmp_path: Path, row: str, complaint: str) -> None:
+    path = write(tmp_path, HEADER + GOOD + row + "\n" + GOOD.replace("dgx-h100", "dgx-2"))
+    types, (gap,) = instance_types_with_overrides(path)
+    assert gap.kind is GapKind.BAD_INPUT
+    assert gap.what == f"{path}, line 3"
+    assert complaint in gap.detail
+    assert [one.name for one in types[:2]] == ["dgx-h100", "dgx-2"]
+    assert len(types) == len(instance_types()) + 2
+
+
+def test_bad_yaml_entries_are_named(tmp_path: Path) -> None:
+    text = "- just text\n- {name: x, gpu: NVIDIA L4, gpu_count: 1, price_per_hour: 1, currency: USD, prize: 2}\n"
+    path = write(tmp_path, text, "prices.yml")
+    types, gaps = instance_types_with_overrides(path)
+    assert types == instance_types()
+    assert [gap.what for gap in gaps] == [f"{path}, entry 1", f"{path}, entry 2"]
+    assert "unknown column prize" in " ".join(gap.detail for gap in gaps)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("prices.yaml", "- {name: [", "is no valid YAML"),
+        ("prices.yaml", "name: x", "expected a list of mappings"),
+        ("none.yaml", None, "cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, name: str, text: str | None, complaint: str) -> None:
+    path = tmp_path / name if text is None else write(tmp_path, text, name)
+    types, (gap,) = instance_types_with_overrides(path)
+    assert types == instance_types()
+    assert gap.what == str(path)
+    assert complaint in gap.detail
+    assert "The catalog's own prices stand" in gap.detail
+
+
+def test_the_catalogs_own_file_may_have_no_bad_row() -> None:
+    header = "name,vendor,region,gpu,gpu_count,price_per_hour,currency,price_date,source\n"
+    row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list\n"
+    assert parse_instances(header + row, "instances.csv")[0].gpu == "L4"
+    with pytest.raises(CatalogError, match=r"instances.csv, line 3: x in region us-east-1 stands twice"):
+        parse_instances(header + row + row, "instances.csv")
+    with pytest.raises(CatalogError, match=r"instances.csv, line 2: the price is in EUR"):
+        parse_instances(header + row.replace("USD", "EUR"), "instances.csv")

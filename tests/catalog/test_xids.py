@@ -1,0 +1,230 @@
+"""XIDs: the rules of thumb, the conflicts between authorities, and the operator's overrides."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.catalog.tables import CatalogError
+from gpuwatch.catalog.xid_overrides import xids_with_overrides
+from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts, find_xid, parse_xids, xids
+from gpuwatch.model.telemetry import GapKind
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+
+
+def xid(code: int) -> Xid:
+    found = find_xid(code)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("code", [79, 48, 64, 95, 62, 140, 143, 110, 46, 54, 136, 155, 156, 158, 142, 151])
+def test_fatal_on_sight(code: int) -> None:
+    assert xid(code).xid_class is XidClass.FATAL
+    assert xid(code).rule == "fatal on sight"
+
+
+@pytest.mark.parametrize("code", [74, *range(144, 151), 109, 45, 94, 63, 92, 121, 119, 120, 154])
+def test_only_with_corroboration(code: int) -> None:
+    assert xid(code).xid_class is XidClass.CORROBORATE
+    assert xid(code).repeat_is_fatal == (code in (119, 120))
+
+
+@pytest.mark.parametrize("code", [8, 13, 31, 32, 43, 68, 69, 137, 11, 25, 39, 126, 139])
+def test_the_application_first(code: int) -> None:
+    assert xid(code).xid_class is XidClass.APPLICATION
+
+
+@pytest.mark.parametrize("code", [37, 38, 44, 66, 67, 93, 106, 107, 141, 152, 153, 157, 160, 161])
+def test_ignored_where_nvidia_asks_for_nothing(code: int) -> None:
+    assert xid(code).xid_class is XidClass.IGNORE
+    assert xid(code).rule == "NVIDIA: IGNORE"
+
+
+def test_without_a_verdict_nothing_is_concluded_from_the_number_alone() -> None:
+    silent = [one for one in xids().values() if one.action is XidAction.NONE_GIVEN]
+    assert [one.code for one in silent] == list(range(162, 173))
+    assert {one.xid_class for one in silent} == {XidClass.CORROBORATE}
+    assert {one.rule for one in silent} == {"no verdict"}
+
+
+def test_every_fatal_one_is_something_that_nvidia_acts_on() -> None:
+    harmless = (XidAction.RESTART_APP, XidAction.IGNORE, XidAction.NONE_GIVEN)
+    assert not [one.code for one in xids().values() if one.xid_class is XidClass.FATAL and one.action in harmless]
+    resets = {one.code for one in xids().values() if one.action is XidAction.RESET_GPU}
+    assert {code for code in resets if xid(code).xid_class is not XidClass.FATAL} == {109, 119, 120}
+
+
+def test_every_class_comes_with_its_rule_and_a_reason() -> None:
+    assert all(one.rule and one.reason and one.source for one in xids().values())
+
+
+@pytest.mark.parametrize("code", [0, 14, 173, -1, 999])
+def test_an_unknown_number_is_unknown(code: int) -> None:
+    assert find_xid(code) is None
+
+
+def test_what_the_catalog_says_of_one() -> None:
+    gone = xid(79)
+    assert gone.description == "GPU has fallen off the bus"
+    assert gone.action is XidAction.RESTART_BM
+    assert gone.investigatory == "CONTACT_SUPPORT"
+    assert gone.architectures == ("A100", "H100", "B100", "GB200")
+    assert xid(74).architectures == ("A100", "H100")  # no such XID on Blackwell
+    assert xid(144).architectures == ("B100", "GB200")  # nor this one before it
+
+
+def test_nvlink5_numbers_decide_nothing() -> None:
+    assert dict(xid(145).decoded_actions) == {"IGNORE": 16, "XID_154_EVAL": 8, "RESET_GPU": 9}
+    assert dict(xid(150).decoded_actions) == {"RESET_GPU": 2}
+    assert "16 IGNORE, 9 RESET_GPU" in xid(145).reason
+    assert not xid(79).decoded_actions
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            109,
+            "NVIDIA: RESET_GPU; the device plugin ignores it; NVSentinel: COMPONENT_RESET; EKS: FATAL; gpud: Warning;"
+            " awslabs: RESET",
+        ),
+        (
+            63,
+            "NVIDIA: IGNORE; the device plugin takes the GPU out of service; NVSentinel: no action; EKS: FATAL;"
+            " GKE sets a node condition; DCGM health: WARN; gpud: Fatal, reboot and inspect the hardware;"
+            " awslabs: MONITOR; Imbue and Konduktor: a hardware fault",
+        ),
+        (
+            162,
+            "NVIDIA: no action given; the device plugin takes the GPU out of service; EKS: an event only; gpud: Info;"
+            " awslabs: MONITOR",
+        ),
+        (79, ""),  # all agree that it is the hardware
+        (13, ""),  # all agree that it is not
+    ],
+)
+def test_conflicts_are_readable(code: int, sentence: str) -> None:
+    assert conflicts(xid(code)) == sentence
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared reference is not beside this checkout")
+def test_the_table_agrees_with_the_reference() -> None:
+    reference = {x["code"]: x for x in json.loads((SHARED / "reference/xid_classification.json").read_text())}
+    assert set(xids()) == set(reference)
+    for code, facts in reference.items():
+        assert (xid(code).action, xid(code).investigatory, xid(code).mnemonic) == (
+            facts["nvidia_immediate"] or "NONE_GIVEN",
+            facts["nvidia_investigatory"],
+            facts["mnemonic"],
+        )
+        authorities = {name for name, verdict in facts["others"].items() if verdict and verdict != "-"}
+        assert {opinion.authority for opinion in xid(code).others} - {"nvsentinel"} == authorities
+
+
+def test_a_malformed_table_is_named() -> None:
+    entry = {
+        "code": 1,
+        "mnemonic": "M",
+        "description": "d",
+        "architectures": [],
+        "action": "IGNORE",
+        "investigatory": "",
+        "recovery_action_since": "",
+        "others": {"eks": "event"},
+    }
+    authorities = {"eks": {"verdicts": {"event": {"acts": False, "text": "EKS: an event only"}}}}
+
+    def table(*entries: dict[str, object]) -> str:
+        return json.dumps({"source": "s", "authorities": authorities, "xids": entries})
+
+    assert parse_xids(table(entry), "x.json")[1].xid_class is XidClass.IGNORE
+    for broken, complaint in (
+        (entry | {"action": "PANIC"}, r"x.json, XID 1: 'PANIC' is not a valid XidAction"),
+        (entry | {"code": "1"}, r"x.json, entry 1: the code '1' is no whole number"),
+        (entry | {"others": {"eks": "FATAL"}}, r"x.json, XID 1: eks has no verdict 'FATAL'; it has event"),
+        (entry | {"others": {"gke": "cond"}}, r"x.json, XID 1: 'gke' is missing; add it"),
+    ):
+        with pytest.raises(CatalogError, match=complaint):
+            parse_xids(table(broken), "x.json")
+    with pytest.raises(CatalogError, match=r"x.json, entry 2: XID 1 stands twice"):
+        parse_xids(table(entry, entry), "x.json")
+    with pytest.raises(CatalogError, match=r"x.json, line 1: no valid JSON"):
+        parse_xids("[", "x.json")
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "xids.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_an_override_changes_the_class_and_nothing_else(tmp_path: Path) -> None:
+    path = write(tmp_path, "xids:\n  63: {class: fatal, reason: our supplier replaces on 63}\n")
+    found, gaps = xids_with_overrides(path)
+    assert gaps == ()
+    changed = found[63]
+    assert (changed.xid_class, changed.rule) == (XidClass.FATAL, "the operator's override")
+    assert changed.reason == "our supplier replaces on 63"
+    assert str(path) in changed.source
+    assert changed.action is XidAction.IGNORE
+    assert conflicts(changed) == conflicts(xid(63))
+    assert {code for code in found if found[code] != xids()[code]} == {63}
+    assert xid(63).xid_class is XidClass.CORROBORATE  # the catalog itself is as it was
+
+
+def test_an_override_can_add_an_xid(tmp_path: Path) -> None:
+    text = "xids:\n  180: {class: application, reason: driver 590, description: Frobnication, repeat_is_fatal: true}\n"
+    found, gaps = xids_with_overrides(write(tmp_path, text))
+    assert gaps == ()
+    assert found[180].xid_class is XidClass.APPLICATION
+    assert found[180].repeat_is_fatal
+    assert conflicts(found[180]) == ""
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ("63: {class: deadly, reason: x}", "class is 'deadly'; give one of fatal, corroborate, application, ignore"),
+        ("63: {class: fatal}", "reason is missing; say in a few words why"),
+        ("63: {class: fatal, reason: x, severity: 1}", "unknown key severity; it takes class, reason"),
+        ("63: {class: fatal, reason: x, repeat_is_fatal: maybe}", "repeat_is_fatal is 'maybe'; give true or false"),
+        ("63: fatal", "expected keys class, reason, description, repeat_is_fatal below the number; it has 'fatal'"),
+        ("63:", "expected keys class"),
+        ("180: {class: fatal, reason: x}", "the catalog does not know this XID; give a description"),
+        ("sixty: {class: fatal, reason: x}", "the key must be the XID's number"),
+    ],
+)
+def test_a_bad_entry_is_named_and_the_others_count(tmp_path: Path, entry: str, complaint: str) -> None:
+    path = write(tmp_path, f"xids:\n  94: {{class: fatal, reason: x}}\n  {entry}\n")
+    found, gaps = xids_with_overrides(path)
+    (gap,) = gaps
+    assert gap.kind is GapKind.BAD_INPUT
+    assert gap.what == f"{path}, XID {entry.split(':', maxsplit=1)[0]}"
+    assert complaint in gap.detail
+    assert found[63] == xid(63)
+    assert found[94].xid_class is XidClass.FATAL
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("xids: {63: [", "no valid YAML"),
+        ("63: {class: fatal, reason: x}", "expected one key 'xids'"),
+        ("", "expected one key 'xids'"),
+        ("xids: [63]", "expected one key 'xids'"),
+    ],
+)
+def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, text: str, complaint: str) -> None:
+    found, (gap,) = xids_with_overrides(write(tmp_path, text))
+    assert found == xids()
+    assert complaint in gap.detail
+    assert "the catalog's classes stand" in gap.detail
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    found, (gap,) = xids_with_overrides(tmp_path / "none.yaml")
+    assert found == xids()
+    assert gap.what == str(tmp_path / "none.yaml")
+    assert "No such file" in gap.detail
