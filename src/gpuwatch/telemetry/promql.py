@@ -1,0 +1,157 @@
+"""Expressions as PromQL.
+
+Steps (FRACTION_*, *_TIME) are subqueries over `last_over_time(metric[step])`, never over the bare metric: an instant
+lookup would carry a sample over a gap of up to five minutes, and `timestamp(metric)` in a subquery takes Prometheus
+2.42 60 times as long.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from gpuwatch.telemetry.samples import Expression, Function, Matcher, MatchOp, Selector
+
+DEFAULT_STEP_SECONDS = 60
+STEPPED = frozenset({Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.FIRST_TIME, Function.LAST_TIME})
+"""Functions that look at steps, and cost the server a subquery."""
+
+_LOOKBACK_SECONDS = 300
+_OVER_TIME = {
+    Function.LAST_IN_WINDOW: "last_over_time",
+    Function.MIN: "min_over_time",
+    Function.MAX: "max_over_time",
+    Function.AVG: "avg_over_time",
+    Function.COUNT: "count_over_time",
+    Function.INCREASE: "increase",
+    Function.CHANGES: "changes",
+}
+_UNITS = ((604_800_000, "w"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
+_PLAIN_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_PLAIN_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SPECIAL_IN_RE2 = re.compile(r"[\\.+*?()|\[\]{}^$]")
+
+
+def render(
+    expression: Expression,
+    *,
+    more: Iterable[Matcher] = (),
+    step_seconds: int = DEFAULT_STEP_SECONDS,
+    closed: bool = False,
+) -> str:
+    """The expression's PromQL.
+
+    more: further matchers. step_seconds: used where the expression names none. closed: for a server that closes
+    windows on the left (Prometheus 2): they are asked for a millisecond shorter, which gives the same samples, as
+    Prometheus keeps time in milliseconds; increase() then differs by at most 1 ms / (time between its first and
+    last sample).
+    Raises ValueError where the expression makes no sense.
+    """
+    function, selector = expression.function, vector(expression.selector, more)
+    _check(expression)
+    step = expression.step_seconds or step_seconds
+    window = duration(expression.window_seconds, closed)
+    offset = f" offset {duration(expression.offset_seconds)}" if expression.offset_seconds else ""
+    newest = f"last_over_time({selector}[{duration(step, closed)}])"
+    steps = f"[{window}:{duration(step)}]{offset}"
+    match function:
+        case Function.LAST if closed:
+            recent = f"last_over_time({selector}[{duration(_LOOKBACK_SECONDS, closed)}]{offset})"
+            inner = f"{selector}{offset} and {recent}"
+        case Function.LAST:
+            inner = f"{selector}{offset}"
+        case Function.QUANTILE:
+            inner = f"quantile_over_time({_number(expression.parameter)}, {selector}[{window}]{offset})"
+        case Function.FRACTION_ABOVE:
+            inner = f"avg_over_time(({newest} > bool {_number(expression.parameter)}){steps})"
+        case Function.FRACTION_BITS:
+            inner = f"avg_over_time(({_any_bit(newest, int(expression.parameter or 0))}){steps})"
+        case Function.FIRST_TIME:
+            inner = f"min_over_time(timestamp({newest}){steps})"
+        case Function.LAST_TIME:
+            inner = f"max_over_time(timestamp({newest}){steps})"
+        case _:
+            inner = f"{_OVER_TIME[function]}({selector}[{window}]{offset})"
+    if expression.by is None:
+        return inner
+    kept = f" by ({', '.join(expression.by)}) " if expression.by else ""
+    return f"{expression.combine}{kept}({inner})"
+
+
+def vector(selector: Selector, more: Iterable[Matcher] = ()) -> str:
+    """The selector with further matchers: `metric{label="value"}`."""
+    matchers = [f"{each.label}{each.op}{quoted(each.value)}" for each in (*selector.matchers, *more)]
+    if _PLAIN_METRIC.fullmatch(selector.metric):
+        return f"{selector.metric}{{{', '.join(matchers)}}}" if matchers else selector.metric
+    return f"{{{', '.join([f'__name__={quoted(selector.metric)}', *matchers])}}}"
+
+
+def any_of(label: str, values: Iterable[str]) -> Matcher:
+    """A matcher for the series whose label has one of the values; '' is a series without the label."""
+    chosen = list(values)
+    if len(chosen) == 1:
+        return Matcher(label, MatchOp.EQUAL, chosen[0])
+    return Matcher(label, MatchOp.MATCHES, "|".join(_SPECIAL_IN_RE2.sub(r"\\\g<0>", value) for value in chosen))
+
+
+def quoted(value: str) -> str:
+    """A PromQL string literal."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def duration(seconds: float, closed: bool = False) -> str:
+    """`7d`, `90s`, `1h`: in the largest unit that divides it; `closed` takes a millisecond off."""
+    milliseconds = round(seconds * 1000) - closed
+    unit, name = next((size, name) for size, name in _UNITS if milliseconds % size == 0)
+    return f"{milliseconds // unit}{name}"
+
+
+def _any_bit(value: str, mask: int) -> str:
+    """1 where the value has any bit of the mask, else 0, in operations with a constant alone.
+
+    PromQL has no bitwise `and`, and adding up one vector per bit costs the server a join each. So, from the highest
+    run of neighbouring bits down: `% 2^(top+1)` drops the bits above the run; where the run is not zero,
+    `clamp_max` to one less than its lowest bit sets all bits below, so that the question for the next run says yes.
+    """
+    result = value
+    while True:
+        top = mask.bit_length()
+        lowest = top
+        while lowest and mask >> (lowest - 1) & 1:
+            lowest -= 1
+        mask &= (1 << lowest) - 1
+        result = f"{result} % {1 << top}"
+        if not mask:
+            return f"{result} >= bool {1 << lowest}"
+        result = f"clamp_max({result}, {(1 << lowest) - 1})"
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+
+
+def _check(expression: Expression) -> None:
+    function, parameter = expression.function, expression.parameter
+    where = f"{function} of {expression.selector.metric}"
+    if not expression.selector.metric:
+        raise ValueError(f"{function}: the selector names no metric")
+    if (expression.window_seconds == 0) != (function is Function.LAST) or expression.window_seconds < 0:
+        raise ValueError(f"{where}: window_seconds is {expression.window_seconds}; it is 0 for last and > 0 elsewhere")
+    if expression.offset_seconds < 0 or expression.step_seconds < 0:
+        raise ValueError(f"{where}: offset_seconds and step_seconds are never negative")
+    if function in (Function.QUANTILE, Function.FRACTION_ABOVE, Function.FRACTION_BITS) and parameter is None:
+        raise ValueError(f"{where}: needs a parameter")
+    if function is Function.FRACTION_BITS and not (
+        parameter is not None and 0 < parameter < 2**53 and parameter == int(parameter)
+    ):
+        raise ValueError(f"{where}: the mask {parameter} is no whole number from 1 to 2^53 − 1")
+    named = [*(expression.by or ()), *(matcher.label for matcher in expression.selector.matchers)]
+    for label in named:
+        if not _PLAIN_LABEL.fullmatch(label):
+            raise ValueError(f"{where}: {label!r} is no label name")
