@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwatch.telemetry.promql import STEPPED
 from gpuwatch.telemetry.samples import Combine, Expression, Function
 from gpuwatch.telemetry.series import BoolArray, FloatArray, IntArray, MetricSamples, is_stale
 
 LOOKBACK_MS = 300_000
 """How old a sample may be for an instant lookup: the default of Prometheus (--query.lookback-delta)."""
 
-_SUBQUERIES = frozenset({Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.FIRST_TIME, Function.LAST_TIME})
 _CELLS_AT_ONCE = 4_000_000
 
 
@@ -49,8 +49,8 @@ def per_series(
     with np.errstate(all="ignore"):
         if function is Function.LAST:
             return _instant_answers(samples, chosen, ends_ms)
-        if function in _SUBQUERIES:
-            return _subquery_answers(samples, chosen, expression, ends_ms, step_ms)
+        if function in STEPPED:
+            return _step_answers(plain, chosen, expression, ends_ms, step_ms)
         lows, highs = _windows(plain, chosen, ends_ms, window_ms)
         least = 2 if function is Function.INCREASE else 1
         present = highs - lows >= least
@@ -116,30 +116,27 @@ def _windows(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray, window
     return lows, highs
 
 
-def _lookup(times_ms: IntArray, stale: BoolArray, at_ms: IntArray) -> tuple[IntArray, BoolArray]:
-    """Instant lookup in one series that has samples: index of the newest sample at each time, and where it counts."""
-    newest = times_ms.searchsorted(at_ms, "right") - 1
-    counts = (newest >= 0) & (at_ms - times_ms[newest] < LOOKBACK_MS) & ~stale[newest]
-    return newest, counts
-
-
 def _instant_answers(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> Answers:
+    """The newest sample of (end − look-back, end], where it is no staleness marker."""
     values = np.full((chosen.size, ends_ms.size), np.nan)
     present = np.zeros(values.shape, np.bool_)
     for row, index in enumerate(chosen):
         times, numbers = samples.part(int(index))
         if times.size:
-            newest, present[row] = _lookup(times, is_stale(numbers), ends_ms)
+            newest = times.searchsorted(ends_ms, "right") - 1
+            recent = (newest >= 0) & (times[newest] > ends_ms - LOOKBACK_MS)
+            present[row] = recent & ~is_stale(numbers)[newest]
             values[row] = numbers[newest]
     return Answers(values, present)
 
 
-def _subquery_answers(
-    samples: MetricSamples, chosen: IntArray, expression: Expression, ends_ms: IntArray, step_ms: int
+def _step_answers(
+    plain: MetricSamples, chosen: IntArray, expression: Expression, ends_ms: IntArray, step_ms: int
 ) -> Answers:
-    """avg_over_time((x > bool bound)[window:step]) and min or max_over_time(timestamp(x)[window:step]).
+    """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and min or max_over_time(timestamp(…)[…]).
 
-    A subquery looks at every whole multiple of the step in (end − window, end]; each look is an instant lookup.
+    A subquery looks at every whole multiple of the step in (end − window, end], and each look sees the newest sample
+    of (look − step, look]. The time of a sample is that of the look that sees it.
     """
     window_ms = expression.window_seconds * 1000
     first = int(ends_ms.min() - window_ms) // step_ms + 1
@@ -148,23 +145,21 @@ def _subquery_answers(
     ends = ends_ms // step_ms + 1 - first
     values = np.full((chosen.size, ends_ms.size), np.nan)
     present = np.zeros(values.shape, np.bool_)
-    fraction = expression.function in (Function.FRACTION_ABOVE, Function.FRACTION_BITS)
     for row, index in enumerate(chosen):
-        times, numbers = samples.part(int(index))
+        times, numbers = plain.part(int(index))
         if not times.size or not looks_ms.size:
             continue
-        newest, counts = _lookup(times, is_stale(numbers), looks_ms)
-        found_before = _running_count(counts)
-        found = found_before[ends] - found_before[begins]
-        present[row] = found > 0
-        if fraction:
-            true_before = _running_count(counts & _holds(expression, numbers)[newest])
-            values[row] = (true_before[ends] - true_before[begins]) / found
+        newest = times.searchsorted(looks_ms, "right") - 1
+        seen = (newest >= 0) & (times[newest] > looks_ms - step_ms)
+        seen_before = _running_count(seen)
+        looks_seen = seen_before[ends] - seen_before[begins]
+        has = present[row] = looks_seen > 0
+        if expression.function in (Function.FRACTION_ABOVE, Function.FRACTION_BITS):
+            true_before = _running_count(seen & _holds(expression, numbers)[newest])
+            values[row] = (true_before[ends] - true_before[begins]) / looks_seen
         else:
-            # Timestamps rise along the looks, so the first that counts has the least and the last the greatest.
-            seen = times[newest[counts]] / 1000
-            position = found_before[begins] if expression.function is Function.FIRST_TIME else found_before[ends] - 1
-            values[row, present[row]] = seen[position[present[row]]]
+            position = seen_before[begins] if expression.function is Function.FIRST_TIME else seen_before[ends] - 1
+            values[row, has] = looks_ms[seen][position[has]] / 1000
     return Answers(values, present)
 
 
@@ -177,10 +172,25 @@ def _holds(expression: Expression, values: FloatArray) -> BoolArray:
     assert expression.parameter is not None
     if expression.function is Function.FRACTION_ABOVE:
         return values > expression.parameter
-    mask = int(expression.parameter)
-    bits = [2.0**bit for bit in range(mask.bit_length()) if mask >> bit & 1]
-    total: FloatArray = np.sum([np.fmod(np.floor(values / bit), 2) for bit in bits], axis=0)
-    return total > 0
+    return _any_bit(values, int(expression.parameter))
+
+
+def _any_bit(values: FloatArray, mask: int) -> BoolArray:
+    """Whether a value has any bit of the mask, in the steps that the PromQL takes (see promql.py).
+
+    They differ from an integer's bits where the value is none: negative, fractional, infinite, NaN.
+    """
+    result = values
+    while True:
+        top = mask.bit_length()
+        lowest = top
+        while lowest and mask >> (lowest - 1) & 1:
+            lowest -= 1
+        mask &= (1 << lowest) - 1
+        result = np.fmod(result, 2.0**top)
+        if not mask:
+            return result >= 2.0**lowest
+        result = np.minimum(result, 2.0**lowest - 1)
 
 
 def _over_windows(values: FloatArray, low: IntArray, high: IntArray, expression: Expression) -> FloatArray:

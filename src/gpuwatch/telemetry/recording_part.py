@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol
 
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry import openmetrics, recording_file
@@ -29,18 +29,12 @@ class Part(Protocol):
     def spans_ms(self) -> Mapping[str, tuple[int, int] | None]:
         """Metric → times of its first and last sample; None where it has staleness markers only."""
 
-    @property
-    def interval_seconds(self) -> float:
-        """Sampling interval; 0 where the file does not say."""
-
     def read(self, metric: str) -> MetricSamples:
         """All series of one metric; none where the file lacks it."""
 
 
 class TextFile:
     """Series of one text or JSON file, sorted, each time once."""
-
-    interval_seconds = 0.0
 
     def __init__(self, series: Iterable[RecordedSeries]) -> None:
         by_metric: dict[str, list[RecordedSeries]] = {}
@@ -64,7 +58,7 @@ class TextFile:
 def opened(path: Path, at: datetime | None) -> tuple[Part, list[Gap]]:
     """One file and what of it could not be read. `at`: the time of samples that carry none, else the file's own.
 
-    Raises TelemetryError where nothing of the file can be read.
+    Raises TelemetryError where the file cannot be read or has no samples.
     """
     try:
         with path.open("rb") as stream:
@@ -72,27 +66,31 @@ def opened(path: Path, at: datetime | None) -> tuple[Part, list[Gap]]:
         if magic == recording_file.MAGIC:
             return RecordingFile(path), []
         page_ms = round((path.stat().st_mtime if at is None else at.timestamp()) * 1000)
-        with cast(BinaryIO, gzip.open(path) if magic.startswith(_GZIP) else path.open("rb")) as stream:
+        with gzip.open(path) if magic.startswith(_GZIP) else path.open("rb") as stream:
             return _read(path, stream, page_ms)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TelemetryError(f"{path} is cut off or damaged ({error}); copy it again") from error
     except OSError as error:
         raise TelemetryError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _read(path: Path, stream: BinaryIO, page_ms: int) -> tuple[Part, list[Gap]]:
-    buffered = io.BufferedReader(cast(io.RawIOBase, stream), 65536)
-    start = buffered.peek(4096)[:4096]
+def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -> tuple[Part, list[Gap]]:
+    start = stream.peek(4096)[:4096]
     if b"\0" in start:
         raise TelemetryError(f"{path} is neither Parquet nor text; give a recording, a page of metrics or a dump")
     if _JSON.match(start):
         try:
-            series, problems = parse_answer(buffered.read())
+            series, problems = parse_answer(stream.read())
         except ValueError as error:
             raise TelemetryError(f"{path}: {error}; save the answer of an instant or a range query") from error
     else:
         cut_off: list[str] = []
-        series, problems = openmetrics.parse(_lines(buffered, cut_off), page_ms)
+        series, problems = openmetrics.parse(_lines(stream, cut_off), page_ms)
         for reason in cut_off:
             problems.add(0, f"the file is cut off or damaged ({reason}); what stands before is read")
+    if not series:
+        first = f"; line {problems.shown[0][0]}: {problems.shown[0][1]}" if problems.shown else ""
+        raise TelemetryError(f"{path} has no samples; give a recording, a page of metrics, a dump or an answer{first}")
     gaps = [gap(path, line, detail) for line, detail in problems.shown]
     if problems.hidden:
         gaps.append(gap(path, 0, f"{problems.hidden} more lines have problems of these kinds"))
@@ -101,10 +99,11 @@ def _read(path: Path, stream: BinaryIO, page_ms: int) -> tuple[Part, list[Gap]]:
     return part, gaps
 
 
-def _lines(stream: BinaryIO, cut_off: list[str]) -> Iterator[str]:
+def _lines(stream: Iterable[bytes], cut_off: list[str]) -> Iterator[str]:
     """Lines until the end, or until compressed data break off; the reason is then added to `cut_off`."""
     try:
-        yield from io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace")
+        for line in stream:
+            yield line.decode("utf-8", "backslashreplace")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         cut_off.append(str(error))
 
