@@ -1,0 +1,134 @@
+"""One path from raw objects to a Cluster, whatever the source: live lists or recorded files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from gpuwatch.kube import kinds, wire, wire_owners
+from gpuwatch.kube.claims import claimed_devices, device_uuids
+from gpuwatch.kube.decode import Listing, Take, budget, namespace
+from gpuwatch.kube.gangs import GangObjects, Member, group_kinds
+from gpuwatch.kube.kinds import Kind, KindKey
+from gpuwatch.kube.nodes import node_names, take_node
+from gpuwatch.kube.owners import Owner, read_owners, take_owner
+from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.kube.workloads import climb_all, tie
+from gpuwatch.model.cluster import ClaimedDevice, Cluster
+from gpuwatch.model.telemetry import Gap, GapKind
+
+T = TypeVar("T")
+
+# How far this machine's clock may lag behind the API server's before objects look as if they came from the future.
+_CLOCK_SLACK = timedelta(seconds=60)
+
+
+class Source(Protocol):
+    """Where raw objects come from."""
+
+    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
+        """All objects of the kind in all Namespaces, decoded by `take`. version: one that an owner reference names.
+
+        Whatever goes wrong is in the Listing; nothing is raised.
+        """
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The lists of one read: their gaps, and how many were answered."""
+
+    source: Source
+    gaps: list[Gap] = field(default_factory=list)
+    answered: int = 0
+
+    def objects(self, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
+        """optional: a cluster that does not serve the kind lacks nothing."""
+        found = self.source.objects(kind, take)
+        self.gaps += found.bad
+        if found.failure is None:
+            self.answered += 1
+        elif not (optional and found.failure.kind is GapKind.NOT_SERVED):
+            self.gaps.append(found.failure)
+        return found
+
+
+def read_cluster(source: Source, now: datetime) -> Cluster:
+    """The Cluster as of `now`. Raises ClusterError where no list could be read."""
+    reading = _Reading(source)
+    nodes = reading.objects(kinds.NODE, take_node)
+    pods = reading.objects(kinds.POD, take_pod)
+    budgets = reading.objects(kinds.BUDGET, msgspec.json.Decoder(wire.Budget).decode)
+    priorities = reading.objects(kinds.PRIORITY_CLASS, msgspec.json.Decoder(wire.PriorityClass).decode)
+    namespaces = reading.objects(kinds.NAMESPACE, msgspec.json.Decoder(wire.Bare).decode)
+    if not reading.answered:
+        raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
+    held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading.gaps)
+    kueue = reading.objects(kinds.KUEUE_WORKLOAD, _taker(kinds.KUEUE_WORKLOAD), optional=True)
+    index = read_owners(held, lambda kind, version, uids: source.objects(kind, take_owner(kind, uids), version))
+    reading.gaps += index.gaps
+    climbed = climb_all(held, index)
+    objects = _gang_objects(reading, kueue.items, [item.member for item in climbed])
+    tied, workloads, gangs = tie(climbed, objects)
+    addresses, shared = node_names(nodes.items)
+    reading.gaps += shared
+    return Cluster(
+        nodes=tuple(item.node for item in nodes.items),
+        pods=tied,
+        workloads=workloads,
+        gangs=gangs,
+        budgets=tuple(map(budget, budgets.items)),
+        namespaces=tuple(map(namespace, namespaces.items)),
+        priorities={item.metadata.name: item.value for item in priorities.items},
+        claims=_claims(reading, held),
+        exporter_nodes=exporter_nodes(taken.exporter for taken in pods.items if taken.exporter is not None),
+        node_addresses=addresses,
+        gaps=tuple(reading.gaps),
+        known=pods.failure is None,
+    )
+
+
+def _taker(kind: Kind) -> Take[Owner]:
+    return take_owner(kind, frozenset())
+
+
+def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[HeldPod]:
+    """Pods that existed at `now`; a Gap tells how many came later."""
+    limit = now + _CLOCK_SLACK
+    kept = [item for item in held if item.pod.created is None or item.pod.created <= limit]
+    if len(kept) < len(held):
+        newest = max(item.pod.created for item in held if item.pod.created is not None)
+        detail = (
+            f"{len(held) - len(kept)} Pods were created after {now:%Y-%m-%d %H:%M:%S %Z}, the newest at "
+            f"{newest:%Y-%m-%d %H:%M:%S %Z}, and are left out. For the state of now, check this machine's clock."
+        )
+        gaps.append(Gap(kind=GapKind.CLOCK, what="Pods", detail=detail))
+    return kept
+
+
+def _gang_objects(reading: _Reading, kueue: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
+    by_name: dict[tuple[KindKey, str, str], Owner] = {}
+    by_job: dict[str, Owner] = {}
+    for item in kueue:
+        by_name[item.key, item.namespace, item.name] = item
+        job = item.labels.get("kueue.x-k8s.io/job-uid") or (item.controller.uid if item.controller else "")
+        if job:
+            by_job[job] = item
+    for kind in group_kinds(members):
+        for item in reading.objects(kind, _taker(kind)).items:
+            by_name[item.key, item.namespace, item.name] = item
+    return GangObjects(by_job, by_name)
+
+
+def _claims(reading: _Reading, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
+    """Devices held through claims. A cluster without DRA lacks nothing, unless its Pods have claims."""
+    optional = not any(item.pod.claims for item in held)
+    claims = reading.objects(kinds.CLAIM, msgspec.json.Decoder(wire_owners.ResourceClaim).decode, optional=optional)
+    if not claims.items:
+        return ()
+    slices = reading.objects(kinds.SLICE, msgspec.json.Decoder(wire_owners.ResourceSlice).decode)
+    return claimed_devices(claims.items, device_uuids(slices.items))

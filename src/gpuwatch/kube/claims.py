@@ -1,0 +1,58 @@
+"""Dynamic resource allocation: which device each ResourceClaim holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpuwatch.kube import wire_owners as wire
+from gpuwatch.model.cluster import ClaimedDevice
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and device name: what an allocation refers to."""
+
+
+def device_uuids(slices: Iterable[wire.ResourceSlice]) -> dict[DeviceKey, str]:
+    """UUID of each device that its driver publishes one for; of a MIG device, the UUID of the GPU that it is on.
+
+    A pool's slices of an older generation are out of date and left out.
+    """
+    found = list(slices)
+    newest: dict[tuple[str, str], int] = {}
+    for item in found:
+        pool = (item.spec.driver, item.spec.pool.name)
+        newest[pool] = max(newest.get(pool, 0), item.spec.pool.generation)
+    uuids = {}
+    for item in found:
+        spec = item.spec
+        if spec.pool.generation < newest[spec.driver, spec.pool.name]:
+            continue
+        for device in spec.devices or ():
+            attributes = device.attributes or (device.basic.attributes if device.basic else None) or {}
+            # A MIG device's own UUID is not what telemetry calls it; its name tells the profile and placement.
+            uuid = _text(attributes, "parentUUID", spec.driver) or _text(attributes, "uuid", spec.driver)
+            if uuid:
+                uuids[spec.driver, spec.pool.name, device.name] = uuid
+    return uuids
+
+
+def _text(attributes: Mapping[str, wire.Attribute], name: str, driver: str) -> str:
+    """A string attribute, which the driver may write with or without its own domain."""
+    found = attributes.get(name) or attributes.get(f"{driver}/{name}")
+    return (found.string if found else None) or ""
+
+
+def claimed_devices(claims: Iterable[wire.ResourceClaim], uuids: Mapping[DeviceKey, str]) -> tuple[ClaimedDevice, ...]:
+    """Every device that an allocated claim holds, in the order of the claims."""
+    return tuple(
+        ClaimedDevice(
+            claim=f"{claim.metadata.namespace}/{claim.metadata.name}",
+            driver=held.driver,
+            pool=held.pool,
+            name=held.device,
+            device=uuids.get((held.driver, held.pool, held.device), ""),
+        )
+        for claim in claims
+        if claim.status.allocation is not None and claim.status.allocation.devices is not None
+        for held in claim.status.allocation.devices.results or ()
+        if not held.admin_access  # looks at a device that others hold
+    )

@@ -1,0 +1,119 @@
+"""From raw JSON of one object to a wire Struct, and the small objects to the project's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gpuwatch.kube import keys, wire
+from gpuwatch.model.cluster import DisruptionBudget, Namespace
+from gpuwatch.model.telemetry import Gap, GapKind
+
+T = TypeVar("T")
+Take = Callable[[msgspec.Raw], T | None]
+"""Decodes one object and trims it; None where it is not wanted. Raises msgspec.DecodeError or ValueError."""
+
+_NAMED_AT_MOST = 3
+
+# Annotations by which owners, gangs and schedulers speak to gpuwatch. All others may be long, and may hold secrets.
+_ANNOTATIONS_KEPT = (
+    keys.PREFIX,
+    "kueue.x-k8s.io/",
+    "leaderworkerset.sigs.k8s.io/",
+    "volcano.sh/",
+    "scheduling.volcano.sh/",
+    "scheduling.k8s.io/",
+    "kai.scheduler/",
+    "pod-group-name",
+    "ray.io/",
+    "kubeflow-resource-stopped",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "karpenter.sh/do-not-disrupt",
+)
+_named = msgspec.json.Decoder(wire.Named)
+
+
+def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    """The annotations in use."""
+    return {key: value for key, value in (annotations or {}).items() if key.startswith(_ANNOTATIONS_KEPT)}
+
+
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """The answer to one list.
+
+    failure: why the list could not be read whole; then `items` is empty, and absence of an object means nothing.
+    bad: objects that could not be decoded, reported and left out.
+    """
+
+    items: list[T] = field(default_factory=list)
+    failure: Gap | None = None
+    bad: tuple[Gap, ...] = ()
+
+
+@dataclass(slots=True)
+class BadObjects:
+    """Objects of one list that could not be decoded: how many, and the first few by name."""
+
+    count: int = 0
+    named: list[str] = field(default_factory=list)
+
+    def add(self, raw: msgspec.Raw, place: str, error: Exception) -> None:
+        """place: where it stands, for people."""
+        self.count += 1
+        if len(self.named) < _NAMED_AT_MOST:
+            self.named.append(f"{_name(raw)} ({place}): {error}")
+
+    def gaps(self, what: str) -> tuple[Gap, ...]:
+        if not self.count:
+            return ()
+        detail = f"{self.count} could not be read and are left out: {'; '.join(self.named)}."
+        return (Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail),)
+
+
+def take_all(objects: Iterable[tuple[msgspec.Raw, str]], take: Take[T], into: list[T], bad: BadObjects) -> None:
+    """Decode objects, each with its place, one by one, so that a bad one costs itself only."""
+    for raw, place in objects:
+        try:
+            taken = take(raw)
+        except (msgspec.DecodeError, ValueError) as error:
+            bad.add(raw, place, error)
+            continue
+        if taken is not None:
+            into.append(taken)
+
+
+def _name(raw: msgspec.Raw) -> str:
+    try:
+        meta = _named.decode(raw).metadata
+    except msgspec.DecodeError:
+        meta = None
+    return f"{meta.namespace}/{meta.name}".lstrip("/") if meta is not None else "an object without a name"
+
+
+def budget(found: wire.Budget) -> DisruptionBudget:
+    selector = found.spec.selector
+    match_labels = (selector.match_labels if selector else None) or {}
+    requirements = (selector.match_expressions if selector else None) or []
+    return DisruptionBudget(
+        namespace=found.metadata.namespace,
+        name=found.metadata.name,
+        match_labels=match_labels,
+        match_expressions=tuple((item.key, item.operator, tuple(item.values or ())) for item in requirements),
+        # In policy/v1 an empty selector selects every Pod of the Namespace, a missing one none.
+        selects_all=selector is not None and not match_labels and not requirements,
+        disruptions_allowed=found.status.disruptions_allowed,
+        current_healthy=found.status.current_healthy,
+        desired_healthy=found.status.desired_healthy,
+    )
+
+
+def namespace(found: wire.Bare) -> Namespace:
+    return Namespace(
+        name=found.metadata.name,
+        labels=found.metadata.labels or {},
+        annotations=own_annotations(found.metadata.annotations),
+    )

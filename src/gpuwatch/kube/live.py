@@ -1,0 +1,78 @@
+"""A running cluster, read over the official Kubernetes client."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes import config
+from kubernetes.client import ApiClient, Configuration
+
+from gpuwatch.kube.assemble import read_cluster
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, without_secrets
+from gpuwatch.model.cluster import Cluster
+
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+
+
+class LiveCluster:
+    """Lists only; needs no more than the verbs get and list."""
+
+    def __init__(self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._client = api_client
+        self._limits = limits
+
+    @property
+    def description(self) -> str:
+        return f"Kubernetes at {without_secrets(str(self._client.configuration.host))}"
+
+    def read(self, now: datetime) -> Cluster:
+        """The cluster as of `now`.
+
+        Raises ClusterError where the API server cannot be reached, or lets us see nothing.
+        """
+        lists = Lists(self._client, self._limits)
+        try:
+            lists.discover()
+            return read_cluster(lists, now)
+        except (ListError, ClusterError) as error:
+            raise ClusterError(f"{self.description}: {error}") from error
+
+
+def connect(kubeconfig: Path | None = None, context: str | None = None, limits: Limits = DEFAULT_LIMITS) -> LiveCluster:
+    """The cluster of a kubeconfig, or the one that this process runs in.
+
+    kubeconfig: a file; without one $KUBECONFIG or ~/.kube/config, and where neither exists the service account of
+    the Pod. Raises ClusterError where there is none, or where it cannot be used.
+    """
+    settings = Configuration()
+    load: Any = config
+    settings.retries = False  # our own retries know which answers are worth another try, and when to give up
+    try:
+        if kubeconfig is None and context is None and not _default_kubeconfig():
+            if _IN_CLUSTER not in os.environ:
+                raise ClusterError(
+                    "No kubeconfig was found, and this is not a Pod: use --kubeconfig FILE, or --cluster DIR for "
+                    "recorded state."
+                )
+            load.load_incluster_config(client_configuration=settings)
+        else:
+            load.load_kube_config(
+                config_file=str(kubeconfig) if kubeconfig else None,
+                context=context,
+                client_configuration=settings,
+                persist_config=False,
+            )
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError) as error:
+        raise ClusterError(f"The kubeconfig {kubeconfig or 'in use'} cannot be used: {error}") from error
+    return LiveCluster(ApiClient(settings), limits)
+
+
+def _default_kubeconfig() -> bool:
+    named = os.environ.get("KUBECONFIG", "")
+    paths = [Path(item) for item in named.split(os.pathsep) if item] or [Path.home() / ".kube" / "config"]
+    return any(path.is_file() for path in paths)

@@ -1,0 +1,185 @@
+"""The walk from a Pod to its top controller, over kinds that are listed once each, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from gpuwatch.kube import wire, wire_owners
+from gpuwatch.kube.decode import Listing, own_annotations
+from gpuwatch.kube.kinds import OWNERS, Kind, KindKey
+from gpuwatch.kube.pods import HeldPod
+from gpuwatch.model.cluster import OwnerStatus
+from gpuwatch.model.telemetry import Gap
+
+# Longer chains than this are not known; the bound ends a chain that goes round in a circle.
+_MAX_DEPTH = 12
+_decoder = msgspec.json.Decoder(wire_owners.Owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One controller on the way up. A Pod that owns others is one as well."""
+
+    group: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    created: datetime | None = None
+    controller: wire.OwnerRef | None = None
+    spec: wire_owners.OwnerSpec = wire_owners.OwnerSpec()
+    replicas: int | None = None
+    suspended: bool | None = None
+
+    @property
+    def key(self) -> KindKey:
+        return self.group, self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where the walk from one Pod ended. `chain`: the owners that were found, from the Pod upwards.
+
+    ref: the owner that could not be found or is of an unknown kind; None where `chain` ends at the top.
+    api_version: of the top, as the reference to it says.
+    """
+
+    status: OwnerStatus
+    chain: tuple[Owner, ...] = ()
+    ref: wire.OwnerRef | None = None
+    api_version: str = "v1"
+
+
+ListOwners = Callable[[Kind, str, frozenset[str]], Listing[Owner]]
+"""(kind, version that a reference names, wanted uids; empty for all) → the owners of that kind."""
+
+
+def take_owner(kind: Kind, wanted: frozenset[str]) -> Callable[[msgspec.Raw], Owner | None]:
+    """Decoder of one kind's objects that keeps the wanted uids (all where none is named).
+
+    An object without a uid, as in a hand-made file, is always kept.
+    """
+
+    def take(raw: msgspec.Raw) -> Owner | None:
+        found = _decoder.decode(raw)
+        meta, spec = found.metadata, found.spec
+        if wanted and meta.uid and meta.uid not in wanted:
+            return None
+        return Owner(
+            group=kind.group,
+            kind=kind.kind,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            labels=meta.labels or {},
+            annotations=own_annotations(meta.annotations),
+            created=meta.creation_timestamp,
+            controller=meta.controller,
+            spec=spec,
+            replicas=kind.replicas(spec) if kind.replicas else None,
+            suspended=kind.suspended(spec, meta) if kind.suspended else None,
+        )
+
+    return take
+
+
+@dataclass(slots=True)
+class OwnerIndex:
+    """Every owner that was read, by uid and by name; the kinds of which all were read, and those that were not."""
+
+    by_uid: dict[str, Owner] = field(default_factory=dict)
+    by_name: dict[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
+    whole: set[KindKey] = field(default_factory=set)
+    unread: set[KindKey] = field(default_factory=set)
+    gaps: list[Gap] = field(default_factory=list)
+
+    def add(self, owner: Owner) -> None:
+        if owner.uid:
+            self.by_uid[owner.uid] = owner
+        self.by_name[owner.key, owner.namespace, owner.name] = owner
+
+    def find(self, ref: wire.OwnerRef, namespace: str) -> Owner | None:
+        """By uid; by name only where one side has no uid, since a namesake may have taken the owner's place."""
+        found = self.by_uid.get(ref.uid) if ref.uid else None
+        if found is not None:
+            return found
+        for place in (namespace, ""):  # a cluster-scoped owner has no Namespace
+            namesake = self.by_name.get(((ref.group, ref.kind), place, ref.name))
+            if namesake is not None and not (ref.uid and namesake.uid):
+                return namesake
+        return None
+
+
+def climb(index: OwnerIndex, ref: wire.OwnerRef | None, namespace: str) -> Reached:
+    """From a Pod's controller to the top, as far as the index goes."""
+    chain: list[Owner] = []
+    api_version = "v1"
+    while ref is not None:
+        key = (ref.group, ref.kind)
+        if key == ("apps", "DaemonSet"):
+            return Reached(OwnerStatus.DAEMON, tuple(chain), ref)
+        owner = index.find(ref, namespace)
+        if owner is None and key not in OWNERS:
+            return Reached(OwnerStatus.UNKNOWN_KIND, tuple(chain), ref)
+        if owner is None and key in index.unread:
+            return Reached(OwnerStatus.FORBIDDEN, tuple(chain), ref)
+        if owner is None or owner in chain or len(chain) == _MAX_DEPTH:
+            return Reached(OwnerStatus.MISSING, tuple(chain), ref)
+        chain.append(owner)
+        api_version, ref = ref.api_version, owner.controller
+    # A Pod at the top is a bare Pod that owns others, such as a Spark driver without its application.
+    bare = not chain or chain[-1].key == ("", "Pod")
+    return Reached(OwnerStatus.BARE if bare else OwnerStatus.FOUND, tuple(chain), None, api_version)
+
+
+def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
+    """List each kind on the way from these Pods to their top controllers, one level after the other.
+
+    Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the owners in question are
+    kept, so such a kind is listed again where it turns up a second time further up.
+    """
+    index = OwnerIndex()
+    for item in pods:
+        index.add(_pod_owner(item))
+    starts = {(item.controller, item.pod.namespace) for item in pods if item.controller is not None and not item.static}
+    asked: set[tuple[KindKey, str, str]] = set()
+    for _ in range(_MAX_DEPTH):
+        wanted: dict[KindKey, list[wire.OwnerRef]] = {}
+        for ref, namespace in starts:
+            end = climb(index, ref, namespace)
+            if end.status is OwnerStatus.MISSING and end.ref is not None:
+                key = (end.ref.group, end.ref.kind)
+                question = (key, namespace, end.ref.uid or end.ref.name)
+                if question not in asked:
+                    asked.add(question)
+                    wanted.setdefault(key, []).append(end.ref)
+        if not wanted:
+            break
+        for key in sorted(wanted.keys() - index.whole):
+            _read_kind(index, OWNERS[key], wanted[key], listed)
+    return index
+
+
+def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[wire.OwnerRef], listed: ListOwners) -> None:
+    uids = {ref.uid for ref in refs}
+    select = frozenset() if not kind.metadata_only or "" in uids else frozenset(uids)
+    listing = listed(kind, refs[0].version, select)
+    index.gaps.extend(listing.bad)
+    if listing.failure is not None:
+        index.unread.add(kind.key)
+        index.gaps.append(listing.failure)
+    elif not select:
+        index.whole.add(kind.key)
+    for owner in listing.items:
+        index.add(owner)
+
+
+def _pod_owner(item: HeldPod) -> Owner:
+    pod = item.pod
+    return Owner("", "Pod", pod.namespace, pod.name, pod.uid, pod.labels, controller=item.controller)

@@ -1,0 +1,158 @@
+"""Pods that hold or ask for accelerators, and the Pods of GPU exporters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+
+import msgspec
+
+from gpuwatch.kube import wire
+from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
+from gpuwatch.kube.decode import own_annotations
+from gpuwatch.model.cluster import Pod
+
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of a static Pod's mirror, put there by the kubelet."""
+
+# Images, container names and labels of dcgm-exporter (alone, in the GPU Operator, managed by a cloud), AMD's
+# device-metrics-exporter and its predecessors, Intel's XPU Manager, and Gaudi's metric exporter.
+_EXPORTER = re.compile(
+    r"dcgm-exporter|device-metrics-exporter|amd-(?:gpu-)?(?:metrics|smi)-exporter|xpumd|xpu-?manager"
+    r"|(?:habana|gaudi).*metric.*exporter|^metric-exporter"
+)
+_EXPORTER_LABELS = ("app", "app.kubernetes.io/name", "k8s-app", "name")
+_decoder = msgspec.json.Decoder(wire.Pod)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPod:
+    """A Pod that is kept, with what the owner walk and the gang table need and the model does not."""
+
+    pod: Pod
+    controller: wire.OwnerRef | None
+    static: bool
+    scheduling_group: str  # pod.spec.schedulingGroup.podGroupName
+    workload_ref: wire.WorkloadRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterPod:
+    """A running exporter: the names by which telemetry may call it, and its Node."""
+
+    names: tuple[str, ...]
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPod:
+    held: HeldPod | None
+    exporter: ExporterPod | None
+
+
+def take_pod(raw: msgspec.Raw) -> TakenPod | None:
+    """The Pod as far as it is in use, None where nothing of it is. Raises DecodeError, or ValueError."""
+    found = _decoder.decode(raw)
+    asks = names_accelerator(found.spec) or found.spec.resource_claims
+    held = _held(found) if asks else None
+    exporter = _exporter(found)
+    return TakenPod(held, exporter) if held or exporter else None
+
+
+def _held(found: wire.Pod) -> HeldPod:
+    meta, spec, status = found.metadata, found.spec, found.status
+    requests = pod_requests(spec)
+    statuses = status.container_statuses or ()
+    pod = Pod(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=spec.node_name or "",
+        phase=status.phase,
+        created=meta.creation_timestamp,
+        started=_started(status),
+        ready=any(item.type == "Ready" and item.status == "True" for item in status.conditions or ()),
+        deleting=meta.deletion_timestamp is not None,
+        labels=meta.labels or {},
+        annotations=own_annotations(meta.annotations),
+        images=tuple(container.image for container in spec.containers or () if container.image),
+        accelerators=accelerator_counts(requests.items()),
+        cpu_cores=float(requests.get("cpu", 0)),
+        memory_bytes=int(requests.get("memory", Decimal(0)).to_integral_value(ROUND_CEILING)),
+        claims=_claims(found),
+        priority=spec.priority or 0,
+        priority_class=spec.priority_class_name or "",
+        scheduler=spec.scheduler_name or "",
+        restarts=sum(item.restart_count for item in statuses),
+    )
+    group = spec.scheduling_group
+    return HeldPod(
+        pod=pod,
+        controller=meta.controller,
+        static=MIRROR in (meta.annotations or {}),
+        scheduling_group=(group.pod_group_name if group else None) or "",
+        workload_ref=spec.workload_ref,
+    )
+
+
+def _started(status: wire.PodStatus) -> datetime | None:
+    """When its first container began to run; status.startTime where that is unknown.
+
+    After a restart the container's own start is that of its latest life, so the Pod's counts.
+    """
+    statuses = status.container_statuses or ()
+    if any(item.restart_count for item in statuses):
+        return status.start_time
+    begun = []
+    for item in statuses:
+        state = item.state
+        if state is not None:
+            begun += [part.started_at for part in (state.running, state.terminated) if part and part.started_at]
+    return min(begun, default=status.start_time)
+
+
+def _claims(found: wire.Pod) -> tuple[str, ...]:
+    """Names of its ResourceClaims: given, made from a template, or standing in for an extended resource.
+
+    A claim that is still to be made from its template has no name yet.
+    """
+    spec, status = found.spec, found.status
+    given = [item.resource_claim_name for item in spec.resource_claims or ()]
+    made = [item.resource_claim_name for item in status.resource_claim_statuses or ()]
+    extended = status.extended_resource_claim_status
+    if extended is not None:
+        made.append(extended.resource_claim_name)
+    return tuple(dict.fromkeys(name for name in (*given, *made) if name))
+
+
+@lru_cache(maxsize=4096)
+def _names_exporter(text: str) -> bool:
+    return _EXPORTER.search(text) is not None
+
+
+def _exporter(found: wire.Pod) -> ExporterPod | None:
+    node = found.spec.node_name
+    if not node or found.status.phase in ("Succeeded", "Failed"):
+        return None  # the address of a Pod that ended may already be another's
+    containers = found.spec.containers or ()
+    labels = found.metadata.labels or {}
+    if not (
+        any(_names_exporter(labels[key]) for key in _EXPORTER_LABELS if key in labels)
+        or any(_names_exporter(item.name) or _names_exporter(item.image or "") for item in containers)
+    ):
+        return None
+    addresses = [item.ip for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
+    return ExporterPod(tuple(name for name in (found.metadata.name, *addresses) if name), node)
+
+
+def exporter_nodes(exporters: Iterable[ExporterPod]) -> dict[str, str]:
+    """Name or IP of an exporter's Pod → its Node. What two Nodes share names neither."""
+    nodes: dict[str, str | None] = {}
+    for exporter in exporters:
+        for name in exporter.names:
+            nodes[name] = exporter.node if nodes.get(name, exporter.node) == exporter.node else None
+    return {name: node for name, node in nodes.items() if node is not None}

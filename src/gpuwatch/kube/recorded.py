@@ -1,0 +1,237 @@
+"""A cluster that was recorded as a folder of `kubectl get … -o json` or `-o yaml` lists."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from gpuwatch.kube import kinds, wire
+from gpuwatch.kube.assemble import read_cluster
+from gpuwatch.kube.decode import BadObjects, Listing, Take, take_all
+from gpuwatch.kube.kinds import Kind, KindKey
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.telemetry import Gap, GapKind
+
+T = TypeVar("T")
+
+HOW_TO_RECORD = (
+    "for kind in nodes pods namespaces pdb priorityclasses replicasets deployments statefulsets jobs; "
+    "do kubectl get $kind -A -o json > {folder}/$kind.json; done"
+)
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_page = msgspec.json.Decoder(wire.Page)
+_array = msgspec.json.Decoder(list[msgspec.Raw])
+_named = msgspec.json.Decoder(wire.Named)
+
+
+class RecordedCluster:
+    """Every file below the folder is read by what it contains, whatever it is called: a List or single objects, as
+    JSON or YAML (of several documents), gzipped or not. Files may overlap: the newest version of an object counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ignored: Mapping[str, int] = {}
+
+    @property
+    def description(self) -> str:
+        return f"recorded cluster in {self._folder}"
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """Kinds that the last read met and has no use for, with the number of their objects."""
+        return self._ignored
+
+    def read(self, now: datetime) -> Cluster:
+        """The recorded cluster as of `now`. Raises ClusterError where the folder holds nothing of use."""
+        recording = _Recording(self._folder)
+        self._ignored = dict(recording.ignored)
+        if not recording.objects_by_kind:
+            broken = "".join(f" {gap.what}: {gap.detail}" for gap in recording.gaps[:3])
+            raise ClusterError(
+                f"{self._folder} holds no Kubernetes objects that are of use.{broken} Record a cluster with: "
+                f"{HOW_TO_RECORD.format(folder=self._folder)}"
+            )
+        cluster = read_cluster(recording, now)
+        return replace(cluster, gaps=(*recording.gaps, *cluster.gaps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    raw: msgspec.Raw
+    version: int
+    file: str
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML as the API means it: what looks like a time stays text, since JSON has no times."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _BadFileError(Exception):
+    """A file, or the rest of one, that cannot be read. The message says where and why."""
+
+
+@dataclass(slots=True)
+class _Recording:
+    """The objects of a folder by kind; a Source for `read_cluster`."""
+
+    folder: Path
+    objects_by_kind: dict[KindKey, dict[tuple[str, str], _Placed]] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+    gaps: list[Gap] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for path in _files(self.folder):
+            name = str(path.relative_to(self.folder)) if path != self.folder else path.name
+            try:
+                for document in _documents(path):
+                    self._add_document(document, name)
+            except _BadFileError as error:
+                self.gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"file {name}", detail=str(error)))
+
+    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
+        """All recorded objects of the kind, whatever version they were recorded in."""
+        del version
+        placed = self.objects_by_kind.get(kind.key)
+        if not placed:
+            detail = (
+                f"The recording holds no {kind.kind}. If the cluster has any, add the output of "
+                f"`kubectl get {kind.resource} -A -o json`."
+            )
+            return Listing(failure=Gap(kind=GapKind.NOT_SERVED, what=kind.resource, detail=detail))
+        found: list[T] = []
+        bad = BadObjects()
+        take_all(((item.raw, f"file {item.file}") for item in placed.values()), take, found, bad)
+        return Listing(found, bad=bad.gaps(kind.resource))
+
+    def _add_document(self, document: bytes, file: str) -> None:
+        try:
+            if document.lstrip()[:1] == b"[":
+                page = wire.Page(kind="List", items=_array.decode(document))
+            else:
+                page = _page.decode(document)
+        except msgspec.DecodeError as error:
+            raise _BadFileError(f"{error}; the file holds neither a Kubernetes object nor a List.") from error
+        bad = BadObjects()
+        is_list = page.items is not None or page.kind.endswith("List")
+        # The items of a typed list (PodList) do not repeat their kind.
+        kind = page.kind.removesuffix("List") if is_list else ""
+        for raw in (page.items or ()) if is_list else (msgspec.Raw(document),):
+            try:
+                self._add(raw, kind, page.api_version, file)
+            except (msgspec.DecodeError, ValueError) as error:
+                bad.add(raw, f"file {file}", error)
+        self.gaps += bad.gaps(f"file {file}")
+
+    def _add(self, raw: msgspec.Raw, kind: str, api_version: str, file: str) -> None:
+        """Raises ValueError for what is no Kubernetes object."""
+        named = _named.decode(raw)
+        kind = named.kind or kind
+        if not kind or named.metadata is None:
+            raise ValueError("no Kubernetes object, since it has no `kind` or no `metadata`")
+        group = (named.api_version or api_version).rpartition("/")[0]
+        key = (group, kind)
+        if key not in kinds.READ:
+            self.ignored[f"{kind}.{group}" if group else kind] += 1
+            return
+        meta = named.metadata
+        version = int(meta.resource_version) if meta.resource_version.isdecimal() else 0
+        known = self.objects_by_kind.setdefault(key, {})
+        older = known.get((meta.namespace, meta.name))
+        if older is None or older.version < version:
+            known[meta.namespace, meta.name] = _Placed(raw, version, file)
+
+
+def _files(folder: Path) -> list[Path]:
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise ClusterError(
+            f"There is no folder {folder}. Record a cluster with: mkdir {folder}; {HOW_TO_RECORD.format(folder=folder)}"
+        )
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _documents(path: Path) -> Iterator[bytes]:
+    """The JSON of each document of a file. Raises _BadFileError at the first that cannot be parsed."""
+    data = _content(path)
+    if data.lstrip()[:1] in (b"{", b"["):
+        yield _checked_json(data)
+    elif data.strip():
+        yield from _yaml_documents(data)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        if data.startswith(_GZIP_MAGIC):
+            data = gzip.decompress(data)
+        if data.startswith(_UTF16):  # what `kubectl … > file` writes in PowerShell
+            data = data.decode("utf-16").encode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise _BadFileError(f"It cannot be read: {error}.") from error
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def _checked_json(data: bytes) -> bytes:
+    try:
+        _validate(data)
+    except msgspec.DecodeError as error:
+        raise _BadFileError(f"{_json_error(data) or error}; the file is left out.") from error
+    return data
+
+
+_validate = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def _json_error(data: bytes) -> str:
+    """Line and column of what is wrong, which msgspec counts in bytes."""
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
+    except UnicodeDecodeError as error:
+        return f"byte {error.start}: not UTF-8"
+    return ""
+
+
+def _yaml_documents(data: bytes) -> Iterator[bytes]:
+    documents: Iterator[Any] = yaml.load_all(data, _Loader)
+    while True:
+        try:
+            document = next(documents)
+        except StopIteration:
+            return
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+            raise _BadFileError(f"{place}{error.problem or error}; the rest of the file is left out.") from error
+        except yaml.YAMLError as error:
+            raise _BadFileError(f"It is neither JSON nor YAML text: {error}.") from error
+        if document is None:
+            continue
+        if not isinstance(document, dict | list):
+            raise _BadFileError("Text that is neither an object nor a List; the rest of the file is left out.")
+        yield msgspec.json.encode(document)

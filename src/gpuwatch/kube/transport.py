@@ -1,0 +1,216 @@
+"""Paged lists over the official client: raw bytes in, retries with limits, and what each failure means."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import urllib3
+from kubernetes.client import ApiClient, ApiException
+
+from gpuwatch.kube import wire
+from gpuwatch.kube.decode import BadObjects, Listing, Take, take_all
+from gpuwatch.kube.kinds import Kind
+from gpuwatch.model.telemetry import Gap, GapKind
+
+T = TypeVar("T")
+
+_JSON = "application/json"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_page = msgspec.json.Decoder(wire.Page)
+_groups = msgspec.json.Decoder(wire.ApiGroups)
+_failure = msgspec.json.Decoder(wire.Failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How patient the reader is.
+
+    page_size: objects asked for at once; servers before Kubernetes 1.31 may send all from their cache instead.
+    attempts: tries of one request that was refused with 429 or 5xx, or not answered.
+    backoff_seconds: pause before the second try, doubled for each further one, unless the server names one.
+    longest_pause_seconds: bound of any pause.
+    restarts: how often a list that expired on the way (410) is begun again.
+    """
+
+    page_size: int = 500
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 60.0
+    attempts: int = 4
+    backoff_seconds: float = 0.5
+    longest_pause_seconds: float = 15.0
+    restarts: int = 3
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class ListError(Exception):
+    """One request failed for good. `kind` and `detail` are what the Gap will say."""
+
+    def __init__(self, kind: GapKind, detail: str, status: int = 0) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.status = status
+
+
+class Lists:
+    """Lists of one cluster, for the length of one read."""
+
+    def __init__(self, client: ApiClient, limits: Limits) -> None:
+        self._client = client
+        self._limits = limits
+        self._served: dict[str, list[str]] | None = None
+        self._lost = False
+
+    def discover(self) -> None:
+        """Learn which API groups and versions are served; where that is not told, the lists try for themselves.
+
+        Raises ListError where the server is out of reach or does not accept the credentials.
+        """
+        try:
+            answer = _groups.decode(self._get("/apis", {}, _JSON))
+        except msgspec.DecodeError:
+            return
+        except ListError as error:
+            if error.kind is GapKind.UNREACHABLE or error.status == 401:
+                raise
+            return
+        self._served = {group.name: [item.version for item in group.versions] for group in answer.groups}
+
+    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
+        """All objects of the kind, page by page; only what `take` keeps stays in memory."""
+        try:
+            for candidate in self._versions(kind, version):
+                try:
+                    return self._whole(kind, candidate, take)
+                except ListError as error:
+                    if error.status != 404:
+                        raise
+        except ListError as error:
+            return Listing(failure=Gap(kind=error.kind, what=kind.resource, detail=error.detail))
+        detail = f"The cluster does not serve {kind.kind} of {kind.group or 'the core group'}."
+        return Listing(failure=Gap(kind=GapKind.NOT_SERVED, what=kind.resource, detail=detail))
+
+    def _versions(self, kind: Kind, version: str) -> list[str]:
+        """Versions to try: those whose fields are known before those that are only served."""
+        known = list(dict.fromkeys(item for item in (version, *kind.versions) if item))
+        if self._served is None or not kind.group:
+            return known if kind.group else list(kind.versions)
+        served = self._served.get(kind.group, [])
+        return [*(item for item in known if item in served), *(item for item in served if item not in known)]
+
+    def _whole(self, kind: Kind, version: str, take: Take[T]) -> Listing[T]:
+        for _ in range(self._limits.restarts + 1):
+            try:
+                return self._pages(kind, version, take)
+            except ListError as error:
+                if error.status != 410:
+                    raise
+        detail = (
+            f"The list expired on the way {self._limits.restarts + 1} times (410): the API server forgets it sooner "
+            "than it is read."
+        )
+        raise ListError(GapKind.QUERY_FAILED, detail)
+
+    def _pages(self, kind: Kind, version: str, take: Take[T]) -> Listing[T]:
+        accept = _METADATA if kind.metadata_only else _JSON
+        found: list[T] = []
+        bad = BadObjects()
+        number = 0
+        # From the server's cache: seconds old at most, and no load on etcd. Further pages must not name a version.
+        params: dict[str, str] = {"limit": str(self._limits.page_size), "resourceVersion": "0"}
+        while True:
+            try:
+                page = _page.decode(self._get(kind.path(version), params, accept, kind))
+            except msgspec.DecodeError as error:
+                detail = f"The answer is not a list in JSON ({error}); is there a proxy in front of the API server?"
+                raise ListError(GapKind.QUERY_FAILED, detail) from error
+            number += 1
+            items = page.items or ()
+            take_all(((raw, f"page {number}") for raw in items), take, found, bad)
+            token = page.metadata.continue_ if page.metadata is not None else None
+            if not token:
+                return Listing(found, bad=bad.gaps(kind.resource))
+            params = {"limit": str(self._limits.page_size), "continue": token}
+
+    def _get(self, path: str, params: dict[str, str], accept: str, kind: Kind | None = None) -> bytes:
+        """The body of a successful answer. Raises ListError after the last attempt."""
+        # Once the server was lost, the remaining lists of this read do not wait for it again and again.
+        attempts = 1 if self._lost else self._limits.attempts
+        pause = self._limits.backoff_seconds
+        while True:
+            attempts -= 1
+            wanted: float | None = None
+            try:
+                return self._request(path, params, accept)
+            except ApiException as error:
+                status = int(error.status or 0)
+                if not (status == 429 or status >= 500) or attempts <= 0:
+                    raise _explained(error, status, kind) from error
+                wanted = _retry_after(error)
+            except urllib3.exceptions.HTTPError as error:
+                if attempts <= 0:
+                    self._lost = True
+                    detail = f"No answer from {without_secrets(self._client.configuration.host)}: {_cause(error)}."
+                    raise ListError(GapKind.UNREACHABLE, detail) from error
+            time.sleep(min(pause if wanted is None else wanted, self._limits.longest_pause_seconds))
+            pause *= 2
+
+    def _request(self, path: str, params: dict[str, str], accept: str) -> bytes:
+        client: Any = self._client
+        request = client.param_serialize(
+            "GET",
+            path,
+            query_params=list(params.items()),
+            header_params={"Accept": accept},
+            auth_settings=["BearerToken"],
+        )
+        timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
+        answer = client.call_api(*request, _request_timeout=timeout)
+        body: bytes = answer.read()
+        if not 200 <= answer.status <= 299:
+            raise ApiException.from_response(http_resp=answer, body=body.decode("utf-8", "replace"), data=None)
+        return body
+
+
+def without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason in words, without urllib3's pool objects."""
+    reason = getattr(error, "reason", None)
+    text = str(reason if isinstance(reason, BaseException) else error)
+    return text.rpartition(">: ")[2] or type(error).__name__
+
+
+def _retry_after(error: ApiException) -> float | None:
+    value = (error.headers or {}).get("Retry-After", "")
+    return float(value) if value.isdecimal() else None
+
+
+def _explained(error: ApiException, status: int, kind: Kind | None) -> ListError:
+    """What a refusal means and what to do about it."""
+    try:
+        said = _failure.decode(error.body or "{}").message
+    except msgspec.DecodeError:
+        said = ""
+    said = said or str(error.reason or "no reason given")
+    if status == 401:
+        detail = f"The credentials are not accepted ({said}): renew the token, or check the kubeconfig's user."
+        return ListError(GapKind.REFUSED, detail, status)
+    if status == 403 and kind is not None:
+        detail = (
+            f"Not allowed ({said}): grant the verb `list` on `{kind.plural}` of API group {kind.group or 'core'!r} "
+            "in all Namespaces with a ClusterRole."
+        )
+        return ListError(GapKind.REFUSED, detail, status)
+    if status == 403:
+        return ListError(GapKind.REFUSED, f"Not allowed ({said}).", status)
+    return ListError(GapKind.QUERY_FAILED, f"The API server answered {status} ({said}).", status)

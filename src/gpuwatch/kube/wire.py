@@ -1,0 +1,250 @@
+"""The fields in use of the objects that are read, as they stand in the API's JSON; everything else is skipped.
+
+Every field may be missing or null: the API leaves out what is empty, and hand-made files leave out more.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+
+class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    pass
+
+
+Quantities = dict[str, str | int | float]
+
+
+class OwnerRef(Wire, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+
+class Metadata(Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerRef] | None = None
+
+    @property
+    def controller(self) -> OwnerRef | None:
+        """The one owner that manages the object; other owners only clean it up."""
+        return next((ref for ref in self.owner_references or () if ref.controller), None)
+
+
+class Name(Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class Named(Wire, frozen=True):
+    """What tells one object from another, for objects of any kind."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: Name | None = None
+
+
+class PageMetadata(Wire, frozen=True):
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class Page(Wire, frozen=True):
+    """A page of a list, or a whole `kubectl get -o json` file, with its objects left as raw JSON."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: PageMetadata | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+class Failure(Wire, frozen=True):
+    """The `Status` with which the API server refuses."""
+
+    message: str = ""
+    reason: str = ""
+
+
+class ApiGroupVersion(Wire, frozen=True):
+    version: str = ""
+
+
+class ApiGroup(Wire, frozen=True):
+    name: str = ""
+    versions: list[ApiGroupVersion] = []
+
+
+class ApiGroups(Wire, frozen=True):
+    """The answer of /apis."""
+
+    groups: list[ApiGroup] = []
+
+
+class NamedValue(Wire, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class Taint(Wire, frozen=True):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class Condition(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    last_transition_time: datetime | None = None
+
+
+class NodeSpec(Wire, frozen=True):
+    unschedulable: bool | None = None
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(Wire, frozen=True):
+    capacity: Quantities | None = None
+    allocatable: Quantities | None = None
+    conditions: list[Condition] | None = None
+    addresses: list[NamedValue] | None = None
+
+
+class Node(Wire, frozen=True):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Resources(Wire, frozen=True):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class Container(Wire, frozen=True):
+    name: str = ""
+    image: str | None = None
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodClaim(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str | None = None
+
+
+class WorkloadRef(Wire, frozen=True):
+    """`pod.spec.workloadRef`, the form before Kubernetes 1.36."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str | None = None
+
+
+class PodSpec(Wire, frozen=True):
+    node_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Quantities | None = None
+    resources: Resources | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+    scheduler_name: str | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadRef | None = None
+
+
+class StartedAt(Wire, frozen=True):
+    started_at: datetime | None = None
+
+
+class ContainerState(Wire, frozen=True):
+    running: StartedAt | None = None
+    terminated: StartedAt | None = None
+
+
+class ContainerStatus(Wire, frozen=True):
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class PodIp(Wire, frozen=True):
+    ip: str = ""
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str = ""
+    start_time: datetime | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: list[PodIp] | None = msgspec.field(default=None, name="podIPs")
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: PodClaim | None = None
+
+
+class Pod(Wire, frozen=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class LabelRequirement(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire, frozen=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelRequirement] | None = None
+
+
+class BudgetSpec(Wire, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(Wire, frozen=True):
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+
+
+class Budget(Wire, frozen=True):
+    metadata: Metadata
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+
+class PriorityClass(Wire, frozen=True):
+    metadata: Metadata
+    value: int = 0
+
+
+class Bare(Wire, frozen=True):
+    """An object of which only the metadata is in use."""
+
+    metadata: Metadata

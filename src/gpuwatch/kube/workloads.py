@@ -1,0 +1,172 @@
+"""Pods tied together: each Pod's top controller as a Workload, and the gangs among the Pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuwatch.kube.gangs import KUEUE_QUEUE, GangObjects, Member, Membership, kueue_workload, recognise
+from gpuwatch.kube.owners import Owner, OwnerIndex, Reached, climb
+from gpuwatch.kube.pods import HeldPod
+from gpuwatch.model.cluster import Gang, OwnerStatus, Pod, Workload
+
+_VOLCANO_QUEUE = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
+_KAI_QUEUE = ("kai.scheduler/queue",)
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Climbed:
+    """A Pod, what the gang table looks at, and where the walk over its owners ended."""
+
+    held: HeldPod
+    member: Member
+    reached: Reached
+
+
+def climb_all(pods: Sequence[HeldPod], index: OwnerIndex) -> list[Climbed]:
+    climbed = []
+    for held in pods:
+        pod = held.pod
+        reached = Reached(OwnerStatus.STATIC) if held.static else climb(index, held.controller, pod.namespace)
+        member = Member(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            labels=pod.labels,
+            annotations=pod.annotations,
+            status=reached.status,
+            chain=reached.chain,
+            scheduling_group=held.scheduling_group,
+            workload_ref=held.workload_ref,
+        )
+        climbed.append(Climbed(held, member, reached))
+    return climbed
+
+
+def tie(
+    climbed: Sequence[Climbed], objects: GangObjects
+) -> tuple[tuple[Pod, ...], tuple[Workload, ...], tuple[Gang, ...]]:
+    """The Pods with their Workload and gang filled in, and those Workloads and gangs."""
+    ids = _Ids()
+    # Those that exist take the plain id, before a namesake that is gone.
+    order = sorted(range(len(climbed)), key=lambda at: climbed[at].reached.status is not OwnerStatus.FOUND)
+    owner_ids = {at: ids.assign(climbed[at], objects) for at in order}
+    pods: list[Pod] = []
+    gangs: dict[str, tuple[Membership, list[Pod]]] = {}
+    for at, item in enumerate(climbed):
+        pod = item.held.pod
+        # A Pod that ended holds nothing, so it is no member any more.
+        membership = recognise(item.member, objects) if pod.phase not in _ENDED else None
+        pod = replace(pod, workload=owner_ids[at], gang=membership.id if membership else "")
+        pods.append(pod)
+        if membership is not None:
+            gangs.setdefault(membership.id, (membership, []))[1].append(pod)
+    return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(*found) for found in gangs.values())
+
+
+def _gang(membership: Membership, pods: Sequence[Pod]) -> Gang:
+    owners = {pod.workload for pod in pods}
+    return Gang(
+        id=membership.id,
+        framework=membership.framework,
+        # A PodGroup may span several owners, and then nobody's alone can be acted on.
+        workload=owners.pop() if len(owners) == 1 else "",
+        namespace=membership.namespace,
+        pods=tuple(pod.ref for pod in pods),
+        min_available=membership.min_available,
+        recognised_by=membership.recognised_by,
+    )
+
+
+_Identity = tuple[str, str, str, str, str]
+
+
+def _identity(item: Climbed) -> _Identity:
+    """API group, kind, Namespace, name and uid of the Workload."""
+    pod, ref, chain = item.held.pod, item.reached.ref, item.reached.chain
+    if ref is not None:
+        return ref.group, ref.kind, pod.namespace, ref.name, ref.uid
+    if chain:
+        top = chain[-1]
+        return top.group, top.kind, top.namespace, top.name, top.uid
+    return "", "Pod", pod.namespace, pod.name, pod.uid
+
+
+class _Ids:
+    """Workloads by id. A namesake of another API group or uid gets a longer id."""
+
+    def __init__(self) -> None:
+        self.workloads: dict[str, Workload] = {}
+        self._taken: dict[_Identity, str] = {}
+
+    def assign(self, item: Climbed, objects: GangObjects) -> str:
+        identity = _identity(item)
+        if identity in self._taken:
+            return self._taken[identity]
+        group, kind, namespace, name, uid = identity
+        choices = (f"{kind}/{namespace}/{name}", f"{kind}.{group}/{namespace}/{name}")
+        chosen = next((item for item in choices if item not in self.workloads), f"{choices[1]}@{uid}")
+        self._taken[identity] = chosen
+        self.workloads[chosen] = _workload(chosen, item, objects)
+        return chosen
+
+
+def _workload(name: str, item: Climbed, objects: GangObjects) -> Workload:
+    pod, reached = item.held.pod, item.reached
+    admitted = kueue_workload(item.member, objects)
+    queue = _queue(item, admitted)
+    if reached.ref is not None:  # not found, so that only its reference is known
+        ref = reached.ref
+        return Workload(
+            id=name,
+            kind=ref.kind,
+            api_version=ref.api_version,
+            namespace=pod.namespace,
+            name=ref.name,
+            uid=ref.uid,
+            status=reached.status,
+            queue=queue,
+        )
+    if reached.chain:
+        top = reached.chain[-1]
+        inactive = admitted is not None and admitted.spec.active is False
+        return Workload(
+            id=name,
+            kind=top.kind,
+            api_version=reached.api_version,
+            namespace=top.namespace,
+            name=top.name,
+            uid=top.uid,
+            status=reached.status,
+            labels=top.labels,
+            annotations=top.annotations,
+            created=top.created,
+            replicas=top.replicas,
+            suspended=True if inactive else top.suspended,
+            queue=queue,
+        )
+    return Workload(
+        id=name,
+        kind="Pod",
+        api_version="v1",
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        status=reached.status,
+        labels=pod.labels,
+        annotations=pod.annotations,
+        created=pod.created,
+        queue=queue,
+    )
+
+
+def _queue(item: Climbed, admitted: Owner | None) -> str:
+    """Kueue's queue before Volcano's before KAI's, told by the topmost that tells."""
+    if admitted is not None and admitted.spec.queue_name:
+        return admitted.spec.queue_name
+    chain = tuple(reversed(item.reached.chain))
+    kueue = next((owner.labels[KUEUE_QUEUE] for owner in chain if owner.labels.get(KUEUE_QUEUE)), "")
+    volcano = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
+    own = (item.member.mark(names) for names in ((KUEUE_QUEUE,), _VOLCANO_QUEUE, _KAI_QUEUE))
+    return kueue or volcano or next((found[1] for found in own if found), "")
