@@ -1,0 +1,308 @@
+"""A Snapshot laid out for the health rules: physical GPUs, their answers, their peers, and how to conclude."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TypeAlias
+
+from gpuwatch.catalog.xids import Xid, xids
+from gpuwatch.detect.coverage import coverage_stat, share_of_samples
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.peers import Peers, peers_of
+from gpuwatch.model.cluster import Gang, Node, Pod
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, StateChange, WindowStat
+
+Conclusion: TypeAlias = Finding | Verdict
+"""What a rule says of one GPU. A bare Verdict (HEALTHY or UNKNOWN) is a conclusion that nobody asked to see."""
+
+REPORTING_SIGNALS = (Signal.GPU_TEMPERATURE_CELSIUS, Signal.POWER_WATTS)
+"""Every exporter of every vendor gives one of them for every card, so their samples tell when a card reported.
+Counters and states stand on the same page of the exporter and were seen as often."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gpu:
+    """One physical GPU: itself, or its MIG instances. A physical fault is a fault of all of them."""
+
+    uuid: str
+    devices: tuple[Device, ...]
+    lead: Device  # stands for the GPU in look-ups and queries: a present device if there is any
+
+    @property
+    def present(self) -> bool:
+        return self.lead.present
+
+    @property
+    def sliced(self) -> bool:
+        return self.lead.id != self.uuid
+
+    @property
+    def last_seen(self) -> datetime | None:
+        return max((device.last_seen for device in self.devices if device.last_seen is not None), default=None)
+
+    @property
+    def model(self) -> str:
+        return self.lead.model
+
+    @property
+    def holders(self) -> tuple[PodRef, ...]:
+        return tuple(dict.fromkeys(pod for device in self.devices for pod in device.holders))
+
+    @property
+    def home(self) -> str:
+        """Where it is, for counting per machine: the Node, or the host as telemetry spells it."""
+        return self.lead.node or self.lead.node_label or self.lead.exporter
+
+
+Judge: TypeAlias = Callable[[Gpu], Conclusion]
+"""A rule that has read a fleet's answers and can be asked about each of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """One statistic's answers for all GPUs."""
+
+    stat: WindowStat
+    snapshot: Snapshot
+    values: Mapping[str, float]
+    variants: Mapping[str, Mapping[str, float]]
+
+    def of(self, gpu: Gpu) -> float | None:
+        """The GPU's value; that of its busiest instance for a signal that MIG instances have of their own."""
+        value = self.values.get(gpu.uuid)
+        if value is None and gpu.sliced:
+            return max((self.values[device.id] for device in gpu.devices if device.id in self.values), default=None)
+        return value
+
+    def by_variant(self, gpu: Gpu) -> Mapping[str, float]:
+        """Values per variant; empty where telemetry has no answer."""
+        found = self.variants.get(gpu.uuid)
+        return found if found is not None else self.variants.get(gpu.lead.id, {})
+
+    def known(self, gpu: Gpu) -> bool:
+        return self.of(gpu) is not None or bool(self.by_variant(gpu))
+
+    def evidence(
+        self,
+        gpu: Gpu,
+        value: float | str | None = None,
+        *,
+        unit: str | None = None,
+        comparison: str = "",
+        bound: float | str | None = None,
+        peers: Peers | None = None,
+        at: datetime | None = None,
+        note: str = "",
+    ) -> Evidence:
+        """This answer as evidence; `value` where something was computed from it (then `note` says what)."""
+        stat = self.stat
+        measured = value if value is not None else self.of(gpu)
+        return Evidence(
+            signal=stat.signal.value,
+            value="no answer" if measured is None else measured,
+            unit=stat.signal.unit if unit is None else unit,
+            statistic=stat.statistic.value if stat.parameter is None else f"{stat.statistic}({stat.parameter:g})",
+            window_seconds=stat.window_seconds,
+            comparison=comparison,
+            bound=bound,
+            peers_median=None if peers is None else peers.median,
+            peers=0 if peers is None else peers.count,
+            at=at,
+            promql=self.snapshot.readings.query(stat, gpu.lead),
+            note=note,
+        )
+
+
+class Fleet:
+    """The Snapshot of one cycle with its look-ups. `everything` asks for the healthy conclusions as well;
+    `catalog` is the XIDs by number where the operator has laid own classes over the shipped ones."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: HealthPolicy,
+        *,
+        everything: bool = False,
+        catalog: Mapping[int, Xid] | None = None,
+    ) -> None:
+        self.xids = xids() if catalog is None else catalog
+        self.snapshot = snapshot
+        self.policy = policy
+        self.everything = everything
+        by_uuid: dict[str, list[Device]] = defaultdict(list)
+        for device in snapshot.devices:
+            by_uuid[device.uuid].append(device)
+        self.gpus = tuple(
+            Gpu(uuid, tuple(devices), next((device for device in devices if device.present), devices[0]))
+            for uuid, devices in by_uuid.items()
+        )
+
+    @cached_property
+    def present(self) -> tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.gpus if gpu.present)
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self.snapshot.cluster.nodes}
+
+    @cached_property
+    def pods(self) -> dict[PodRef, Pod]:
+        return {pod.ref: pod for pod in self.snapshot.cluster.pods}
+
+    @cached_property
+    def gangs(self) -> dict[str, Gang]:
+        return {gang.id: gang for gang in self.snapshot.cluster.gangs}
+
+    @cached_property
+    def at_home(self) -> dict[str, tuple[Gpu, ...]]:
+        """Present GPUs per machine."""
+        found: dict[str, list[Gpu]] = defaultdict(list)
+        for gpu in self.present:
+            found[gpu.home].append(gpu)
+        return {home: tuple(gpus) for home, gpus in found.items()}
+
+    def changes(self, signal: Signal) -> dict[str, list[StateChange]]:
+        """New values of a state signal within the change window, oldest first, by GPU."""
+        found: dict[str, list[StateChange]] = defaultdict(list)
+        for change in sorted(self.snapshot.changes, key=lambda item: item.at):
+            age = (self.snapshot.at - change.at).total_seconds()
+            if change.signal is signal and 0 <= age < self.policy.change_window_seconds:
+                found[self._uuids.get(change.device, change.device)].append(change)
+        return found
+
+    @cached_property
+    def _uuids(self) -> dict[DeviceId, str]:
+        return {device.id: device.uuid for device in self.snapshot.devices}
+
+    def workload_of(self, pod: PodRef) -> Subject:
+        """What lives and dies with this Pod: its gang, its workload, or the Pod where neither is known."""
+        found = self.pods.get(pod)
+        if found is not None and found.gang:
+            return Subject(SubjectKind.GANG, found.gang)
+        if found is not None and found.workload:
+            return Subject(SubjectKind.WORKLOAD, found.workload)
+        return Subject(SubjectKind.POD, pod)
+
+    def answers(self, stat: WindowStat) -> Answers:
+        readings = self.snapshot.readings
+        return Answers(stat, self.snapshot, readings.values.get(stat.key, {}), readings.variants.get(stat.key, {}))
+
+    def reporting(self, window_seconds: int) -> Callable[[Gpu], bool]:
+        """Whether a GPU reported through enough of the window to conclude something from silence."""
+        return self.covered(window_seconds, REPORTING_SIGNALS)
+
+    def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[Gpu], bool]:
+        """Whether enough samples of any of these signals are there."""
+        counts = [self.answers(coverage_stat(signal, window_seconds)) for signal in signals]
+        schema = self.snapshot.schema
+        bound = self.policy.min_coverage_ratio
+
+        def enough(gpu: Gpu) -> bool:
+            shares = (share_of_samples(count.of(gpu), schema, window_seconds) for count in counts)
+            return any(share is not None and share >= bound for share in shares)
+
+        return enough
+
+    def peers(
+        self,
+        answers: Answers,
+        *,
+        among: Iterable[Gpu] | None = None,
+        kin: Callable[[Gpu], Hashable] | None = None,
+        scale: float = 1.0,
+    ) -> Callable[[Gpu], Peers | None]:
+        """Per GPU how its cohort answers (× scale): GPUs of the same model, and the same `kin` where given.
+
+        None for a GPU of unknown model and for a cohort with too few others: then nothing is compared.
+        """
+        cohorts: dict[Hashable, list[float]] = defaultdict(list)
+        key = _model if kin is None else lambda gpu: (_model(gpu), kin(gpu))
+        for gpu in self.present if among is None else among:
+            value = answers.of(gpu)
+            if value is not None and gpu.model:
+                cohorts[key(gpu)].append(value * scale)
+        ratio = self.policy.peer_spread_ratio
+        found = {
+            name: peers_of(values, ratio) for name, values in cohorts.items() if len(values) > self.policy.min_peers
+        }
+        return lambda gpu: found.get(key(gpu))
+
+    def conclude(
+        self,
+        gpu: Gpu,
+        kind: FindingKind,
+        verdict: Verdict,
+        summary: str,
+        *,
+        rule: str = "",
+        severity: Severity = Severity.INFO,
+        advice: Advice = Advice.NONE,
+        confidence_ratio: float = 0.0,
+        since: datetime | None = None,
+        evidence: Iterable[Evidence] = (),
+        missing: Iterable[str] = (),
+        gpu_hours: float = 0.0,
+    ) -> Finding:
+        """A finding on this GPU, with its devices, Pods and Node."""
+        return Finding(
+            rule=rule or f"health.{kind}",
+            family=Family.HEALTH,
+            kind=kind,
+            subject=Subject(SubjectKind.DEVICE, gpu.uuid),
+            verdict=verdict,
+            summary=summary,
+            severity=severity,
+            advice=advice,
+            confidence_ratio=confidence_ratio,
+            since=since,
+            evidence=tuple(evidence),
+            missing=tuple(str(item) for item in missing),
+            devices=tuple(device.id for device in gpu.devices),
+            pods=gpu.holders,
+            node=gpu.lead.node,
+            gpu_hours=gpu_hours,
+        )
+
+    def healthy(self, gpu: Gpu, kind: FindingKind, summary: str, *seen: Answers, confidence_ratio: float) -> Conclusion:
+        """Nothing wrong, shown with the answers that say so where everything is asked for."""
+        if not self.everything:
+            return Verdict.HEALTHY
+        return self.conclude(
+            gpu,
+            kind,
+            Verdict.HEALTHY,
+            summary,
+            confidence_ratio=confidence_ratio,
+            evidence=[answers.evidence(gpu) for answers in seen if answers.of(gpu) is not None],
+        )
+
+    def unknown(self, gpu: Gpu, kind: FindingKind, summary: str, missing: Iterable[str]) -> Conclusion:
+        """Not to be told, shown where everything is asked for."""
+        if not self.everything:
+            return Verdict.UNKNOWN
+        return self.conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing)
+
+
+def _model(gpu: Gpu) -> Hashable:
+    return (gpu.lead.vendor, gpu.model)
+
+
+def samples(window_seconds: int) -> str:
+    """What is missing where a GPU reported too little of a window."""
+    return f"samples in the last {window_seconds // 60} min"

@@ -1,0 +1,155 @@
+"""Which GPUs are degraded: the health rules together, and what they need of telemetry.
+
+Each rule looks at one family of signals and says HEALTHY, DEGRADED or UNKNOWN of each GPU. UNKNOWN is never acted on:
+a signal that is not exported, a window with too few samples, or a comparison without peers concludes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from gpuwatch.catalog.xids import Xid
+from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu, Judge
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.hung import hung, hung_needs
+from gpuwatch.detect.link import (
+    nvlink_errors,
+    nvlink_needs,
+    pcie_replay,
+    pcie_replay_needs,
+    pcie_width,
+    pcie_width_needs,
+)
+from gpuwatch.detect.memory import ecc, ecc_needs, page_retirement, page_retirement_needs, row_remap, row_remap_needs
+from gpuwatch.detect.presence import Presence, presence, presence_needs
+from gpuwatch.detect.throttle import power_brake, power_brake_needs, thermal_needs, thermal_throttle
+from gpuwatch.detect.verdict import (
+    dcgm_health,
+    dcgm_health_needs,
+    recovery_action,
+    recovery_action_needs,
+    vendor_health,
+    vendor_health_needs,
+)
+from gpuwatch.detect.xid import xid
+from gpuwatch.detect.xid_events import xid_needs
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.model.telemetry import Signal, WindowStat
+
+__all__ = ["HealthPolicy", "assess_health", "needs", "rule_signals", "state_signals"]
+
+
+def _needs_of_rules(policy: HealthPolicy) -> dict[str, tuple[WindowStat, ...]]:
+    return {
+        "health.driver_verdict": recovery_action_needs(policy),
+        "health.dcgm_health": dcgm_health_needs(policy),
+        "health.vendor_health": vendor_health_needs(policy),
+        "health.ecc": ecc_needs(policy),
+        "health.row_remap": row_remap_needs(policy),
+        "health.page_retirement": page_retirement_needs(policy),
+        "health.pcie_replay": pcie_replay_needs(policy),
+        "health.pcie_width": pcie_width_needs(policy),
+        "health.nvlink_errors": nvlink_needs(policy),
+        "health.thermal_throttle": thermal_needs(policy),
+        "health.power_brake": power_brake_needs(policy),
+        "health.xid": xid_needs(policy),
+        "health.presence": presence_needs(policy),
+        "health.hung": hung_needs(policy),
+    }
+
+
+def needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    """Every statistic that some rule asks for, once."""
+    return tuple(dict.fromkeys(stat for stats in _needs_of_rules(policy).values() for stat in stats))
+
+
+def state_signals() -> tuple[Signal, ...]:
+    """Signals whose changes within `HealthPolicy.change_window_seconds` are wanted."""
+    return (Signal.XID_CODE, Signal.RECOVERY_ACTION_CODE)
+
+
+def rule_signals(policy: HealthPolicy) -> Mapping[str, tuple[Signal, ...]]:
+    """Rule → every signal that it can use, the one that it is best with first.
+
+    Most rules work with some of them: a rule that lacks all of them says UNKNOWN of every GPU, and one that lacks
+    some is less sure or blind to a part of its faults.
+    """
+    return {
+        rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in _needs_of_rules(policy).items()
+    }
+
+
+def assess_health(
+    snapshot: Snapshot, policy: HealthPolicy, *, everything: bool = False, xids: Mapping[int, Xid] | None = None
+) -> tuple[Finding, ...]:
+    """What the rules conclude of this moment.
+
+    Notable findings only, at most one per kind and subject. With `everything`, each rule's conclusion on each GPU,
+    the healthy ones and those that cannot be told as well. `xids` is the catalog where an operator has changed it.
+    """
+    fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
+    gone = presence(fleet)
+    findings = list(gone.findings)
+    told: set[str] = set()  # GPUs of which some rule could say something
+    against: dict[str, list[Finding]] = defaultdict(list)
+    for finding in gone.findings:
+        if finding.kind is FindingKind.GPU_GONE and finding.verdict is Verdict.DEGRADED:
+            against[finding.subject.name].append(finding)
+
+    def take(gpu: Gpu, conclusion: Conclusion) -> None:
+        verdict = conclusion if isinstance(conclusion, Verdict) else conclusion.verdict
+        if isinstance(conclusion, Finding):
+            findings.append(conclusion)
+            if verdict is Verdict.DEGRADED:
+                against[gpu.uuid].append(conclusion)
+        if verdict is not Verdict.UNKNOWN or (isinstance(conclusion, Finding) and conclusion.evidence):
+            told.add(gpu.uuid)
+
+    for judge in _judges(fleet):
+        for gpu in fleet.gpus:
+            take(gpu, judge(gpu))
+    # The last two weigh what the others found: a second sign beside an XID, the one that a job waits for.
+    judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
+    findings += common
+    for gpu in fleet.gpus:
+        take(gpu, judge(gpu))
+    conclusions, jobs = hung(fleet, against)
+    findings += jobs
+    for gpu in fleet.gpus:
+        take(gpu, conclusions[gpu.uuid])
+    findings += _untold(fleet, told, gone)
+    return tuple(findings)
+
+
+def _judges(fleet: Fleet) -> Iterable[Judge]:
+    for rule in (
+        recovery_action,
+        dcgm_health,
+        vendor_health,
+        ecc,
+        row_remap,
+        page_retirement,
+        pcie_replay,
+        pcie_width,
+        nvlink_errors,
+        thermal_throttle,
+        power_brake,
+    ):
+        yield rule(fleet)
+
+
+def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
+    """One finding, not a dozen, for a GPU that reports and of which no rule could tell anything."""
+    for gpu in fleet.present:
+        if gpu.uuid in told or gpu.uuid in gone.explained:
+            continue
+        yield fleet.conclude(
+            gpu,
+            FindingKind.HEALTH_UNKNOWN,
+            Verdict.UNKNOWN,
+            "it reports, but no health rule has the signals or the samples that it needs",
+            severity=Severity.INFO,
+            advice=Advice.FIX_MONITORING,
+            missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
+        )

@@ -1,0 +1,326 @@
+"""Busy all the time, and yet no power, no memory traffic, no tensor work: a hung GPU, or one that waits.
+
+In a synchronous job the GPUs that wait for a slow or dead peer spin in a polling kernel: engine activity 100 %, power
+and traffic near idle. So a pattern that several GPUs of one job show together is the job's, not a GPU's, unless one
+of them differs from the rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.detect.fleet import Answers, Fleet, Gpu, samples
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.peers import peers_of
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Device, Signal, Statistic, WindowStat
+
+_IDLE_BUSY_RATIO = 0.01
+"""Highest engine activity of a card that is taken for idle: the noise of the counter."""
+
+
+class HungNeeds(NamedTuple):
+    busy_lowest: WindowStat
+    busy_highest: WindowStat
+    busy_count: WindowStat
+    power_highest: WindowStat
+    power_average: WindowStat
+    power_count: WindowStat
+    power_past: WindowStat
+    limit: WindowStat
+    dram: WindowStat
+    copy: WindowStat
+    tensor: WindowStat
+
+
+def hung_needs(policy: HealthPolicy) -> HungNeeds:
+    window = policy.window_seconds
+    return HungNeeds(
+        busy_lowest=WindowStat(Signal.BUSY_RATIO, Statistic.MIN, window),
+        busy_highest=WindowStat(Signal.BUSY_RATIO, Statistic.MAX, window),
+        busy_count=WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, window),
+        power_highest=WindowStat(Signal.POWER_WATTS, Statistic.MAX, window),
+        power_average=WindowStat(Signal.POWER_WATTS, Statistic.AVG, window),
+        power_count=WindowStat(Signal.POWER_WATTS, Statistic.COUNT, window),
+        power_past=WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.idle_power_window_seconds),
+        limit=WindowStat(Signal.POWER_LIMIT_WATTS, Statistic.LAST),
+        dram=WindowStat(Signal.DRAM_ACTIVE_RATIO, Statistic.MAX, window),
+        copy=WindowStat(Signal.MEMORY_COPY_UTIL_RATIO, Statistic.MAX, window),
+        tensor=WindowStat(Signal.TENSOR_ACTIVE_RATIO, Statistic.MAX, window),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A GPU that shows the pattern, with the power that it draws and the other facts that say so."""
+
+    gpu: Gpu
+    watts: float
+    evidence: tuple[Evidence, ...]
+    silent_signals: int  # how many signals of memory or tensor work are there and show none
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    watts: float
+    source: str
+
+
+def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Finding | Verdict], list[Finding]]:
+    """Conclusions by GPU, and findings on jobs that hang as a whole.
+
+    others: by GPU the DEGRADED findings of other rules, which tell the one that differs.
+    """
+    answers = _Asked(*(fleet.answers(stat) for stat in hung_needs(fleet.policy)))
+    idle = _idle_power(fleet, answers)
+    conclusions: dict[str, Finding | Verdict] = {}
+    patterns: dict[str, _Pattern] = {}
+    enough = _covered(fleet, answers)
+    for gpu in fleet.gpus:
+        found = _pattern(fleet, gpu, answers, idle, enough)
+        if isinstance(found, _Pattern):
+            patterns[gpu.uuid] = found
+        else:
+            conclusions[gpu.uuid] = found
+    jobs: list[Finding] = []
+    alone = set(patterns)
+    accompanied: set[str] = set()
+    for job, members in _jobs(fleet, patterns).items():
+        if len(members) > 1:
+            accompanied |= {gpu.uuid for gpu in members}
+        waiting = [patterns[gpu.uuid] for gpu in members if gpu.uuid in patterns]
+        if len(waiting) < 2:
+            continue
+        alone -= {item.gpu.uuid for item in waiting}
+        jobs.append(_waiting_job(fleet, job, waiting, members, others))
+        odd = _odd_one(fleet, waiting)
+        for item in waiting:
+            if item is odd:
+                conclusions[item.gpu.uuid] = _hung(
+                    fleet,
+                    item,
+                    "draws less than the GPUs that wait with it: they seem to wait for it",
+                    # It differs from its job by power alone, within a few watts of idle.
+                    confidence_ratio=0.5,
+                )
+            elif fleet.everything:
+                conclusions[item.gpu.uuid] = fleet.conclude(
+                    item.gpu,
+                    FindingKind.HUNG,
+                    Verdict.UNKNOWN,
+                    f"waits together with {len(waiting) - 1} other GPUs of {job}",
+                    advice=Advice.FIX_APPLICATION,
+                    evidence=item.evidence,
+                    missing=["what the job waits for"],
+                )
+            else:
+                conclusions[item.gpu.uuid] = Verdict.UNKNOWN
+    for uuid in sorted(alone):
+        item = patterns[uuid]
+        # Activity, power and two or more kinds of work agree, and the rest of the job goes on; a program that polls
+        # for requests is what remains. With fewer witnesses, or no job beside it, small kernels look alike.
+        confidence = {0: 0.4, 1: 0.6}.get(item.silent_signals, 0.7)
+        if uuid in accompanied:
+            why = "no other GPU of its job is"
+        else:
+            why, confidence = "its program may just as well have hung", min(confidence, 0.6)
+        conclusions[uuid] = _hung(fleet, item, why, confidence_ratio=confidence)
+    return conclusions, jobs
+
+
+class _Asked(NamedTuple):
+    busy_lowest: Answers
+    busy_highest: Answers
+    busy_count: Answers
+    power_highest: Answers
+    power_average: Answers
+    power_count: Answers
+    power_past: Answers
+    limit: Answers
+    dram: Answers
+    copy: Answers
+    tensor: Answers
+
+
+def _covered(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], bool]:
+    window = fleet.policy.window_seconds
+    busy = fleet.covered(window, [answers.busy_count.stat.signal])
+    power = fleet.covered(window, [answers.power_count.stat.signal])
+    return lambda gpu: busy(gpu) and power(gpu)
+
+
+def _pattern(
+    fleet: Fleet,
+    gpu: Gpu,
+    answers: _Asked,
+    idle: Callable[[Gpu], _Idle | None],
+    enough: Callable[[Gpu], bool],
+) -> _Pattern | Finding | Verdict:
+    kind = FindingKind.HUNG
+    policy = fleet.policy
+    busy, watts = answers.busy_lowest.of(gpu), answers.power_highest.of(gpu)
+    if gpu.sliced:
+        # One small instance at work hardly shows in the power of the whole card.
+        return fleet.unknown(gpu, kind, "power is not measured per MIG instance", ["power of each MIG instance"])
+    if busy is None or watts is None:
+        missing = [item.stat.signal for item in (answers.busy_lowest, answers.power_highest) if item.of(gpu) is None]
+        return fleet.unknown(gpu, kind, "activity or power is not known", missing)
+    if busy < policy.hung_busy_ratio:
+        if not enough(gpu):
+            return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
+        return fleet.healthy(gpu, kind, "it paused within the window", answers.busy_lowest, confidence_ratio=0.9)
+    work = [item for item in (answers.dram, answers.copy, answers.tensor) if item.of(gpu) is not None]
+    working = [item for item in work if (item.of(gpu) or 0.0) > policy.hung_activity_ratio]
+    if working:
+        return fleet.healthy(gpu, kind, "it works", answers.busy_lowest, *working, confidence_ratio=0.9)
+    if not enough(gpu):
+        return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
+    level, limit = idle(gpu), _limit(gpu, answers)
+    if level is None or limit is None:
+        lacking = ["its power at idle"] if level is None else []
+        lacking += ["its power limit"] if limit is None else []
+        return fleet.unknown(gpu, kind, "whether its power is that of an idle card is open", lacking)
+    bound = level.watts + policy.hung_power_ratio * (limit - level.watts)
+    if watts > bound:
+        return fleet.healthy(gpu, kind, "it draws the power of work", answers.power_highest, confidence_ratio=0.9)
+    return _Pattern(
+        gpu=gpu,
+        watts=answers.power_average.of(gpu) or watts,
+        evidence=(
+            answers.busy_lowest.evidence(gpu, comparison=">=", bound=policy.hung_busy_ratio),
+            answers.power_highest.evidence(
+                gpu,
+                comparison="<=",
+                bound=bound,
+                note=f"idle is {level.watts:.0f} W ({level.source}), the limit {limit:.0f} W",
+            ),
+            *(item.evidence(gpu, comparison="<=", bound=policy.hung_activity_ratio) for item in work),
+        ),
+        silent_signals=len(work),
+    )
+
+
+def _limit(gpu: Gpu, answers: _Asked) -> float | None:
+    """The card's power limit in watts: as set, else its model's."""
+    known = answers.limit.of(gpu)
+    if known is not None and known > 0:
+        return known
+    model = find_gpu(gpu.model)
+    return None if model is None else model.power_limit_watts
+
+
+def _idle_power(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], _Idle | None]:
+    """A card's power at idle: of idle cards of its model, best of such as a Pod holds (a loaded context takes some
+    watts); else its own lowest of the past hours; else what the catalog has measured."""
+    policy = fleet.policy
+    held: dict[str, list[float]] = defaultdict(list)
+    free: dict[str, list[float]] = defaultdict(list)
+    for gpu in fleet.present:
+        busy, watts = answers.busy_highest.of(gpu), answers.power_average.of(gpu)
+        if busy is not None and watts is not None and busy <= _IDLE_BUSY_RATIO and gpu.model:
+            (held if gpu.holders else free)[gpu.model].append(watts)
+
+    def idle(gpu: Gpu) -> _Idle | None:
+        limit = _limit(gpu, answers)
+        for name, found in (("held idle peers", held), ("idle peers", free)):
+            watts = found.get(gpu.model, [])
+            if len(watts) >= policy.min_peers:
+                return _Idle(median(watts), f"median of {len(watts)} {name}")
+        past = answers.power_past.of(gpu)
+        if past is not None and limit is not None and past <= policy.idle_power_ratio * limit:
+            return _Idle(past, f"its lowest in {policy.idle_power_window_seconds // 3600} h")
+        model = find_gpu(gpu.model)
+        if model is not None and model.idle_power_watts is not None:
+            return _Idle(model.idle_power_watts, "catalog")
+        return None
+
+    return idle
+
+
+def _jobs(fleet: Fleet, patterns: Iterable[str]) -> dict[Subject, list[Gpu]]:
+    """Jobs with a GPU that shows the pattern → all GPUs of the job."""
+    wanted = set(patterns)
+    by_job: dict[Subject, list[Gpu]] = defaultdict(list)
+    for gpu in fleet.gpus if wanted else ():
+        for job in {fleet.workload_of(pod): None for pod in gpu.holders}:
+            by_job[job].append(gpu)
+    return {job: gpus for job, gpus in by_job.items() if any(gpu.uuid in wanted for gpu in gpus)}
+
+
+def _odd_one(fleet: Fleet, waiting: Sequence[_Pattern]) -> _Pattern | None:
+    """The one that draws less than all that wait with it; None without enough of them, or where none stands out."""
+    if len(waiting) <= fleet.policy.min_peers:
+        return None
+    peers = peers_of([item.watts for item in waiting], fleet.policy.peer_spread_ratio)
+    low = [item for item in waiting if item.watts < peers.lower(fleet.policy.peer_deviations)]
+    return low[0] if len(low) == 1 else None
+
+
+def _waiting_job(
+    fleet: Fleet,
+    job: Subject,
+    waiting: Sequence[_Pattern],
+    members: Sequence[Gpu],
+    others: Mapping[str, Sequence[Finding]],
+) -> Finding:
+    names = {item.gpu.uuid for item in waiting}
+    sick = [gpu for gpu in members if others.get(gpu.uuid)]
+    apart = [gpu for gpu in members if gpu.uuid not in names]
+    summary = f"{len(waiting)} of its {len(members)} GPUs are busy without power or memory traffic: it hangs or waits"
+    if sick:
+        kinds = sorted({finding.kind.replace("_", " ") for gpu in sick for finding in others[gpu.uuid]})
+        summary += f"; look first at {', '.join(gpu.uuid for gpu in sick[:3])} ({', '.join(kinds)})"
+    elif len(apart) == 1:
+        state = "is gone" if not apart[0].present else "does not wait"
+        summary += f"; look first at {apart[0].uuid}, which {state}"
+    return Finding(
+        rule="health.hung",
+        family=Family.HEALTH,
+        kind=FindingKind.HUNG,
+        subject=job,
+        verdict=Verdict.UNKNOWN,
+        summary=summary,
+        severity=Severity.WARNING,
+        advice=Advice.FIX_APPLICATION,
+        evidence=tuple(evidence for item in waiting[:3] for evidence in item.evidence),
+        missing=("what the job waits for: its own logs, or a collective's time-out",),
+        devices=tuple(device.id for gpu in members for device in gpu.devices),
+        pods=tuple(dict.fromkeys(pod for gpu in members for pod in gpu.holders)),
+        node=_only_node(gpu.lead for gpu in members),
+        gpu_hours=len(waiting) * fleet.policy.window_seconds / 3600,
+    )
+
+
+def _only_node(devices: Iterable[Device]) -> str | None:
+    nodes = {device.node for device in devices}
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) -> Finding:
+    minutes = fleet.policy.window_seconds // 60
+    return fleet.conclude(
+        item.gpu,
+        FindingKind.HUNG,
+        Verdict.DEGRADED,
+        f"busy for {minutes} min with the power of an idle card and no work to be seen; {why}",
+        severity=Severity.WARNING,
+        advice=Advice.RESET,
+        confidence_ratio=confidence_ratio,
+        evidence=item.evidence,
+        missing=[] if item.silent_signals else [Signal.DRAM_ACTIVE_RATIO, Signal.TENSOR_ACTIVE_RATIO],
+        gpu_hours=fleet.policy.window_seconds / 3600,
+    )

@@ -1,0 +1,301 @@
+"""Faults of a GPU's links: PCIe replays and width, NVLink errors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge, samples
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.peers import Peers
+from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+"""What DCGM's health module expects of a healthy link at the bit error rate that PCIe allows, by generation."""
+
+_ASSUMED_GENERATION = 5
+_ASSUMED_LANES = 16
+
+
+class PcieReplayNeeds(NamedTuple):
+    replays: WindowStat
+    generation: WindowStat
+    lanes: WindowStat
+
+
+class PcieWidthNeeds(NamedTuple):
+    lanes: WindowStat
+    most: WindowStat
+
+
+class NvlinkNeeds(NamedTuple):
+    replay: WindowStat
+    recovery: WindowStat
+    crc_flit: WindowStat
+    crc_data: WindowStat
+    traffic: WindowStat
+    up: WindowStat
+
+
+def pcie_replay_needs(policy: HealthPolicy) -> PcieReplayNeeds:
+    # The highest generation and width of the window: both fall while the link rests, by design.
+    return PcieReplayNeeds(
+        replays=WindowStat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, policy.window_seconds),
+        generation=WindowStat(Signal.PCIE_LINK_GENERATION, Statistic.MAX, policy.window_seconds),
+        lanes=WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
+    )
+
+
+def pcie_width_needs(policy: HealthPolicy) -> PcieWidthNeeds:
+    return PcieWidthNeeds(
+        lanes=WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
+        most=WindowStat(Signal.PCIE_LINK_WIDTH_MAX_LANES, Statistic.LAST),
+    )
+
+
+def nvlink_needs(policy: HealthPolicy) -> NvlinkNeeds:
+    window = policy.window_seconds
+    return NvlinkNeeds(
+        replay=WindowStat(Signal.NVLINK_REPLAY_ERRORS_TOTAL, Statistic.INCREASE, window),
+        recovery=WindowStat(Signal.NVLINK_RECOVERY_ERRORS_TOTAL, Statistic.INCREASE, window),
+        crc_flit=WindowStat(Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Statistic.INCREASE, window),
+        crc_data=WindowStat(Signal.NVLINK_CRC_DATA_ERRORS_TOTAL, Statistic.INCREASE, window),
+        traffic=WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
+        up=WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
+    )
+
+
+def pcie_replay(fleet: Fleet) -> Judge:
+    """Replays per minute above what the link's speed and width allow, and above the peers': a link that resends
+    is slow, and a platform on which all of them resend is no card's fault."""
+    kind = FindingKind.PCIE_REPLAY
+    policy = fleet.policy
+    minutes = policy.window_seconds / 60
+    replays, generation, lanes = (fleet.answers(stat) for stat in pcie_replay_needs(policy))
+    peers_of = fleet.peers(replays, scale=1 / minutes)
+    reporting = fleet.reporting(policy.window_seconds)
+
+    def judge(gpu: Gpu) -> Conclusion:
+        increase = replays.of(gpu)
+        if increase is None:
+            return fleet.unknown(gpu, kind, "PCIe replays are not exported", [replays.stat.signal])
+        rate = increase / minutes
+        bound, assumed = _expected_replays(generation.of(gpu), lanes.of(gpu))
+        bound *= policy.pcie_replay_factor
+        if rate <= bound:
+            if reporting(gpu):
+                return fleet.healthy(gpu, kind, "no more replays than its link allows", replays, confidence_ratio=0.9)
+            return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
+        peers = peers_of(gpu)
+        fact = replays.evidence(
+            gpu, rate, unit="replays/minute", comparison=">", bound=bound, peers=peers, note=f"bound for {assumed}"
+        )
+        if peers is None:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.UNKNOWN,
+                f"{rate:,.3g} PCIe replays per minute, and too few GPUs of its model to compare with",
+                advice=Advice.WATCH,
+                evidence=[fact],
+                missing=[f"{policy.min_peers} other GPUs of this model that export replays"],
+            )
+        if rate <= peers.upper(policy.peer_deviations):
+            return fleet.healthy(gpu, kind, "as many replays as its peers have", replays, confidence_ratio=0.6)
+        return fleet.conclude(
+            gpu,
+            kind,
+            Verdict.DEGRADED,
+            f"{rate:,.3g} PCIe replays per minute, where {bound:.3g} are normal and its peers have {peers.median:.3g}",
+            severity=Severity.WARNING,
+            advice=Advice.INSPECT,
+            # Two independent bounds passed; but replays cost speed and seldom anything else.
+            confidence_ratio=0.75,
+            evidence=[fact],
+        )
+
+    return judge
+
+
+def _expected_replays(generation: float | None, lanes: float | None) -> tuple[float, str]:
+    """Replays per minute of a healthy link, and the link that was assumed: the fastest common one where unknown."""
+    known = REPLAYS_PER_MINUTE_PER_LANE.get(int(generation)) if generation is not None else None
+    per_lane = known if known is not None else REPLAYS_PER_MINUTE_PER_LANE[_ASSUMED_GENERATION]
+    width = lanes if lanes is not None and lanes > 0 else _ASSUMED_LANES
+    words = f"Gen{generation:g}" if known is not None and generation is not None else f"Gen{_ASSUMED_GENERATION}"
+    assumed = "" if known is not None and lanes is not None else " (assumed)"
+    return per_lane * width, f"{words} ×{width:g}{assumed}"
+
+
+def pcie_width(fleet: Fleet) -> Judge:
+    """A link that never had all its lanes in the window, while the same model's links in the same pool have.
+
+    The generation is left alone: it falls at idle by design. Slots with fewer lanes are common, and then every
+    peer in the pool has the same.
+    """
+    kind = FindingKind.PCIE_WIDTH
+    policy = fleet.policy
+    lanes, most = (fleet.answers(stat) for stat in pcie_width_needs(policy))
+    peers_of = fleet.peers(lanes, kin=lambda gpu: _pool(fleet, gpu))
+    reporting = fleet.reporting(policy.window_seconds)
+
+    def judge(gpu: Gpu) -> Conclusion:
+        width = lanes.of(gpu)
+        if width is None:
+            return fleet.unknown(gpu, kind, "the PCIe link's width is not exported", [lanes.stat.signal])
+        peers = peers_of(gpu)
+        possible = most.of(gpu)
+        full = possible if possible is not None else None if peers is None else peers.median
+        if full is None:
+            return fleet.unknown(gpu, kind, "neither the card's widest link nor peers are known", [most.stat.signal])
+        if width >= full:
+            return fleet.healthy(gpu, kind, "all lanes are in use", lanes, most, confidence_ratio=0.9)
+        if not reporting(gpu):
+            return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
+        fact = lanes.evidence(gpu, comparison="<", bound=full, peers=peers)
+        summary = f"the PCIe link has {width:g} of {full:g} lanes"
+        if peers is None:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.UNKNOWN,
+                f"{summary}; its slot may have no more",
+                advice=Advice.WATCH,
+                evidence=[fact],
+                missing=[f"{policy.min_peers} other GPUs of this model in its pool, to know what the slots have"],
+            )
+        if width >= peers.median:
+            return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
+        return fleet.conclude(
+            gpu,
+            kind,
+            Verdict.DEGRADED,
+            f"{summary}; its peers have {peers.median:g}",
+            severity=Severity.WARNING,
+            advice=Advice.INSPECT,
+            # A count of lanes leaves little to interpret; a mixed pool of servers is the doubt that remains.
+            confidence_ratio=0.85,
+            evidence=[fact],
+        )
+
+    return judge
+
+
+def _pool(fleet: Fleet, gpu: Gpu) -> Hashable:
+    node = fleet.nodes.get(gpu.lead.node or "")
+    return "" if node is None else node.pool
+
+
+class _Excess(NamedTuple):
+    fact: Evidence
+    words: str
+    outlier: bool
+
+
+def nvlink_errors(fleet: Fleet) -> Judge:
+    """Error rates at which DCGM fails a link, believed only where the peers agree: they are seldom felt (Imbue:
+    'do not seem to impact training'), so the GPU has to stand out, and less traffic makes it sure."""
+    kind = FindingKind.NVLINK_ERRORS
+    policy = fleet.policy
+    window = policy.window_seconds
+    replay, recovery, crc_flit, crc_data, traffic, up = (fleet.answers(stat) for stat in nvlink_needs(policy))
+    rates = (
+        (replay, 60 / window, policy.nvlink_errors_per_minute, "replays/minute"),
+        (recovery, 60 / window, policy.nvlink_errors_per_minute, "recoveries/minute"),
+        (crc_flit, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
+        (crc_data, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
+    )
+    peers_of = [fleet.peers(answers, scale=scale) for answers, scale, _, _ in rates]
+    traffic_peers = fleet.peers(traffic, kin=lambda gpu: (gpu.home, _jobs(fleet, gpu)))
+    up_peers = fleet.peers(up, kin=lambda gpu: _pool(fleet, gpu))
+    reporting = fleet.reporting(window)
+
+    def over(gpu: Gpu) -> bool:
+        return any((answers.of(gpu) or 0.0) * scale >= bound for answers, scale, bound, _ in rates)
+
+    def excesses(gpu: Gpu) -> list[_Excess]:
+        found = []
+        for (answers, scale, bound, unit), cohort in zip(rates, peers_of, strict=True):
+            rate = (answers.of(gpu) or 0.0) * scale
+            if rate >= bound:
+                peers = cohort(gpu)
+                fact = answers.evidence(gpu, rate, unit=unit, comparison=">=", bound=bound, peers=peers)
+                outlier = peers is not None and rate > peers.upper(policy.peer_deviations)
+                found.append(_Excess(fact, f"{rate:,.3g} NVLink {unit.replace('/', ' per ')}", outlier))
+        return found
+
+    def judge(gpu: Gpu) -> Conclusion:
+        down = _link_down(fleet, gpu, up, up_peers(gpu))
+        if down is not None:
+            return down
+        known = [answers for answers, _, _, _ in rates if answers.known(gpu)]
+        if not known:
+            if (up.of(gpu) or 0) > 0:
+                return fleet.healthy(gpu, kind, "its links are up", up, confidence_ratio=0.7)
+            return fleet.unknown(gpu, kind, "NVLink errors are not exported", [item[0].stat.signal for item in rates])
+        if not over(gpu):
+            if reporting(gpu):
+                return fleet.healthy(gpu, kind, "few NVLink errors", *known, confidence_ratio=0.9)
+            return fleet.unknown(gpu, kind, "too little was seen", [samples(window)])
+        found = excesses(gpu)
+        evidence = [item.fact for item in found]
+        words = " and ".join(item.words for item in found)
+        peers = traffic_peers(gpu)
+        carried = traffic.of(gpu)
+        slower = peers is not None and carried is not None and carried < peers.lower(policy.peer_deviations)
+        if slower:
+            assert peers is not None
+            evidence.append(
+                traffic.evidence(gpu, comparison="<", bound=peers.lower(policy.peer_deviations), peers=peers)
+            )
+        outlier = any(item.outlier for item in found)
+        if not (outlier or slower):
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.UNKNOWN,
+                f"{words}, which no comparison supports",
+                advice=Advice.WATCH,
+                evidence=evidence,
+                missing=["peers that have fewer errors, or a lack of traffic"],
+            )
+        machine = fleet.at_home.get(gpu.home, ())
+        sick = sum(1 for sibling in machine if over(sibling))
+        whole = len(machine) > 1 and sick > len(machine) / 2
+        return fleet.conclude(
+            gpu,
+            kind,
+            Verdict.DEGRADED,
+            words
+            + ("; it also moves less than its peers" if slower else "")
+            + (f"; {sick} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
+            severity=Severity.WARNING,
+            advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
+            # Errors that cost traffic are a fault; errors alone are often lived with.
+            confidence_ratio=0.85 if outlier and slower else 0.6,
+            evidence=evidence,
+        )
+
+    return judge
+
+
+def _jobs(fleet: Fleet, gpu: Gpu) -> Hashable:
+    return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
+
+
+def _link_down(fleet: Fleet, gpu: Gpu, up: Answers, peers: Peers | None) -> Conclusion | None:
+    """A link that is down while the peers' are up. Without peers nothing: ports may be unused by design."""
+    if up.of(gpu) != 0 or peers is None or peers.median <= 0:
+        return None
+    return fleet.conclude(
+        gpu,
+        FindingKind.NVLINK_ERRORS,
+        Verdict.DEGRADED,
+        "a link to other accelerators is down; its peers' links are up",
+        severity=Severity.WARNING,
+        advice=Advice.INSPECT,
+        # A state, but one that says not which port, nor whether anybody uses it.
+        confidence_ratio=0.75,
+        evidence=[up.evidence(gpu, comparison="==", bound=0.0, peers=peers)],
+    )

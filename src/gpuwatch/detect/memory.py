@@ -1,0 +1,291 @@
+"""Faults of a GPU's memory: ECC errors, remapped rows, retired pages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge, samples
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.peers import Peers
+from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+
+class EccNeeds(NamedTuple):
+    sram: WindowStat
+    dbe: WindowStat
+    dbe_appeared: WindowStat
+    dbe_lifetime: WindowStat
+    sbe: WindowStat
+    sbe_lifetime: WindowStat
+    remap_pending: WindowStat
+
+
+class RowRemapNeeds(NamedTuple):
+    failed: WindowStat
+    pending: WindowStat
+    uncorrectable: WindowStat
+    uncorrectable_new: WindowStat
+
+
+class PageRetirementNeeds(NamedTuple):
+    sbe: WindowStat
+    dbe: WindowStat
+    dbe_new: WindowStat
+    pending: WindowStat
+
+
+def ecc_needs(policy: HealthPolicy) -> EccNeeds:
+    window = policy.change_window_seconds
+    return EccNeeds(
+        sram=WindowStat(Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, Statistic.LAST),
+        dbe=WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
+        dbe_appeared=WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.APPEARED, window),
+        dbe_lifetime=WindowStat(Signal.ECC_DBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
+        sbe=WindowStat(Signal.ECC_SBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
+        sbe_lifetime=WindowStat(Signal.ECC_SBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
+        remap_pending=WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
+    )
+
+
+def row_remap_needs(policy: HealthPolicy) -> RowRemapNeeds:
+    return RowRemapNeeds(
+        failed=WindowStat(Signal.ROW_REMAP_FAILED_STATE, Statistic.LAST),
+        pending=WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
+        uncorrectable=WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.LAST),
+        uncorrectable_new=WindowStat(
+            Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, policy.change_window_seconds
+        ),
+    )
+
+
+def page_retirement_needs(policy: HealthPolicy) -> PageRetirementNeeds:
+    return PageRetirementNeeds(
+        sbe=WindowStat(Signal.PAGES_RETIRED_SBE_TOTAL, Statistic.LAST),
+        dbe=WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.LAST),
+        dbe_new=WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.INCREASE, policy.retired_pages_window_seconds),
+        pending=WindowStat(Signal.PAGES_RETIRED_PENDING_STATE, Statistic.LAST),
+    )
+
+
+def ecc(fleet: Fleet) -> Judge:
+    """Uncorrectable errors are news by themselves, corrected ones only against peers; the lifetime counters
+    survive reboots, so only their increase means anything."""
+    kind = FindingKind.ECC
+    policy = fleet.policy
+    window = policy.change_window_seconds
+    stats = ecc_needs(policy)
+    sram, dbe, appeared, dbe_lifetime, sbe, sbe_lifetime, pending = (fleet.answers(stat) for stat in stats)
+    reporting = fleet.reporting(window)
+    sbe_peers = {answers.stat.key: fleet.peers(answers, scale=1 / window) for answers in (sbe, sbe_lifetime)}
+
+    def judge(gpu: Gpu) -> Conclusion:
+        if (sram.of(gpu) or 0) > 0:
+            # NVIDIA's own criterion for an exchange, computed by the driver.
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                "uncorrectable SRAM errors passed the driver's threshold for exchange",
+                severity=Severity.CRITICAL,
+                advice=Advice.REPLACE,
+                confidence_ratio=0.95,
+                evidence=[sram.evidence(gpu, comparison="==", bound=1.0)],
+            )
+        fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
+        if fresh is not None:
+            return _uncorrectable(fleet, gpu, fresh, pending)
+        first = appeared.of(gpu)
+        if first is not None and first > 0:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.UNKNOWN,
+                f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them",
+                advice=Advice.WATCH,
+                evidence=[appeared.evidence(gpu, comparison=">", bound=0.0)],
+                missing=["when they were: the counter's series is new in the window"],
+            )
+        corrected = sbe if sbe.of(gpu) is not None else sbe_lifetime
+        rate = (corrected.of(gpu) or 0.0) / window
+        if rate >= policy.sbe_per_second:
+            return _corrected(fleet, gpu, corrected, rate, sbe_peers[corrected.stat.key](gpu))
+        known = [answers for answers in (sram, dbe, dbe_lifetime, sbe, sbe_lifetime) if answers.known(gpu)]
+        if dbe.known(gpu) or dbe_lifetime.known(gpu):
+            if reporting(gpu):
+                return fleet.healthy(gpu, kind, "no uncorrectable ECC errors", *known, confidence_ratio=0.9)
+            return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(window)])
+        return fleet.unknown(
+            gpu, kind, "uncorrectable ECC errors are not exported", [dbe.stat.signal, dbe_lifetime.stat.signal]
+        )
+
+    return judge
+
+
+def _uncorrectable(fleet: Fleet, gpu: Gpu, fresh: Answers, pending: Answers) -> Conclusion:
+    """New double-bit errors. From Ampere on the driver takes the row out of use and asks for a reset at leisure;
+    where it did not, the GPU has to be reset before anybody trusts its memory (XID 48's workflow)."""
+    contained = (pending.of(gpu) or 0) > 0
+    # increase() extrapolates, so a single error can read as 1.03: people are told whole errors.
+    count = max(round(fresh.of(gpu) or 0.0), 1)
+    evidence: list[Evidence] = [fresh.evidence(gpu, comparison=">", bound=0.0)]
+    if contained:
+        evidence.append(pending.evidence(gpu, comparison="==", bound=1.0))
+    return fleet.conclude(
+        gpu,
+        FindingKind.ECC,
+        Verdict.DEGRADED,
+        f"{count} new uncorrectable ECC error{'s' if count > 1 else ''}"
+        + ("; the row is to be remapped at the next reset" if contained else ""),
+        severity=Severity.WARNING if contained else Severity.CRITICAL,
+        advice=Advice.RESET_WHEN_IDLE if contained else Advice.RESET,
+        # A hardware counter that moved: no interpretation is left but a reading error.
+        confidence_ratio=0.95,
+        evidence=evidence,
+    )
+
+
+def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: Peers | None) -> Conclusion:
+    """Many corrected errors. No fixed rate is sick in itself (health.md 1.12: XID 92 asks for no action); one card
+    that has them while its peers have none is."""
+    kind = FindingKind.ECC
+    bound = fleet.policy.sbe_per_second
+    fact = corrected.evidence(
+        gpu, rate, unit="errors/second", comparison=">=", bound=bound, peers=peers, note="increase ÷ window"
+    )
+    if peers is None:
+        return fleet.conclude(
+            gpu,
+            kind,
+            Verdict.UNKNOWN,
+            f"{rate:,.3g} corrected ECC errors per second, and too few GPUs of its model to compare with",
+            advice=Advice.WATCH,
+            evidence=[fact],
+            missing=[f"{fleet.policy.min_peers} other GPUs of this model that export corrected errors"],
+        )
+    if rate <= peers.upper(fleet.policy.peer_deviations):
+        return fleet.healthy(
+            gpu,
+            kind,
+            f"{rate:,.3g} corrected ECC errors per second, as its peers have",
+            corrected,
+            confidence_ratio=0.6,
+        )
+    return fleet.conclude(
+        gpu,
+        kind,
+        Verdict.DEGRADED,
+        f"{rate:,.3g} corrected ECC errors per second; the median of its {peers.count} peers has {peers.median:,.3g}",
+        severity=Severity.WARNING,
+        advice=Advice.RESET_WHEN_IDLE,
+        # The fact is certain and so is its rarity; that it will get worse is not ('SBE trend predicts' is unverified).
+        confidence_ratio=0.8,
+        evidence=[fact],
+    )
+
+
+def row_remap(fleet: Fleet) -> Judge:
+    """Failed remapping is NVIDIA's criterion for an exchange and stays; a pending one waits for the next reset
+    and is no reason to disturb anybody (autopilot #55); many remapped rows are DCGM's warning."""
+    kind = FindingKind.ROW_REMAP
+    failed, pending, rows, new_rows = (fleet.answers(stat) for stat in row_remap_needs(fleet.policy))
+    bound = fleet.policy.remapped_rows
+
+    def judge(gpu: Gpu) -> Conclusion:
+        evidence: list[Evidence] = []
+        words: list[str] = []
+        severity, advice, confidence = Severity.INFO, Advice.NONE, 0.0
+        if (failed.of(gpu) or 0) > 0:
+            words.append("a bad row could not be remapped")
+            evidence.append(failed.evidence(gpu, comparison="==", bound=1.0))
+            # The card's own statement, and sticky: one sample is enough.
+            severity, advice, confidence = Severity.CRITICAL, Advice.REPLACE, 0.97
+        count = rows.of(gpu)
+        if count is not None and count >= bound:
+            words.append(f"{count:g} rows are remapped for uncorrectable errors")
+            evidence.append(rows.evidence(gpu, comparison=">=", bound=float(bound)))
+            if advice is Advice.NONE:
+                # DCGM warns; the card still works and says nothing of having run out of spares.
+                severity, advice, confidence = Severity.WARNING, Advice.WATCH, 0.7
+        if (pending.of(gpu) or 0) > 0:
+            words.append("a remapped row waits for the next reset")
+            evidence.append(pending.evidence(gpu, comparison="==", bound=1.0))
+            if advice is not Advice.REPLACE:
+                advice, confidence = Advice.RESET_WHEN_IDLE, 0.9
+        if words:
+            if (new_rows.of(gpu) or 0) > 0:
+                evidence.append(new_rows.evidence(gpu))
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                "; ".join(words),
+                severity=severity,
+                advice=advice,
+                confidence_ratio=confidence,
+                evidence=evidence,
+            )
+        if failed.of(gpu) is None and pending.of(gpu) is None:
+            return fleet.unknown(
+                gpu, kind, "the state of row remapping is not exported", [failed.stat.signal, pending.stat.signal]
+            )
+        return fleet.healthy(
+            gpu, kind, "no row waits or failed to be remapped", failed, pending, rows, confidence_ratio=0.9
+        )
+
+    return judge
+
+
+def page_retirement(fleet: Fleet) -> Judge:
+    """Retired pages (cards before Ampere), by DCGM's rules: nearly all 64 in use, or double-bit ones that grow."""
+    kind = FindingKind.PAGE_RETIREMENT
+    policy = fleet.policy
+    sbe, dbe, dbe_new, pending = (fleet.answers(stat) for stat in page_retirement_needs(policy))
+
+    def judge(gpu: Gpu) -> Conclusion:
+        single, double = sbe.of(gpu), dbe.of(gpu)
+        total = (single or 0.0) + (double or 0.0)
+        new = dbe_new.of(gpu) or 0.0
+        if total >= policy.retired_pages:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                f"{total:g} pages are retired, of at most 64",
+                severity=Severity.CRITICAL,
+                advice=Advice.REPLACE,
+                confidence_ratio=0.95,
+                evidence=[
+                    dbe.evidence(gpu, total, comparison=">=", bound=float(policy.retired_pages), note="with SBE pages"),
+                    sbe.evidence(gpu),
+                ],
+            )
+        if double is not None and double > policy.retired_dbe_pages and new > policy.retired_dbe_pages_per_week:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                f"{double:g} pages are retired for double-bit errors, {round(new)} of them within the week",
+                severity=Severity.CRITICAL,
+                advice=Advice.REPLACE,
+                confidence_ratio=0.9,
+                evidence=[
+                    dbe.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages)),
+                    dbe_new.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages_per_week)),
+                ],
+            )
+        if (pending.of(gpu) or 0) > 0:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                "a page waits for the next reset to be retired",
+                advice=Advice.RESET_WHEN_IDLE,
+                confidence_ratio=0.9,
+                evidence=[pending.evidence(gpu, comparison=">", bound=0.0)],
+            )
+        if single is None and double is None and pending.of(gpu) is None:
+            return fleet.unknown(gpu, kind, "retired pages are not exported", [sbe.stat.signal, dbe.stat.signal])
+        return fleet.healthy(gpu, kind, "few pages are retired", sbe, dbe, pending, confidence_ratio=0.9)
+
+    return judge

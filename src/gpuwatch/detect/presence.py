@@ -1,0 +1,379 @@
+"""Disappearance as a signal: a GPU gone beside siblings that report, an exporter gone, everything gone.
+
+A GPU that falls off the bus shows hardly any sign before (five of seven such cases, arXiv 2603.28781); what is seen
+is that its series end while its neighbours' go on. The same silence from an exporter, or from most of them, is the
+observer's fault and says nothing about hardware.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpuwatch.detect.coverage import coverage_stat
+from gpuwatch.detect.fleet import REPORTING_SIGNALS, Fleet, Gpu
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.model.cluster import Node
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Exporter, Signal, WindowStat
+
+RULE = "health.presence"
+
+FELL_OFF_THE_BUS = 79
+
+# MIG manager stops the exporter while it works, and every instance gets a new identity.
+_MIG_STATE = "nvidia.com/mig.config.state"
+_MIG_CHANGING = frozenset({"pending", "rebooting"})
+# The GPU Operator unloads the driver between these two.
+_DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
+_DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
+
+
+def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    """Sample counts, which the other rules' coverage rests on too. Presence itself comes with the inventory."""
+    return tuple(
+        coverage_stat(signal, window)
+        for signal in REPORTING_SIGNALS
+        for window in (policy.window_seconds, 2 * policy.window_seconds, policy.change_window_seconds)
+    )
+
+
+@dataclass
+class Presence:
+    """findings: what is to be shown. explained: GPUs (by uuid) whose silence they, or the cluster, account for."""
+
+    findings: list[Finding] = field(default_factory=list)
+    explained: set[str] = field(default_factory=set)
+
+
+class _Machine(NamedTuple):
+    """The GPUs of one machine and the exporters that are, or were, scraped for them. An exporter that is restarted
+    comes back under another address, so it is the machine that is silent and not the address."""
+
+    name: str
+    exporters: tuple[Exporter, ...]
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def silent(self) -> bool:
+        return not any(gpu.present for gpu in self.gpus)
+
+    @property
+    def node(self) -> str | None:
+        return next((gpu.lead.node for gpu in self.gpus if gpu.lead.node is not None), None) or next(
+            (exporter.node for exporter in self.exporters if exporter.node is not None), None
+        )
+
+    @property
+    def up(self) -> bool | None:
+        """Whether any of its exporters answers; None where the source cannot tell."""
+        known = [exporter.up for exporter in self.exporters if exporter.up is not None]
+        return any(known) if known else None
+
+
+def presence(fleet: Fleet) -> Presence:
+    """Who is gone, and why that is or is not hardware."""
+    result = Presence()
+    if not fleet.gpus:
+        result.findings.append(_nothing_at_all(fleet))
+        return result
+    counted = []
+    for machine in _machines(fleet):
+        if machine.silent and _left_the_cluster(fleet, machine):
+            result.explained |= {gpu.uuid for gpu in machine.gpus}
+        else:
+            counted.append(machine)
+    silent = [machine for machine in counted if machine.silent]
+    policy = fleet.policy
+    blind = bool(silent) and (
+        len(silent) == len(counted)
+        or (
+            len(silent) >= policy.telemetry_gone_exporters and len(silent) >= policy.telemetry_gone_ratio * len(counted)
+        )
+    )
+    if blind:
+        result.findings.append(_telemetry_gone(fleet, silent, len(counted)))
+    else:
+        result.findings += [_exporter_gone(fleet, machine) for machine in silent]
+    result.explained |= {gpu.uuid for machine in silent for gpu in machine.gpus}
+    lost = [gpu for gpu in fleet.gpus if not gpu.present and gpu.uuid not in result.explained]
+    _judge_lost(fleet, lost, result)
+    if fleet.everything:
+        result.findings += [_there(fleet, gpu) for gpu in fleet.present]
+    return result
+
+
+def _machines(fleet: Fleet) -> list[_Machine]:
+    """Machines that had a GPU within the inventory window; a bare page of metrics names no exporter."""
+    gpus: dict[str, list[Gpu]] = defaultdict(list)
+    homes: dict[str, str] = {}
+    for gpu in fleet.gpus:
+        gpus[gpu.home].append(gpu)
+        homes[gpu.lead.exporter] = gpu.home
+    exporters: dict[str, list[Exporter]] = defaultdict(list)
+    for exporter in fleet.snapshot.exporters:
+        home = homes.get(exporter.instance) or exporter.node or exporter.node_label
+        exporters[home].append(exporter)
+    return [_Machine(home, tuple(exporters.get(home, ())), tuple(found)) for home, found in gpus.items()]
+
+
+def _left_the_cluster(fleet: Fleet, machine: _Machine) -> bool:
+    """The Node is no more: scaled down or replaced. Only where Nodes are known and telemetry's hosts can be found
+    among them at all, for otherwise an unknown host means nothing."""
+    if not fleet.snapshot.cluster.known or machine.node is not None:
+        return False
+    return any(gpu.lead.node is not None for gpu in fleet.present)
+
+
+def _nothing_at_all(fleet: Fleet) -> Finding:
+    gaps = "; ".join(f"{gap.what}: {gap.detail}" for gap in fleet.snapshot.gaps[:3])
+    return _fleet_finding(
+        "no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
+        evidence=[Evidence(signal="exporters", value=0.0), Evidence(signal="devices", value=0.0)],
+        missing=["any series of a GPU exporter"],
+    )
+
+
+def _telemetry_gone(fleet: Fleet, silent: Sequence[_Machine], total: int) -> Finding:
+    names = ", ".join(machine.name for machine in silent[:5]) + (" …" if len(silent) > 5 else "")
+    jobs = "|".join(sorted({exporter.job for machine in silent for exporter in machine.exporters if exporter.job}))
+    return _fleet_finding(
+        f"{len(silent)} of {total} machines' exporters are silent: scraping, network or a rollout, rather than all "
+        "those machines",
+        evidence=[
+            Evidence(
+                signal="silent_exporters",
+                value=len(silent) / total,
+                unit="ratio",
+                comparison=">=",
+                bound=fleet.policy.telemetry_gone_ratio,
+                promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
+                note=names,
+            )
+        ],
+        missing=["telemetry of these machines"],
+        gpus=[gpu for machine in silent for gpu in machine.gpus],
+    )
+
+
+def _fleet_finding(
+    summary: str, *, evidence: Iterable[Evidence], missing: Iterable[str], gpus: Sequence[Gpu] = ()
+) -> Finding:
+    return Finding(
+        rule=RULE,
+        family=Family.HEALTH,
+        kind=FindingKind.TELEMETRY_GONE,
+        subject=Subject(SubjectKind.FLEET, "fleet"),
+        verdict=Verdict.UNKNOWN,
+        summary=summary,
+        severity=Severity.CRITICAL,
+        advice=Advice.FIX_MONITORING,
+        evidence=tuple(evidence),
+        missing=tuple(missing),
+        devices=tuple(device.id for gpu in gpus for device in gpu.devices),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.holders)),
+    )
+
+
+def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
+    """One machine's exporter: a monitoring fault until shown otherwise, and never a reason to touch the machine."""
+    gpus = machine.gpus
+    node = fleet.nodes.get(machine.node or "")
+    seen = max((gpu.last_seen for gpu in gpus if gpu.last_seen is not None), default=None)
+    fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.gone_seconds
+    change = _being_changed(node)
+    if change:
+        why = f"{change}, which takes the exporter away for a while"
+    elif node is not None and node.ready is False:
+        why = "and its Node is NotReady, so the machine may be down"
+    elif machine.up:
+        why = "though it can be scraped: it answers without a device, as while a driver is loaded"
+    else:
+        why = "which says nothing about the GPUs"
+    calm = fresh or bool(change)
+    instances = "|".join(exporter.instance for exporter in machine.exporters)
+    return Finding(
+        rule=RULE,
+        family=Family.HEALTH,
+        kind=FindingKind.EXPORTER_GONE,
+        subject=Subject(SubjectKind.NODE, machine.name),
+        verdict=Verdict.UNKNOWN,
+        summary=f"the exporter shows none of its {len(gpus)} GPUs, {why}",
+        severity=Severity.INFO if calm else Severity.WARNING,
+        advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
+        since=seen,
+        evidence=(
+            Evidence(
+                signal="up",
+                value="unknown" if machine.up is None else float(machine.up),
+                comparison="==",
+                bound=1.0,
+                promql=f'up{{instance=~"{instances}"}}' if instances else "",
+            ),
+            Evidence(signal="gpus", value=0.0, comparison="==", bound=float(len(gpus)), at=seen),
+        ),
+        missing=("telemetry of this machine's GPUs",),
+        devices=tuple(device.id for gpu in gpus for device in gpu.devices),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.holders)),
+        node=machine.node,
+    )
+
+
+def _being_changed(node: Node | None) -> str:
+    """What somebody is doing to the Node's GPUs on purpose; '' for nothing."""
+    if node is None:
+        return ""
+    mig = node.labels.get(_MIG_STATE, "")
+    if mig in _MIG_CHANGING:
+        return f"its MIG layout is being changed ({mig})"
+    driver = node.labels.get(_DRIVER_STATE, "")
+    if driver not in _DRIVER_AT_REST:
+        return f"its driver is being upgraded ({driver})"
+    return ""
+
+
+def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
+    """GPUs that are gone while their exporter reports others."""
+    suspects = []
+    for gpu in lost:
+        reason = _excused(fleet, gpu)
+        if reason:
+            result.explained.add(gpu.uuid)
+            if fleet.everything:
+                result.findings.append(_gone_unknown(fleet, gpu, reason, Severity.INFO))
+        else:
+            suspects.append(gpu)
+    homes = {gpu.home for gpu in suspects}
+    everybody = set(fleet.at_home) | homes
+    wide = (
+        len(homes) >= fleet.policy.telemetry_gone_exporters
+        and len(homes) >= fleet.policy.telemetry_gone_ratio * len(everybody)
+        and len(homes) > 2
+    )
+    lost_at = Counter(gpu.home for gpu in lost)
+    for gpu in suspects:
+        result.explained.add(gpu.uuid)
+        if wide:
+            reason = f"gone together with GPUs of {len(homes) - 1} other machines: what is exported has changed"
+            result.findings.append(_gone_unknown(fleet, gpu, reason, Severity.WARNING))
+        else:
+            result.findings.append(_gone(fleet, gpu, lost_at[gpu.home]))
+
+
+def _excused(fleet: Fleet, gpu: Gpu) -> str:
+    """Why a GPU's absence is no fault; '' where nothing explains it."""
+    node = fleet.nodes.get(gpu.lead.node or "")
+    change = _being_changed(node)
+    if change:
+        return f"{change}, so devices come and go"
+    seen = gpu.last_seen
+    if node is not None and node.created is not None and seen is not None and node.created > seen:
+        return f"{node.name} was created after it was last seen: another machine of the same name"
+    bus = gpu.lead.pci_bus_id
+    for sibling in fleet.at_home.get(gpu.home, ()):
+        if bus and sibling.lead.pci_bus_id == bus:
+            return f"{sibling.uuid} is in its slot now: it was exchanged"
+    return ""
+
+
+def _gone_unknown(fleet: Fleet, gpu: Gpu, reason: str, severity: Severity) -> Finding:
+    return fleet.conclude(
+        gpu,
+        FindingKind.GPU_GONE,
+        Verdict.UNKNOWN,
+        f"not reporting; {reason}",
+        rule=RULE,
+        severity=severity,
+        advice=Advice.NONE if severity is Severity.INFO else Advice.FIX_MONITORING,
+        since=gpu.last_seen,
+        missing=["telemetry of this GPU"],
+    )
+
+
+def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
+    """The signature of a GPU that fell off the bus: its exporter reports the siblings, and not it.
+    lost: GPUs of its machine that are gone, itself among them."""
+    at, policy = fleet.snapshot.at, fleet.policy
+    seen = gpu.last_seen
+    silence = None if seen is None else (at - seen).total_seconds()
+    siblings = fleet.at_home.get(gpu.home, ())
+    evidence = [
+        Evidence(
+            signal="device_silence",
+            value="unknown" if silence is None else silence,
+            unit="seconds",
+            comparison=">=",
+            bound=float(policy.gone_seconds),
+            at=seen,
+            promql=fleet.snapshot.readings.query(
+                coverage_stat(REPORTING_SIGNALS[0], policy.change_window_seconds), gpu.lead
+            ),
+            note=f"{len(siblings)} siblings report",
+        )
+    ]
+    if silence is None or silence < policy.gone_seconds:
+        return fleet.conclude(
+            gpu,
+            FindingKind.GPU_GONE,
+            Verdict.UNKNOWN,
+            "not reporting beside siblings that do, but not for long",
+            rule=RULE,
+            severity=Severity.WARNING,
+            advice=Advice.WATCH,
+            since=seen,
+            evidence=evidence,
+            missing=[f"{policy.gone_seconds // 60} min of silence"],
+        )
+    # Silence beside reporting siblings has few other causes; where most of a machine is silent, a change of the
+    # exporter's device filter is one, and an XID 79 just before leaves none.
+    confidence = 0.9 if lost <= len(siblings) else 0.6
+    fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
+    if fallen:
+        confidence = 0.97
+        evidence.append(
+            Evidence(signal=Signal.XID_CODE.value, value=float(FELL_OFF_THE_BUS), at=fallen[-1].at, note="last XID")
+        )
+    node = fleet.nodes.get(gpu.lead.node or "")
+    for resource, capacity in (node.accelerators if node is not None else {}).items():
+        left = node.allocatable.get(resource, capacity) if node is not None else capacity
+        if left < capacity:
+            evidence.append(
+                Evidence(
+                    signal="allocatable",
+                    value=float(left),
+                    comparison="<",
+                    bound=float(capacity),
+                    note=f"{resource}: the device plugin has given up on {capacity - left}",
+                )
+            )
+    return fleet.conclude(
+        gpu,
+        FindingKind.GPU_GONE,
+        Verdict.DEGRADED,
+        f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings on the same machine report",
+        rule=RULE,
+        severity=Severity.CRITICAL,
+        advice=Advice.REBOOT,
+        confidence_ratio=confidence,
+        since=seen,
+        evidence=evidence,
+        gpu_hours=silence / 3600,
+    )
+
+
+def _there(fleet: Fleet, gpu: Gpu) -> Finding:
+    return fleet.conclude(
+        gpu, FindingKind.GPU_GONE, Verdict.HEALTHY, "it reports", rule=RULE, confidence_ratio=0.95, since=gpu.last_seen
+    )

@@ -1,0 +1,334 @@
+"""Slowed by heat or by the power supply. A software power cap at full load is how a healthy card works.
+
+Bits of the clock event reasons (NVML): 0x1 idle, 0x2 application clocks, 0x4 software power cap, 0x8 hardware
+slowdown, 0x10 sync boost, 0x20 software thermal, 0x40 hardware thermal, 0x80 hardware power brake, 0x100 display.
+Only 0x8, 0x20, 0x40 and 0x80 are faults; every other bit, and any that a newer driver adds, is left out by the masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge, samples
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.peers import Peers
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+THERMAL_BITS = 0x60
+BRAKE_BITS = 0x80
+SLOWDOWN_BITS = 0x8
+
+_THERMAL_EVENTS = ("sw_thermal", "hw_thermal")
+_BRAKE_EVENTS = ("hw_power_brake",)
+
+_BUSY_RATIO = 0.5
+"""Lowest engine activity in the window at which a card's clock says something (health.md 4.3)."""
+
+
+class ThermalNeeds(NamedTuple):
+    seconds: WindowStat
+    seconds_before: WindowStat
+    bits: WindowStat
+    bits_before: WindowStat
+    bits_count: WindowStat
+    events: WindowStat
+    margin: WindowStat
+    temperature: WindowStat
+    clock: WindowStat
+    clock_before: WindowStat
+    power: WindowStat
+    busy: WindowStat
+
+
+class PowerBrakeNeeds(NamedTuple):
+    seconds: WindowStat
+    seconds_before: WindowStat
+    bits: WindowStat
+    bits_before: WindowStat
+    slowdown: WindowStat
+    slowdown_before: WindowStat
+    thermal: WindowStat
+    bits_count: WindowStat
+    events: WindowStat
+
+
+def thermal_needs(policy: HealthPolicy) -> ThermalNeeds:
+    now, both = policy.window_seconds, 2 * policy.window_seconds
+    bits = Signal.CLOCK_EVENT_REASONS_BITS
+    return ThermalNeeds(
+        seconds=WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, now),
+        seconds_before=WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, both),
+        bits=WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
+        bits_before=WindowStat(bits, Statistic.FRACTION_BITS, both, THERMAL_BITS),
+        bits_count=WindowStat(bits, Statistic.COUNT, both),
+        events=WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
+        margin=WindowStat(Signal.TEMPERATURE_MARGIN_CELSIUS, Statistic.AVG, now),
+        temperature=WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.AVG, now),
+        clock=WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, now),
+        clock_before=WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both),
+        power=WindowStat(Signal.POWER_WATTS, Statistic.AVG, now),
+        busy=WindowStat(Signal.BUSY_RATIO, Statistic.MIN, now),
+    )
+
+
+def power_brake_needs(policy: HealthPolicy) -> PowerBrakeNeeds:
+    now, both = policy.window_seconds, 2 * policy.window_seconds
+    bits = Signal.CLOCK_EVENT_REASONS_BITS
+    return PowerBrakeNeeds(
+        seconds=WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, now),
+        seconds_before=WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, both),
+        bits=WindowStat(bits, Statistic.FRACTION_BITS, now, BRAKE_BITS),
+        bits_before=WindowStat(bits, Statistic.FRACTION_BITS, both, BRAKE_BITS),
+        slowdown=WindowStat(bits, Statistic.FRACTION_BITS, now, SLOWDOWN_BITS),
+        slowdown_before=WindowStat(bits, Statistic.FRACTION_BITS, both, SLOWDOWN_BITS),
+        thermal=WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
+        bits_count=WindowStat(bits, Statistic.COUNT, both),
+        events=WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
+    )
+
+
+class _Duty(NamedTuple):
+    """Share of the last window and of the window before it. `source` is what it was read from."""
+
+    now: float
+    before: float
+    source: Answers
+
+
+def _duty(gpu: Gpu, now: Answers, both: Answers, per: float) -> _Duty | None:
+    """Duty in both halves of the double window; `per` is the increase that a whole window of it would be, or 1 for
+    a share of samples. The earlier half is what is left when the later one is taken off."""
+    late, all_of_it = now.of(gpu), both.of(gpu)
+    if late is None or all_of_it is None:
+        return None
+    whole = 2 * all_of_it if now.stat.statistic is Statistic.FRACTION_BITS else all_of_it
+    return _Duty(min(late / per, 1.0), min(max(whole - late, 0.0) / per, 1.0), now)
+
+
+def _strongest(duties: list[_Duty | None]) -> _Duty | None:
+    return max((duty for duty in duties if duty is not None), key=lambda duty: min(duty.now, duty.before), default=None)
+
+
+def thermal_throttle(fleet: Fleet) -> Judge:
+    """Thermal slowdown for a share of the time in two windows running: by the violation counter, by the reason
+    bits, by the exporter's event counts, or, weaker, by heat and a low clock among busy peers."""
+    kind = FindingKind.THERMAL_THROTTLE
+    policy = fleet.policy
+    window = policy.window_seconds
+    needs = thermal_needs(policy)
+    seconds, seconds_both, bits, bits_both = (fleet.answers(stat) for stat in needs[:4])
+    events = fleet.answers(needs.events)
+    margin = fleet.answers(needs.margin)
+    reporting = fleet.reporting(window)
+    both_seen = fleet.reporting(2 * window)
+    sampled = fleet.covered(2 * window, [needs.bits_count.signal])
+    proxy = _heat_and_clock(fleet, needs)
+
+    def judge(gpu: Gpu) -> Conclusion:
+        by_seconds = _duty(gpu, seconds, seconds_both, window) if both_seen(gpu) else None
+        by_bits = _duty(gpu, bits, bits_both, 1.0) if sampled(gpu) else None
+        duty = _strongest([by_seconds, by_bits])
+        if duty is not None:
+            if min(duty.now, duty.before) >= policy.thermal_duty_ratio:
+                return _thermal(fleet, gpu, duty, margin)
+            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits, confidence_ratio=0.9)
+        lasting = [name for name in _THERMAL_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
+        if lasting and reporting(gpu):
+            return _lasting_events(fleet, gpu, kind, events, lasting, "thermal slowdown")
+        if events.by_variant(gpu) and reporting(gpu):
+            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", confidence_ratio=0.8)
+        if not reporting(gpu):
+            return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(window)])
+        return proxy(gpu)
+
+    return judge
+
+
+def _thermal(fleet: Fleet, gpu: Gpu, duty: _Duty, margin: Answers) -> Finding:
+    policy = fleet.policy
+    share = min(duty.now, duty.before)
+    severe = share >= policy.thermal_severe_ratio
+    evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
+    if margin.of(gpu) is not None:
+        evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
+    return fleet.conclude(
+        gpu,
+        FindingKind.THERMAL_THROTTLE,
+        Verdict.DEGRADED,
+        f"slowed by heat {share:.0%} of the time or more in two windows of {policy.window_seconds // 60} min",
+        severity=Severity.CRITICAL if severe else Severity.WARNING,
+        advice=Advice.INSPECT if severe else Advice.WATCH,
+        # The driver's own bookkeeping, twice; below half of the time a hot day explains it as well as a sick card.
+        confidence_ratio=0.9 if severe else 0.8,
+        evidence=evidence,
+        gpu_hours=(duty.now + duty.before) * policy.window_seconds / 3600,
+    )
+
+
+def _duty_evidence(gpu: Gpu, duty: _Duty, bound: float) -> Evidence:
+    seconds = duty.source.stat.statistic is Statistic.INCREASE
+    return duty.source.evidence(
+        gpu,
+        duty.now,
+        unit="ratio",
+        comparison=">=",
+        bound=bound,
+        note=("increase ÷ window" if seconds else "share of samples") + f"; {duty.before:.0%} in the window before",
+    )
+
+
+def _lasting_events(
+    fleet: Fleet, gpu: Gpu, kind: FindingKind, events: Answers, names: list[str], words: str
+) -> Finding:
+    found = events.by_variant(gpu)
+    return fleet.conclude(
+        gpu,
+        kind,
+        Verdict.DEGRADED,
+        f"{words} in every one of the exporter's own windows of the last {fleet.policy.window_seconds // 60} min",
+        severity=Severity.WARNING,
+        advice=Advice.WATCH,
+        # That it happened all along is sure, for how much of the time is not.
+        confidence_ratio=0.6,
+        evidence=[
+            events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in names
+        ],
+        missing=[Signal.CLOCK_EVENT_REASONS_BITS, Signal.THERMAL_THROTTLE_SECONDS_TOTAL],
+    )
+
+
+def _heat_and_clock(fleet: Fleet, needs: ThermalNeeds) -> Judge:
+    """Without any throttle signal: hot and slow among busy peers in two windows, and not for want of power."""
+    kind = FindingKind.THERMAL_THROTTLE
+    policy = fleet.policy
+    deviations = policy.peer_deviations
+    margin, temperature, clock, clock_both, power, busy = (
+        fleet.answers(stat)
+        for stat in (needs.margin, needs.temperature, needs.clock, needs.clock_before, needs.power, needs.busy)
+    )
+    missing = [Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS]
+    working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
+    clock_peers, clock_both_peers, temperature_peers, power_peers = (
+        _of_job_or_model(fleet, answers, working) for answers in (clock, clock_both, temperature, power)
+    )
+
+    def judge(gpu: Gpu) -> Conclusion:
+        room = margin.of(gpu)
+        at_limit = room is not None and room <= policy.temperature_margin_celsius
+        if at_limit:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                f"on average {room:.0f} °C from its slowdown temperature: it cannot but slow down",
+                severity=Severity.WARNING,
+                advice=Advice.WATCH,
+                # Hot enough to throttle; whether it does is not exported.
+                confidence_ratio=0.6,
+                evidence=[margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
+                missing=missing,
+            )
+        measured = (clock.of(gpu), clock_both.of(gpu), temperature.of(gpu), power.of(gpu))
+        cohorts = (clock_peers(gpu), clock_both_peers(gpu), temperature_peers(gpu), power_peers(gpu))
+        if (busy.of(gpu) or 0.0) < _BUSY_RATIO or None in measured or None in cohorts:
+            if room is not None:
+                return fleet.healthy(gpu, kind, "far from its slowdown temperature", margin, confidence_ratio=0.7)
+            return fleet.unknown(gpu, kind, "no throttling signal is exported, nor busy peers to compare with", missing)
+        low, low_both, hot, drawn = (value for value in measured if value is not None)
+        slow_now, slow_before, heat, feed = (peers for peers in cohorts if peers is not None)
+        slow = low < slow_now.lower(deviations) and low_both < slow_before.lower(deviations)
+        # A card at its power cap draws what its peers draw; one that is throttled for heat draws less.
+        if slow and hot > heat.upper(deviations) and drawn < feed.median:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.DEGRADED,
+                f"{1 - low / slow_now.median:.0%} slower and {hot - heat.median:.0f} °C hotter than its busy peers",
+                severity=Severity.WARNING,
+                advice=Advice.WATCH,
+                # Three measurements agree, but none of them says 'throttled'.
+                confidence_ratio=0.5,
+                evidence=[
+                    clock.evidence(gpu, comparison="<", bound=slow_now.lower(deviations), peers=slow_now),
+                    temperature.evidence(gpu, comparison=">", bound=heat.upper(deviations), peers=heat),
+                    power.evidence(gpu, comparison="<", bound=feed.median, peers=feed),
+                ],
+                missing=missing,
+            )
+        return fleet.healthy(gpu, kind, "clock and heat as its busy peers", clock, temperature, confidence_ratio=0.5)
+
+    return judge
+
+
+def _of_job_or_model(fleet: Fleet, answers: Answers, working: list[Gpu]) -> Callable[[Gpu], Peers | None]:
+    """Busy peers of the same job where there are enough, for another job may well clock otherwise; else of the
+    same model."""
+
+    def job(gpu: Gpu) -> Hashable:
+        return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
+
+    in_job = fleet.peers(answers, among=working, kin=job)
+    of_model = fleet.peers(answers, among=working)
+    return lambda gpu: in_job(gpu) or of_model(gpu)
+
+
+def power_brake(fleet: Fleet) -> Judge:
+    """The power supply's alarm line, or the hardware's slowdown without a reason, in two windows running."""
+    kind = FindingKind.POWER_BRAKE
+    policy = fleet.policy
+    window = policy.window_seconds
+    needs = power_brake_needs(policy)
+    seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal = (
+        fleet.answers(stat) for stat in needs[:7]
+    )
+    events = fleet.answers(needs.events)
+    reporting = fleet.reporting(window)
+    both_seen = fleet.reporting(2 * window)
+    sampled = fleet.covered(2 * window, [needs.bits_count.signal])
+
+    def judge(gpu: Gpu) -> Conclusion:
+        bound = policy.power_brake_duty_ratio
+        by_seconds = _duty(gpu, seconds, seconds_both, window) if both_seen(gpu) else None
+        by_bits = _duty(gpu, bits, bits_both, 1.0) if sampled(gpu) else None
+        duty = _strongest([by_seconds, by_bits])
+        if duty is not None and min(duty.now, duty.before) >= bound:
+            # No healthy machine pulls the brake; which of card, cable and supply is at fault is open.
+            return _braked(fleet, gpu, duty, "under the power brake", Severity.CRITICAL, 0.85)
+        unnamed = _duty(gpu, slowdown, slowdown_both, 1.0) if sampled(gpu) else None
+        hot = (thermal.of(gpu) or 0.0) >= bound
+        if unnamed is not None and min(unnamed.now, unnamed.before) >= bound and not hot:
+            # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
+            return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, 0.6)
+        if duty is not None:
+            return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits, confidence_ratio=0.9)
+        lasting = [name for name in _BRAKE_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
+        if lasting and reporting(gpu):
+            return _lasting_events(fleet, gpu, kind, events, lasting, "power brake")
+        if events.by_variant(gpu) and reporting(gpu):
+            return fleet.healthy(gpu, kind, "no lasting power brake", confidence_ratio=0.8)
+        return fleet.unknown(
+            gpu,
+            kind,
+            "the power brake is not exported, or too little was seen",
+            [needs.bits.signal, needs.seconds.signal],
+        )
+
+    return judge
+
+
+def _braked(fleet: Fleet, gpu: Gpu, duty: _Duty, words: str, severity: Severity, confidence_ratio: float) -> Finding:
+    policy = fleet.policy
+    return fleet.conclude(
+        gpu,
+        FindingKind.POWER_BRAKE,
+        Verdict.DEGRADED,
+        f"{words} {min(duty.now, duty.before):.0%} of the time or more in two windows of "
+        f"{policy.window_seconds // 60} min",
+        severity=severity,
+        advice=Advice.INSPECT,
+        confidence_ratio=confidence_ratio,
+        evidence=[_duty_evidence(gpu, duty, policy.power_brake_duty_ratio)],
+        gpu_hours=(duty.now + duty.before) * policy.window_seconds / 3600,
+    )

@@ -1,0 +1,234 @@
+"""What others already concluded: the driver's recovery action, DCGM's health watches, a vendor's own verdict."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+DCGM_FAIL = 20
+"""dcgm_structs.h: 0 pass, 10 warn, 20 fail."""
+DCGM_WARN = 10
+
+NOISY_WATCHES = frozenset({"THERMAL", "POWER"})
+"""DCGM warns on any violation within a minute, which busy cards have all the time; the throttling rules measure it."""
+
+EVERY_XID_WATCH = "ALL"
+"""The watch that fails on any 'devastating' XID and stays failed until the host engine restarts."""
+
+_WATCH_ADVICE = {
+    "PCIE": Advice.INSPECT,
+    "POWER": Advice.INSPECT,
+    "THERMAL": Advice.INSPECT,
+    "INFOROM": Advice.INSPECT,
+    "NVLINK": Advice.RESET_WHEN_IDLE,
+}
+
+
+class RecoveryActionNeeds(NamedTuple):
+    now: WindowStat
+
+
+class DcgmHealthNeeds(NamedTuple):
+    now: WindowStat
+    lowest: WindowStat
+    recovery: WindowStat
+
+
+class VendorHealthNeeds(NamedTuple):
+    now: WindowStat
+    highest: WindowStat
+
+
+def recovery_action_needs(_: HealthPolicy) -> RecoveryActionNeeds:
+    return RecoveryActionNeeds(WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST))
+
+
+def dcgm_health_needs(policy: HealthPolicy) -> DcgmHealthNeeds:
+    return DcgmHealthNeeds(
+        now=WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.LAST),
+        lowest=WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.MIN, policy.window_seconds),
+        recovery=WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST),
+    )
+
+
+def vendor_health_needs(policy: HealthPolicy) -> VendorHealthNeeds:
+    return VendorHealthNeeds(
+        now=WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.LAST),
+        highest=WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, policy.window_seconds),
+    )
+
+
+class _Action(NamedTuple):
+    words: str
+    verdict: Verdict
+    severity: Severity
+    advice: Advice
+    confidence_ratio: float
+
+
+# go-nvml@2f9e261f for 0 to 5. Nothing knows a GPU's state better than its driver, hence the highest confidence of
+# all rules; 6 and 7 were read in a third party's copy of nvml.h (CUDA 13.4) only. 4 means 'works at reduced capacity:
+# let the work end, then reset'. 5 is about the IMEX service of an NVLink domain, not about this GPU, and an idle
+# domain has shown it for weeks (NVIDIA/aicr #2641): nothing is concluded from it.
+_ACTIONS: dict[float, _Action] = {
+    1: _Action("reset the GPU", Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET, 0.98),
+    2: _Action("reboot the Node", Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT, 0.98),
+    3: _Action(
+        "drain peer-to-peer traffic, then ask again what is needed",
+        Verdict.DEGRADED,
+        Severity.WARNING,
+        Advice.WATCH,
+        0.8,
+    ),
+    4: _Action("drain the GPU and reset it", Verdict.DEGRADED, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.98),
+    5: _Action(
+        "recover the IMEX domain, which is a service and not this GPU",
+        Verdict.UNKNOWN,
+        Severity.WARNING,
+        Advice.WATCH,
+        0.0,
+    ),
+    6: _Action("reset the GPU's bus", Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET, 0.8),
+    7: _Action("reboot the system", Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT, 0.8),
+}
+
+
+def recovery_action(fleet: Fleet) -> Judge:
+    """The driver's own verdict (DCGM field 1523; XID 154 is its event): what it says has to be done, now."""
+    kind = FindingKind.DRIVER_VERDICT
+    now = fleet.answers(recovery_action_needs(fleet.policy).now)
+    changes = fleet.changes(Signal.RECOVERY_ACTION_CODE)
+
+    def judge(gpu: Gpu) -> Conclusion:
+        code = now.of(gpu)
+        if code is None:
+            return fleet.unknown(gpu, kind, "the driver's recovery action is not exported", [now.stat.signal])
+        if code == 0:
+            return fleet.healthy(gpu, kind, "the driver asks for nothing", now, confidence_ratio=0.95)
+        since = next((change.at for change in reversed(changes.get(gpu.uuid, [])) if change.after == code), None)
+        evidence = [now.evidence(gpu, comparison="!=", bound=0.0, at=since)]
+        action = _ACTIONS.get(code)
+        if action is None:
+            return fleet.conclude(
+                gpu,
+                kind,
+                Verdict.UNKNOWN,
+                f"the driver asks for recovery action {code:g}, which is newer than this catalog",
+                severity=Severity.WARNING,
+                advice=Advice.WATCH,
+                since=since,
+                evidence=evidence,
+                missing=[f"the meaning of recovery action {code:g}"],
+            )
+        return fleet.conclude(
+            gpu,
+            kind,
+            action.verdict,
+            f"the driver asks to {action.words}",
+            severity=action.severity,
+            advice=action.advice,
+            confidence_ratio=action.confidence_ratio,
+            since=since,
+            evidence=evidence,
+            missing=[] if action.verdict is Verdict.DEGRADED else ["the state of the IMEX service"],
+        )
+
+    return judge
+
+
+def dcgm_health(fleet: Fleet) -> Judge:
+    """DCGM's health watches. A failed watch counts, a warning does not: 'WARN' is any violation within a minute."""
+    kind = FindingKind.DCGM_HEALTH
+    stats = dcgm_health_needs(fleet.policy)
+    now, lowest, recovery = (fleet.answers(stat) for stat in stats)
+    reporting = fleet.reporting(fleet.policy.window_seconds)
+
+    def judge(gpu: Gpu) -> Conclusion:
+        watches = now.by_variant(gpu)
+        if not watches:
+            return fleet.unknown(gpu, kind, "DCGM's health watches are not exported", [now.stat.signal])
+        failed = {name: code for name, code in watches.items() if code >= DCGM_FAIL and name not in NOISY_WATCHES}
+        if failed:
+            stayed = lowest.by_variant(gpu)
+            lasting = reporting(gpu) and any(stayed.get(name, 0.0) >= DCGM_FAIL for name in failed)
+            return _failed(fleet, gpu, failed, lasting, now, recovery)
+        warned = sorted(name for name, code in watches.items() if code >= DCGM_WARN)
+        summary = f"no watch has failed; {', '.join(warned)} warned" if warned else "every watch passes"
+        return fleet.healthy(gpu, kind, summary, confidence_ratio=0.7 if warned else 0.8)
+
+    return judge
+
+
+def _failed(
+    fleet: Fleet, gpu: Gpu, failed: dict[str, float], lasting: bool, now: Answers, recovery: Answers
+) -> Finding:
+    names = sorted(failed)
+    evidence = [
+        now.evidence(gpu, failed[name], comparison=">=", bound=float(DCGM_FAIL), note=f"health watch {name}")
+        for name in names
+    ]
+    asked = recovery.of(gpu)
+    if names == [EVERY_XID_WATCH] and asked == 0:
+        # The watch remembers XIDs until the host engine restarts; the driver, which knows better, asks for nothing.
+        return fleet.conclude(
+            gpu,
+            FindingKind.DCGM_HEALTH,
+            Verdict.UNKNOWN,
+            "DCGM remembers a devastating XID, but the driver asks for no recovery",
+            advice=Advice.WATCH,
+            evidence=[*evidence, recovery.evidence(gpu, comparison="==", bound=0.0)],
+            missing=["when the XID was: the watch clears only when DCGM's host engine restarts"],
+        )
+    # One authority whose texts contradict NVIDIA's own catalog, hence under the driver's 0.98. A watch that passed
+    # within the window may be flapping, and one that the driver contradicts is no stronger.
+    confidence = 0.85 if lasting and asked != 0 else 0.6
+    return fleet.conclude(
+        gpu,
+        FindingKind.DCGM_HEALTH,
+        Verdict.DEGRADED,
+        f"DCGM's health watch {' and '.join(names)} failed"
+        + ("" if lasting else ", but not through the whole window")
+        + (", though the driver asks for no recovery" if asked == 0 else ""),
+        severity=Severity.CRITICAL if confidence > 0.6 else Severity.WARNING,
+        advice=max((_WATCH_ADVICE.get(name, Advice.RESET) for name in names), key=list(Advice).index),
+        confidence_ratio=confidence,
+        evidence=evidence if asked is None else [*evidence, recovery.evidence(gpu)],
+    )
+
+
+def vendor_health(fleet: Fleet) -> Judge:
+    """A vendor's own verdict as one truth value, such as AMD's gpu_health (unhealthy from the first uncorrectable
+    error on) or Intel's hw_status."""
+    kind = FindingKind.VENDOR_HEALTH
+    now, highest = (fleet.answers(stat) for stat in vendor_health_needs(fleet.policy))
+    reporting = fleet.reporting(fleet.policy.window_seconds)
+
+    def judge(gpu: Gpu) -> Conclusion:
+        state = now.of(gpu)
+        if state is None:
+            return fleet.unknown(gpu, kind, "no verdict of the vendor is exported", [now.stat.signal])
+        if state > 0:
+            return fleet.healthy(gpu, kind, "the vendor's exporter calls it healthy", now, confidence_ratio=0.8)
+        best = highest.of(gpu)
+        lasting = best is not None and best <= 0 and reporting(gpu)
+        # AMD's default calls a GPU unhealthy for one uncorrectable error: true, but mild, hence no more than 0.8.
+        return fleet.conclude(
+            gpu,
+            kind,
+            Verdict.DEGRADED if lasting else Verdict.UNKNOWN,
+            "the vendor's exporter calls it unhealthy" + ("" if lasting else ", but not through the whole window"),
+            severity=Severity.WARNING,
+            advice=Advice.RESET_WHEN_IDLE if lasting else Advice.WATCH,
+            confidence_ratio=0.8 if lasting else 0.0,
+            evidence=[
+                now.evidence(gpu, comparison="==", bound=0.0),
+                highest.evidence(gpu, comparison="==", bound=0.0),
+            ],
+            missing=[] if lasting else ["a steady verdict through the window"],
+        )
+
+    return judge

@@ -1,0 +1,352 @@
+"""XIDs: what a number that is news is worth as evidence against this GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
+from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu, Judge
+from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, xid_events, xid_needs
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Vendor
+
+CORROBORATING = frozenset(
+    {
+        FindingKind.DRIVER_VERDICT,
+        FindingKind.DCGM_HEALTH,
+        FindingKind.VENDOR_HEALTH,
+        FindingKind.ECC,
+        FindingKind.ROW_REMAP,
+        FindingKind.PAGE_RETIREMENT,
+        FindingKind.PCIE_REPLAY,
+        FindingKind.PCIE_WIDTH,
+        FindingKind.NVLINK_ERRORS,
+        FindingKind.GPU_GONE,
+    }
+)
+"""Findings on the same GPU that do not come from the XID itself."""
+
+_ADVICE = {
+    XidAction.RESTART_BM: Advice.REBOOT,
+    XidAction.RESTART_VM: Advice.REBOOT,
+    XidAction.CHECK_MECHANICALS: Advice.INSPECT,
+    XidAction.CONTACT_SUPPORT: Advice.INSPECT,
+}
+
+# Generations of NVIDIA's catalog by the beginning of a model's name. Other models (Ada, Turing, GH200 with its
+# Hopper GPU and a link to the CPU) have no column there, so nothing is ruled out for them.
+_ARCHITECTURES = (
+    ("GB200", "GB200"),
+    ("GB300", "GB200"),
+    ("B100", "B100"),
+    ("B200", "B100"),
+    ("B300", "B100"),
+    ("H100", "H100"),
+    ("H800", "H100"),
+    ("H200", "H100"),
+    ("H20", "H100"),
+    ("A100", "A100"),
+    ("A800", "A100"),
+)
+
+_SEVERITIES = list(Severity)
+_ADVICES = list(Advice)
+
+# What a number alone is worth. A fatal one is the driver saying that the GPU needs a reset; it has been wrong (driver
+# bugs raise 119 and 62), hence not 1. One that needs corroboration is a coin toss, and the doubt that it leaves is
+# multiplied with the doubt that the other sign leaves.
+_FATAL_CONFIDENCE = 0.9
+_REPEATED_CONFIDENCE = 0.85
+_UNSURE_CONFIDENCE = 0.5
+# One program's fault on one GPU says nothing, two programs' say much: bad code seldom comes in two workloads at once.
+_TWO_WORKLOADS_CONFIDENCE = 0.7
+
+
+def architecture(model: str) -> str | None:
+    """The column of NVIDIA's XID catalog for a model name; None where it has none for it."""
+    name = model.upper().replace("NVIDIA", "").strip(" -")
+    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
+
+
+def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, tuple[Finding, ...]]:
+    """The rule, and the findings on what many GPUs' XIDs have in common.
+
+    others: by GPU the DEGRADED findings of the other rules, which corroborate.
+    """
+    kind = FindingKind.XID
+    events = xid_events(fleet)
+    stats = xid_needs(fleet.policy)
+    last, *counting = (fleet.answers(stat) for stat in stats)
+    reporting = fleet.reporting(fleet.policy.change_window_seconds)
+    gauge_is_there = bool(last.values) or fleet.snapshot.schema.has(last.stat.signal)
+
+    def class_of(code: int | str) -> XidClass | None:
+        found = fleet.xids.get(code) if isinstance(code, int) else None
+        return None if found is None else found.xid_class
+
+    causes = common_causes(fleet, (event for found in events.values() for event in found), class_of)
+    cause_of = {id(event): cause for cause in causes for event in cause.events}
+
+    def judge(gpu: Gpu) -> Conclusion:
+        found = [
+            _judge_event(fleet, event, cause_of.get(id(event)), others.get(gpu.uuid, ()))
+            for event in events.get(gpu.uuid, ())
+        ]
+        shown = [item for item in found if isinstance(item, Finding)]
+        if shown:
+            return _strongest(shown)
+        if found:
+            return Verdict.HEALTHY if Verdict.HEALTHY in found else Verdict.UNKNOWN
+        if any(answers.known(gpu) for answers in counting):
+            return fleet.healthy(gpu, kind, "no XID in the window", confidence_ratio=0.9)
+        code = last.of(gpu)
+        if code:
+            return fleet.healthy(
+                gpu, kind, f"XID {code:g} is older than the window; the gauge never clears", last, confidence_ratio=0.8
+            )
+        # Since DCGM 4.5 the gauge has no series before the first XID: its absence is no gap where others have it.
+        if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and reporting(gpu)):
+            return fleet.healthy(gpu, kind, "no XID in the window", last, confidence_ratio=0.8)
+        return fleet.unknown(gpu, kind, "no XID metric is exported", [stat.signal for stat in stats[:3]])
+
+    return judge, tuple(_together(fleet, causes))
+
+
+def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, others: Sequence[Finding]) -> Conclusion:
+    known = fleet.xids.get(event.code) if isinstance(event.code, int) else None
+    if known is None:
+        return _undecided(
+            fleet,
+            event,
+            f"XID {event.code} is not in the catalog",
+            [f"the meaning of XID {event.code}; the operator's overrides can give it"],
+            severity=Severity.WARNING,
+        )
+    title = f"XID {known.code} ({known.description}): {known.reason}"
+    column = architecture(event.gpu.model)
+    if column is not None and known.architectures and column not in known.architectures:
+        applies = ", ".join(known.architectures)
+        return _undecided(
+            fleet,
+            event,
+            f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
+            ["the kernel log of the Node"],
+            known=known,
+        )
+    if known.xid_class is XidClass.IGNORE:
+        if not fleet.everything:
+            return Verdict.HEALTHY
+        return _conclude(fleet, event, known, Verdict.HEALTHY, title, confidence_ratio=0.8)
+    independent = [finding for finding in others if finding.kind in CORROBORATING and not _derived(known, finding.kind)]
+    fatal = known.xid_class is XidClass.FATAL
+    repeated = known.repeat_is_fatal and event.count >= fleet.policy.xid_repeats
+    if known.xid_class is not XidClass.APPLICATION and independent:
+        return _corroborated(fleet, event, known, title, independent, fatal=fatal or repeated)
+    if cause is not None:
+        if not fleet.everything:
+            return Verdict.UNKNOWN
+        return _undecided(fleet, event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"], known=known)
+    if fatal or repeated:
+        if event.doubtful:
+            missing = ["when it was: the GPU's telemetry began with it, and the gauge never clears"]
+            return _undecided(fleet, event, title, missing, known=known, severity=Severity.WARNING)
+        return _conclude(
+            fleet,
+            event,
+            known,
+            Verdict.DEGRADED,
+            title if fatal else f"{title}; it came {event.count} times",
+            severity=Severity.CRITICAL,
+            advice=_ADVICE.get(known.action, Advice.RESET),
+            confidence_ratio=_FATAL_CONFIDENCE if fatal else _REPEATED_CONFIDENCE,
+        )
+    if known.xid_class is XidClass.APPLICATION:
+        return _application(fleet, event, known, title)
+    missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
+    return _undecided(fleet, event, title, missing, known=known)
+
+
+def _derived(known: Xid, kind: FindingKind) -> bool:
+    """DCGM's health module fails on some XIDs by their number: that is the same evidence read twice."""
+    return kind is FindingKind.DCGM_HEALTH and any(item.authority == "dcgm_health" for item in known.others)
+
+
+def _corroborated(
+    fleet: Fleet, event: XidEvent, known: Xid, title: str, independent: list[Finding], *, fatal: bool
+) -> Finding:
+    """The XID and another sign agree. What has to be done is what the graver of the two says."""
+    alone = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
+    best = max(independent, key=lambda finding: finding.confidence_ratio)
+    own = _ADVICE.get(known.action, Advice.RESET) if fatal else Advice.NONE
+    severity = Severity.CRITICAL if fatal else max((item.severity for item in independent), key=_SEVERITIES.index)
+    return _conclude(
+        fleet,
+        event,
+        known,
+        Verdict.DEGRADED,
+        f"{title}; {' and '.join(sorted({item.kind.replace('_', ' ') for item in independent}))} on the same GPU",
+        severity=severity,
+        advice=max((own, *(item.advice for item in independent)), key=_ADVICES.index),
+        confidence_ratio=1 - (1 - alone) * (1 - best.confidence_ratio),
+        evidence=[evidence for finding in independent for evidence in finding.evidence],
+    )
+
+
+def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Finding:
+    """A program's fault, unless different workloads show it on the same GPU."""
+    workloads = sorted({str(subject) for held in event.workloads for subject in held})
+    # Several holders at one time are one suspect each; only different times can tell them apart.
+    distinct = {held for held in event.workloads if held}
+    if len(event.times) > 1 and len(distinct) > 1 and not frozenset.intersection(*distinct):
+        return _conclude(
+            fleet,
+            event,
+            known,
+            Verdict.DEGRADED,
+            f"{title}, but {len(workloads)} workloads raised it on this GPU: {', '.join(workloads)}",
+            severity=Severity.WARNING,
+            advice=Advice.RESET_WHEN_IDLE,
+            confidence_ratio=_TWO_WORKLOADS_CONFIDENCE,
+        )
+    who = f" (held by {', '.join(workloads)})" if workloads else ""
+    return _conclude(
+        fleet,
+        event,
+        known,
+        Verdict.UNKNOWN,
+        title + who,
+        advice=Advice.FIX_APPLICATION,
+        missing=["the same XID on this GPU under another workload, which would make it the hardware's"],
+    )
+
+
+def _undecided(
+    fleet: Fleet,
+    event: XidEvent,
+    summary: str,
+    missing: Iterable[str],
+    *,
+    known: Xid | None = None,
+    severity: Severity = Severity.INFO,
+) -> Finding:
+    return _conclude(
+        fleet, event, known, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing
+    )
+
+
+def _conclude(
+    fleet: Fleet,
+    event: XidEvent,
+    known: Xid | None,
+    verdict: Verdict,
+    summary: str,
+    *,
+    severity: Severity = Severity.INFO,
+    advice: Advice = Advice.NONE,
+    confidence_ratio: float = 0.0,
+    evidence: Iterable[Evidence] = (),
+    missing: Iterable[str] = (),
+) -> Finding:
+    return fleet.conclude(
+        event.gpu,
+        FindingKind.XID,
+        verdict,
+        summary,
+        severity=severity,
+        advice=advice,
+        confidence_ratio=confidence_ratio,
+        since=event.times[0] if event.times else None,
+        evidence=[*event.evidence, *([] if known is None else [_catalog(known)]), *evidence],
+        missing=missing,
+    )
+
+
+def _catalog(known: Xid) -> Evidence:
+    """What the authorities say of the number, with their conflict where they have one."""
+    return Evidence(
+        signal="xid_catalog",
+        value=f"{known.xid_class} ({known.rule})",
+        note=conflicts(known) or f"NVIDIA: {known.action.replace('_', ' ')}",
+    )
+
+
+def _strongest(found: list[Finding]) -> Finding:
+    """One finding per GPU: the gravest, with the others' evidence behind its own."""
+    order = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.DEGRADED)
+    ranked = sorted(
+        found,
+        key=lambda item: (order.index(item.verdict), _SEVERITIES.index(item.severity), item.confidence_ratio),
+        reverse=True,
+    )
+    first, *rest = ranked
+    if not rest:
+        return first
+    also = ", ".join(item.summary.partition(" (")[0].partition(" is ")[0] for item in rest)
+    extra = [evidence for item in rest for evidence in item.evidence if evidence not in first.evidence]
+    return replace(first, summary=f"{first.summary}; also {also}", evidence=(*first.evidence, *extra))
+
+
+def _words(cause: CommonCause) -> str:
+    gpus = len({event.gpu.uuid for event in cause.events})
+    where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together"
+    if cause.workload is not None:
+        return f"{where}, all of {cause.workload}: one cause, and not each GPU's hardware"
+    return f"{where}: a job, a rollout, a driver or the site is the likelier cause than each GPU's hardware"
+
+
+def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
+    """One finding per common cause: on the workload where there is one, on the fleet otherwise."""
+    by_subject: dict[Subject, list[CommonCause]] = defaultdict(list)
+    for cause in causes:
+        by_subject[cause.workload or Subject(SubjectKind.FLEET, "fleet")].append(cause)
+    for subject, found in by_subject.items():
+        events = [event for cause in found for event in cause.events]
+        gpus = {event.gpu.uuid: event.gpu for event in events}
+        times = [time for event in events for time in event.times]
+        evidence = [
+            Evidence(
+                signal="xid_code",
+                value=float(len({event.gpu.uuid for event in cause.events})),
+                unit="GPUs",
+                window_seconds=fleet.policy.common_cause_seconds,
+                note=f"XID {cause.code} on {cause.homes} machines",
+                promql=next((item.promql for event in cause.events for item in event.evidence if item.promql), ""),
+            )
+            for cause in found
+        ]
+        catalog = [_catalog(known) for cause in found if (known := _known(fleet, cause)) is not None]
+        fleet_wide = subject.kind is SubjectKind.FLEET
+        only_application = all(
+            (known := _known(fleet, cause)) is not None and known.xid_class is XidClass.APPLICATION for cause in found
+        )
+        yield Finding(
+            rule="health.xid",
+            family=Family.HEALTH,
+            kind=FindingKind.XID,
+            subject=subject,
+            verdict=Verdict.UNKNOWN,
+            summary="; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
+            severity=Severity.INFO if only_application else Severity.WARNING,
+            advice=Advice.WATCH if fleet_wide else Advice.FIX_APPLICATION,
+            since=min(times, default=None),
+            evidence=(*evidence, *catalog),
+            missing=("a sign on one GPU alone that would make it that GPU's hardware",),
+            devices=tuple(device.id for gpu in gpus.values() for device in gpu.devices),
+            pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.holders)),
+        )
+
+
+def _known(fleet: Fleet, cause: CommonCause) -> Xid | None:
+    return fleet.xids.get(cause.code) if isinstance(cause.code, int) else None

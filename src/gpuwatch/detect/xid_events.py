@@ -1,0 +1,239 @@
+"""The XIDs that are news, and which of them have one cause that is not one GPU's hardware.
+
+Three metrics tell of XIDs and each hides something: the last-value gauge shows no repeat, shows only the last of
+several, and never clears; the exporter's windowed count and its total show repeats but no moment, and a total is born
+at 1, so that it has appeared rather than increased.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from gpuwatch.catalog.xids import XidClass
+from gpuwatch.detect.coverage import coverage_stat
+from gpuwatch.detect.fleet import REPORTING_SIGNALS, Answers, Fleet, Gpu
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.model.decision import Evidence, Subject
+from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
+
+
+class XidNeeds(NamedTuple):
+    last: WindowStat
+    counted: WindowStat
+    increased: WindowStat
+    appeared: WindowStat
+
+
+def xid_needs(policy: HealthPolicy) -> XidNeeds:
+    window = policy.change_window_seconds
+    return XidNeeds(
+        last=WindowStat(Signal.XID_CODE, Statistic.LAST),
+        counted=WindowStat(Signal.XID_WINDOW_COUNT, Statistic.MAX, window),
+        increased=WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window),
+        appeared=WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class XidEvent:
+    """An XID that one GPU raised within the change window.
+
+    code: the number, or the text where an exporter wrote something else.
+    count: how often at least. times: when, as far as the gauge shows it.
+    doubtful: the gauge's first sample carried it, so it may be older than the window.
+    workloads: who held the GPU at these times; who holds it now where no time is known.
+    """
+
+    gpu: Gpu
+    code: int | str
+    count: int
+    times: tuple[datetime, ...]
+    doubtful: bool
+    workloads: tuple[frozenset[Subject], ...]
+    evidence: tuple[Evidence, ...]
+
+
+def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
+    """By GPU the XIDs that are news, one event per code."""
+    stats = xid_needs(fleet.policy)
+    last, counted, increased, appeared = (fleet.answers(stat) for stat in stats)
+    changes = fleet.changes(Signal.XID_CODE)
+    began = _telemetry_began(fleet)
+    held = _holders(fleet)
+    events: dict[str, list[XidEvent]] = {}
+    for gpu in fleet.gpus:
+        timed: dict[int | str, list[StateChange]] = defaultdict(list)
+        for change in changes.get(gpu.uuid, ()):
+            if change.after > 0:
+                timed[_code(change.after)].append(change)
+        counts = [(answers, _counts(answers, gpu)) for answers in (counted, increased, appeared)]
+        codes = {*timed, *(code for _, found in counts for code in found)}
+        if codes:
+            events[gpu.uuid] = [
+                _event(gpu, code, timed.get(code, []), counts, last, began(gpu), held)
+                for code in sorted(codes, key=str)
+            ]
+    return events
+
+
+def _event(
+    gpu: Gpu,
+    code: int | str,
+    changes: Sequence[StateChange],
+    counts: Sequence[tuple[Answers, dict[int | str, int]]],
+    last: Answers,
+    began: datetime | None,
+    held: Callable[[Gpu, datetime | None], frozenset[Subject]],
+) -> XidEvent:
+    evidence = []
+    if changes:
+        newest = changes[-1]
+        before = "no XID" if newest.before in (None, 0.0) else f"XID {newest.before:g}"
+        evidence.append(last.evidence(gpu, newest.after, at=newest.at, note=f"became this value; {before} before"))
+    for answers, found in counts:
+        if code in found:
+            evidence.append(answers.evidence(gpu, float(found[code]), comparison=">", bound=0.0, note=f"XID {code}"))
+    # Counting confirms what the gauge's first sample only suggests.
+    counted = max(found.get(code, 0) for _, found in counts)
+    doubtful = (
+        not counted and began is not None and all(change.before is None and change.at <= began for change in changes)
+    )
+    times = tuple(change.at for change in changes)
+    workloads = tuple(held(gpu, time) for time in times) or (held(gpu, None),)
+    return XidEvent(gpu, code, max(counted, len(changes)), times, doubtful, workloads, tuple(evidence))
+
+
+def _code(value: float) -> int | str:
+    return int(value) if value == int(value) else f"{value:g}"
+
+
+def _counts(answers: Answers, gpu: Gpu) -> dict[int | str, int]:
+    """Occurrences by XID. The row without an XID is the exporter's zero; increase() extrapolates, hence round."""
+    found: dict[int | str, int] = {}
+    for variant, value in answers.by_variant(gpu).items():
+        if value > 0 and variant:
+            found[int(variant) if variant.isdecimal() else variant] = max(round(value), 1)
+    return found
+
+
+def _telemetry_began(fleet: Fleet) -> Callable[[Gpu], datetime | None]:
+    """Until when a GPU's gauge may be showing an XID from before the window: two samples after its telemetry
+    began within it. None where it reported all along, and where it is gone now: then the end is what lacks."""
+    window = fleet.policy.change_window_seconds
+    interval = fleet.snapshot.schema.interval_seconds
+    counts = [fleet.answers(coverage_stat(signal, window)) for signal in REPORTING_SIGNALS]
+
+    def began(gpu: Gpu) -> datetime | None:
+        seen = max((value for count in counts if (value := count.of(gpu)) is not None), default=None)
+        if seen is None or interval <= 0 or not gpu.present or (seen + 2) * interval >= window:
+            return None
+        return fleet.snapshot.at - timedelta(seconds=(seen - 2) * interval)
+
+    return began
+
+
+def _holders(fleet: Fleet) -> Callable[[Gpu, datetime | None], frozenset[Subject]]:
+    """Who held a GPU at a time: by the recorded activity, else those who hold it now and had started by then."""
+    histories = defaultdict(list)
+    for history in fleet.snapshot.activity:
+        if history.pod:
+            histories[history.device].append(history)
+
+    def held(gpu: Gpu, at: datetime | None) -> frozenset[Subject]:
+        if at is None:
+            return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
+        pods = set()
+        for device in gpu.devices:
+            for history in histories.get(device.id, ()):
+                # Step i covers (start + i·step, start + (i+1)·step].
+                index = -int(-(at - history.start).total_seconds() // history.step_seconds) - 1
+                if 0 <= index < len(history.steps) and history.steps[index] != Activity.UNKNOWN:
+                    pods.add(history.pod)
+        if not pods:
+            for pod in gpu.holders:
+                known = fleet.pods.get(pod)
+                if known is None or known.started is None or known.started <= at:
+                    pods.add(pod)
+        return frozenset(fleet.workload_of(pod) for pod in pods)
+
+    return held
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommonCause:
+    """One XID on many GPUs at once. `workload` is whose GPUs they are; None where they are many workloads'."""
+
+    code: int | str
+    events: tuple[XidEvent, ...]
+    workload: Subject | None
+
+    @property
+    def homes(self) -> int:
+        return len({event.gpu.home for event in self.events})
+
+
+def common_causes(
+    fleet: Fleet, events: Iterable[XidEvent], classes: Callable[[int | str], XidClass | None]
+) -> list[CommonCause]:
+    """The same XID on many Nodes, or on several GPUs of one workload, within minutes.
+
+    A fatal XID on GPUs of one machine is left alone: they share a board, a power feed and a switch, which is hardware.
+    """
+    policy = fleet.policy
+    by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
+    for event in events:
+        if classes(event.code) not in (None, XidClass.IGNORE):
+            by_code[event.code].append(event)
+    causes = []
+    for code, found in by_code.items():
+        fatal = classes(code) is XidClass.FATAL
+        together = _at_once(found, policy.common_cause_seconds, fatal=fatal)
+        explained: set[int] = set()
+        if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
+            causes.append(CommonCause(code, tuple(together), _one_workload(together)))
+            explained = {id(event) for event in together}
+        groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+        for event in found:
+            if id(event) not in explained:
+                for workload in frozenset().union(*event.workloads):
+                    groups[workload].append(event)
+        for workload, members in groups.items():
+            together = _at_once(members, policy.common_cause_seconds, fatal=fatal)
+            enough = len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus
+            if enough and (not fatal or len({event.gpu.home for event in together}) > 1):
+                causes.append(CommonCause(code, tuple(together), workload))
+    return causes
+
+
+def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
+    """The events of most GPUs within so many seconds of each other. Events of unknown time are taken along, but not
+    fatal ones: a cause that excuses hardware has to be seen, not assumed."""
+    timed = sorted(((time, event) for event in events for time in event.times), key=lambda item: item[0])
+    inside: Counter[str] = Counter()
+    most, best, start = 0, range(0), 0
+    for end, (time, event) in enumerate(timed):
+        inside[event.gpu.uuid] += 1
+        while (time - timed[start][0]).total_seconds() > seconds:
+            left = timed[start][1].gpu.uuid
+            inside[left] -= 1
+            if not inside[left]:
+                del inside[left]
+            start += 1
+        if len(inside) > most:
+            most, best = len(inside), range(start, end + 1)
+    untimed = [] if fatal else [event for event in events if not event.times]
+    return [*dict.fromkeys(timed[index][1] for index in best), *untimed]
+
+
+def _one_workload(events: Sequence[XidEvent]) -> Subject | None:
+    """The workload that held nearly all of these GPUs (four of five: an old Pod's name may linger on the rest)."""
+    counts: dict[Subject, int] = defaultdict(int)
+    for event in events:
+        for workload in frozenset().union(*event.workloads):
+            counts[workload] += 1
+    best = max(counts, key=lambda workload: counts[workload], default=None)
+    return best if best is not None and counts[best] * 5 >= len(events) * 4 else None
