@@ -1,0 +1,172 @@
+"""Activity: was a device's engine active while a Pod held it, step by step.
+
+A range query over max_over_time(busy[step]) has one row per device and Pod; each becomes one character per step. Large
+fleets are asked in blocks of devices, so that memory holds one block's numbers beside the characters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.model.telemetry import (
+    Activity,
+    ActivityHistory,
+    Device,
+    DeviceId,
+    Gap,
+    PodRef,
+    Schema,
+    Signal,
+    SignalFound,
+)
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.discovery import by_labels, selector
+from gpuwatch.telemetry.gaps import dropped, failed, missing
+from gpuwatch.telemetry.inventory import Inventory
+from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.questions import found_rows, in_raw_unit
+from gpuwatch.telemetry.samples import (
+    Combine,
+    Expression,
+    Function,
+    Matcher,
+    Partition,
+    SampleStore,
+    Series,
+    TelemetryError,
+)
+
+_POINTS_AT_ONCE = 500_000
+
+_UNKNOWN, _SILENT, _ACTIVE = 0, 1, 2  # of two rows the greater code counts
+_CHARACTERS = np.frombuffer(f"{Activity.UNKNOWN}{Activity.SILENT}{Activity.ACTIVE}".encode(), np.uint8)
+
+_Codes = npt.NDArray[np.uint8]
+
+
+def histories(
+    store: SampleStore,
+    rows: Sequence[MetricRow],
+    at: datetime,
+    schema: Schema,
+    inventory: Inventory,
+    *,
+    window_seconds: int,
+    step_seconds: int,
+    bound_ratio: float,
+    devices: Collection[DeviceId] | None = None,
+) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
+    """One history per device and Pod, and one with pod '' for time in which nobody held the device.
+
+    Every history covers (at − n·step, at], n whole steps that fit into the window; steps in which this Pod did not
+    hold the device are unknown in it. A step is active when any sample in it is above bound_ratio. `devices`: only
+    these, and only their rows are asked for. A device without any row of any busy metric has no history.
+    """
+    if step_seconds <= 0 or window_seconds < step_seconds:
+        raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")
+    found = found_rows(Signal.BUSY_RATIO, rows, schema)
+    if not found:
+        return (), (missing(Signal.BUSY_RATIO, rows, schema.vocabularies),)
+    steps = _Steps(store, inventory, at, step_seconds, window_seconds // step_seconds, bound_ratio)
+    wanted = [device for device in inventory.devices if devices is None or device.id in devices]
+    for preference in sorted({row.preference for row, _ in found}):
+        left = [device for device in wanted if device.id not in steps.answered]
+        for row, signal in found:
+            if row.preference == preference:
+                steps.ask(row, signal, [device for device in left if device.vendor is row.vendor])
+        steps.answered.update(device for device, _ in steps.codes)
+    return tuple(steps.histories()), tuple(steps.gaps())
+
+
+@dataclass(slots=True)
+class _Steps:
+    store: SampleStore
+    inventory: Inventory
+    at: datetime
+    step_seconds: int
+    count: int
+    bound_ratio: float
+    codes: dict[tuple[DeviceId, PodRef], _Codes] = field(default_factory=dict)
+    answered: set[DeviceId] = field(default_factory=set)
+    errors: dict[str, TelemetryError] = field(default_factory=dict)
+    implausible: set[DeviceId] = field(default_factory=set)
+
+    @property
+    def start(self) -> datetime:
+        return self.at - timedelta(seconds=self.count * self.step_seconds)
+
+    def ask(self, row: MetricRow, signal: SignalFound, devices: Sequence[Device]) -> None:
+        by = by_labels(door.IDENTITY_LABELS[row.vendor], door.HOLDER_LABELS[row.vendor])
+        for only, partition in self._blocks(devices):
+            expression = Expression(selector(row, *only), Function.MAX, self.step_seconds, combine=Combine.MAX, by=by)
+            first = self.start + timedelta(seconds=self.step_seconds)
+            try:
+                answer = self.store.grid(expression, first, self.at, self.step_seconds, partition)
+            except TelemetryError as error:
+                self.errors.setdefault(row.metric, error)
+                continue
+            wanted = {device.id for device in devices}
+            for series in answer:
+                identity = door.identity(series.labels, row.vendor)
+                if identity is not None and identity.id in wanted:
+                    holder = door.holder(series.labels, row.vendor, self.inventory.scrape_targets)
+                    self._add(identity.id, holder.pod if holder else "", series, signal.scale)
+
+    def _add(self, device: DeviceId, pod: PodRef, series: Series, scale: float) -> None:
+        values = np.asarray(series.values, np.float64)
+        ends = np.asarray(series.times, np.float64)
+        number = np.rint((ends - self.start.timestamp()) / self.step_seconds).astype(np.int64) - 1
+        highest = in_raw_unit(plausible_range(Signal.BUSY_RATIO)[1], scale)
+        if (values > highest).any():
+            self.implausible.add(device)
+        usable = (values <= highest) & (number >= 0) & (number < self.count)
+        codes = self.codes.setdefault((device, pod), np.full(self.count, _UNKNOWN, np.uint8))
+        seen = np.where(values[usable] > in_raw_unit(self.bound_ratio, scale), _ACTIVE, _SILENT).astype(np.uint8)
+        codes[number[usable]] = np.maximum(codes[number[usable]], seen)
+
+    def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition | None]]:
+        """Matchers for the devices, few enough at once; none where a single question about the fleet is cheaper."""
+        at_once = max(1, _POINTS_AT_ONCE // self.count)
+        if not devices:
+            return
+        if len(devices) == len(self.inventory.devices) <= at_once:
+            yield (), self.inventory.partition
+            return
+        places: dict[str, list[str]] = {}
+        for device in devices:
+            first = self.inventory.matchers[device.id][0]
+            places.setdefault(first.label, []).append(first.value)
+        interval = self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
+        for label, values in places.items():
+            ordered = sorted(values)
+            for begin in range(0, len(ordered), at_once):
+                block = Counter(ordered[begin : begin + at_once])
+                yield (any_of(label, block),), Partition(label, dict(block), interval)
+
+    def histories(self) -> Iterator[ActivityHistory]:
+        held: dict[DeviceId, _Codes] = {}
+        for (device, pod), codes in self.codes.items():
+            if pod:
+                held[device] = np.maximum(held.get(device, np.uint8(_UNKNOWN)), codes)
+        for (device, pod), seen in sorted(self.codes.items(), key=lambda item: item[0]):
+            # A row of the device beside those of its processes is not time in which nobody held it.
+            beside = not pod and device in held
+            codes = np.where(held[device] == _UNKNOWN, seen, np.uint8(_UNKNOWN)) if beside else seen
+            if codes.any():
+                steps = _CHARACTERS[codes].tobytes().decode()
+                yield ActivityHistory(
+                    device=device, pod=pod, start=self.start, step_seconds=self.step_seconds, steps=steps
+                )
+
+    def gaps(self) -> Iterator[Gap]:
+        for metric, error in self.errors.items():
+            yield failed(f"activity ({metric})", error)
+        if self.implausible:
+            yield dropped(Signal.BUSY_RATIO, 0, len(self.implausible), *plausible_range(Signal.BUSY_RATIO))

@@ -1,0 +1,158 @@
+"""Changes of state-like signals: when an XID or a recovery action took a new value.
+
+In two phases: cheap questions about all devices tell where something changed, and raw samples are read for those alone.
+A device is one state, whatever series it consists of: a new Pod, or the err_code label that an XID row carries along,
+starts a new series without changing anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Scope, Signal, StateChange
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.discovery import selector
+from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
+from gpuwatch.telemetry.inventory import INSTANT_SECONDS, Inventory
+from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.questions import found_rows, in_si
+from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, Row, SampleStore, Series, TelemetryError
+
+_DEVICES_AT_ONCE = 50
+
+
+@dataclass(slots=True)
+class _States:
+    """What is known of one signal: samples of suspects, by device."""
+
+    samples: dict[DeviceId, dict[float, float]] = field(default_factory=dict)
+    blank: set[DeviceId] = field(default_factory=set)
+    implausible: set[DeviceId] = field(default_factory=set)
+
+
+def state_changes(
+    store: SampleStore,
+    rows: Sequence[MetricRow],
+    signals: Sequence[Signal],
+    at: datetime,
+    window_seconds: int,
+    schema: Schema,
+    inventory: Inventory,
+) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
+    """Transitions within (at − window, at], by time. PHYSICAL signals are told of the GPU, by its UUID.
+
+    `before` is the last value ahead of the change, from up to one more window earlier, else None. The first appearance
+    of 0 is none: it says that nothing has happened yet. Of rows that are there at once the greatest value counts.
+    """
+    changes: list[StateChange] = []
+    gaps: list[Gap] = []
+    for signal in dict.fromkeys(signals):
+        found = [row for row, _ in found_rows(signal, rows, schema)]
+        if not found:
+            gaps.append(missing(signal, rows, schema.vocabularies))
+            continue
+        states = _States()
+        for row in found:
+            try:
+                _read_suspects(store, row, at, window_seconds, inventory, states)
+            except TelemetryError as error:
+                gaps.append(failed(f"changes of {signal} ({row.metric})", error))
+        begin = at.timestamp() - window_seconds
+        for device, samples in states.samples.items():
+            changes.extend(_transitions(device, signal, samples, begin))
+        if states.blank or states.implausible:
+            low, high = plausible_range(signal)
+            gaps.append(dropped(signal, len(states.blank), len(states.implausible - states.blank), low, high))
+    return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal))), tuple(gaps)
+
+
+def _read_suspects(
+    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory, states: _States
+) -> None:
+    # The sample ahead of the window belongs to it: a change may lie right on the edge.
+    looked_at = window_seconds + INSTANT_SECONDS
+    suspects = _suspects(store, row, at, looked_at, inventory)
+    known = {device.uuid if row.scope is Scope.PHYSICAL else device.id for device in inventory.devices}
+    picked = {
+        inventory.matchers[device.id][0]
+        for device in inventory.devices
+        if (device.uuid if row.scope is Scope.PHYSICAL else device.id) in suspects
+    }
+    for only in _restricted(picked):
+        for series in store.raw(selector(row, only), at - timedelta(seconds=2 * looked_at), at):
+            device = _device(series, row)
+            if device in known and device in suspects:
+                _add(states, device, series, row)
+
+
+def _suspects(
+    store: SampleStore, row: MetricRow, at: datetime, looked_at: int, inventory: Inventory
+) -> frozenset[DeviceId]:
+    """Devices with two values in the window, or another one, or none, in the window before it."""
+    by = door.IDENTITY_LABELS[row.vendor]
+    chosen = selector(row)
+    questions = [
+        Expression(chosen, Function.MIN, looked_at, combine=Combine.MIN, by=by),
+        Expression(chosen, Function.MAX, looked_at, combine=Combine.MAX, by=by),
+        Expression(chosen, Function.LAST_IN_WINDOW, looked_at, offset_seconds=looked_at, combine=Combine.MAX, by=by),
+    ]
+    answers: list[Mapping[DeviceId, float]] = []
+    for answer, extreme in zip(store.evaluate_many(questions, at, inventory.partition), (min, max, max), strict=True):
+        if isinstance(answer, TelemetryError):
+            raise answer
+        values: dict[DeviceId, float] = {}
+        for each in answer:
+            device = _device(each, row)
+            if device is not None:
+                values[device] = extreme(values.get(device, each.value), each.value)
+        answers.append(values)
+    lowest, highest, before = answers
+    return frozenset(
+        device
+        for device, low in lowest.items()
+        # One zero and nothing ahead of it is the state before the first event.
+        if low != highest.get(device) or (before[device] != low if device in before else low != 0)
+    )
+
+
+def _device(of: Row | Series, row: MetricRow) -> DeviceId | None:
+    identity = door.identity(of.labels, row.vendor)
+    if identity is None:
+        return None
+    return identity.uuid if row.scope is Scope.PHYSICAL else identity.id
+
+
+def _restricted(picked: set[Matcher]) -> Iterator[Matcher]:
+    for label in sorted({matcher.label for matcher in picked}):
+        values = sorted(matcher.value for matcher in picked if matcher.label == label)
+        for begin in range(0, len(values), _DEVICES_AT_ONCE):
+            yield any_of(label, values[begin : begin + _DEVICES_AT_ONCE])
+
+
+def _add(states: _States, device: DeviceId, series: Series, row: MetricRow) -> None:
+    low, high = plausible_range(row.signal)
+    samples = states.samples.setdefault(device, {})
+    for time, raw in zip(series.times, series.values, strict=True):
+        value = in_si(raw, row.scale)
+        if raw >= BLANK:
+            states.blank.add(device)
+        elif low <= value <= high:
+            samples[time] = max(samples.get(time, value), value)
+        elif not math.isnan(raw):
+            states.implausible.add(device)
+
+
+def _transitions(
+    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float
+) -> Iterator[StateChange]:
+    before: float | None = None
+    for time, value in sorted(samples.items()):
+        changed = value != before and not (before is None and value == 0)
+        if changed and time > begin:
+            moment = datetime.fromtimestamp(time, UTC)
+            yield StateChange(device=device, signal=signal, at=moment, before=before, after=value)
+        before = value

@@ -1,0 +1,262 @@
+"""Discovery: which vocabularies, signals, labels and sampling interval telemetry has here.
+
+The answer is a Schema. What does not exist is simply not in it, and only the absence of everything is a Gap.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.model.telemetry import Gap, GapKind, Schema, SignalFound, Vendor
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.gaps import BLANK, failed
+from gpuwatch.telemetry.samples import (
+    Combine,
+    Expression,
+    Function,
+    Matcher,
+    MatchOp,
+    Row,
+    SampleStore,
+    Selector,
+    TelemetryError,
+)
+
+LOOKBACK_SECONDS = 3600
+_SERIES_FOR_INTERVAL = 9
+_PERCENT_FROM = 1.5
+"""A *_RATIO metric above this is in whole percent (DCGM 4.6 has the new name as an alias of the integer percent):
+2 % is the smallest percentage above it, and no ratio gets there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A catalog row whose metric exists. `rows` counts its series now, or in the look-back where there are none now."""
+
+    row: MetricRow
+    rows: int
+
+
+def selector(row: MetricRow, *more: Matcher) -> Selector:
+    """Series of a catalog row."""
+    fixed = tuple(Matcher(label, MatchOp.EQUAL, value) for label, value in row.matchers)
+    return Selector(row.metric, fixed + more)
+
+
+def by_labels(*groups: Sequence[str]) -> tuple[str, ...]:
+    """Label names for `Expression.by`, each once."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def discover(store: SampleStore, rows: Sequence[MetricRow], at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
+    """What telemetry speaks at `at`, seen over the last hour.
+
+    SignalFound.scale is the catalog's, except where *_RATIO metrics turn out to be percent. Where they are percent on
+    some exporters and ratios on others they cannot be read at all and are left out, with a Gap.
+    """
+    try:
+        names = store.metric_names(at, LOOKBACK_SECONDS)
+    except TelemetryError as error:
+        return Schema(backend=store.description), (failed("discovery of metrics", error),)
+    spoken = _spoken(rows, names)
+    if not spoken:
+        return Schema(backend=store.description), (_nothing(store, rows),)
+    gaps: list[Gap] = []
+    found = _counted(store, spoken, at, gaps)
+    samples: dict[str, list[Row]] = {}
+    references: dict[str, MetricRow] = {}
+    for vocabulary in dict.fromkeys(each.row.vocabulary for each in found):
+        reference = max((each for each in found if each.row.vocabulary == vocabulary), key=_as_reference).row
+        labelled = _labelled(store, reference, at, gaps)
+        if labelled is not None and not labelled:
+            gaps.append(_unidentified(reference))
+        if labelled:
+            samples[vocabulary], references[vocabulary] = labelled, reference
+    found = [each for each in found if each.row.vocabulary in samples]
+    percent, unclear = _percentages(store, found, at, gaps)
+    signals = tuple(
+        SignalFound(
+            signal=each.row.signal,
+            vocabulary=each.row.vocabulary,
+            metric=each.row.metric,
+            scale=each.row.scale * (0.01 if each.row.metric in percent else 1.0),
+            devices=each.rows,
+        )
+        for each in found
+        if each.row.metric not in unclear
+    )
+    everywhere = [(references[vocabulary].vendor, row) for vocabulary, answer in samples.items() for row in answer]
+    schema = Schema(
+        vocabularies=tuple(samples),
+        signals=signals,
+        node_labels=tuple(name for name in door.NODE_LABELS if any(row.labels.get(name) for _, row in everywhere)),
+        pod_labels=_pod_labels(everywhere),
+        interval_seconds=_interval(store, references, samples, at, gaps),
+        backend=store.description,
+    )
+    return schema, tuple(gaps)
+
+
+def _spoken(rows: Sequence[MetricRow], names: frozenset[str]) -> list[MetricRow]:
+    """Rows whose metric exists; a metric of two vocabularies counts for the one that is spoken here, and once."""
+    existing = [row for row in rows if row.metric in names]
+    claims: dict[str, set[str]] = {}
+    for row in existing:
+        claims.setdefault(row.metric, set()).add(row.vocabulary)
+    certain = {next(iter(vocabularies)) for vocabularies in claims.values() if len(vocabularies) == 1}
+    chosen: dict[tuple[object, ...], MetricRow] = {}
+    for row in existing:
+        claimants = claims[row.metric]
+        if claimants & certain and row.vocabulary not in certain:
+            continue
+        chosen.setdefault((row.metric, row.signal, row.matchers), row)
+    return list(chosen.values())
+
+
+def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap]) -> list[_Found]:
+    """Rows with series, counted. A failed count keeps the row: the metric exists."""
+    counts: dict[Selector, int] = {}
+    open_selectors = list(dict.fromkeys(selector(row) for row in rows))
+    unanswered: dict[Selector, TelemetryError] = {}
+    # Series that are gone now still tell how the signal is exported, so they are looked for in the look-back.
+    for function, window in ((Function.LAST, 0), (Function.LAST_IN_WINDOW, LOOKBACK_SECONDS)):
+        expressions = [Expression(each, function, window, combine=Combine.COUNT) for each in open_selectors]
+        for chosen, answer in zip(open_selectors, store.evaluate_many(expressions, at), strict=True):
+            if isinstance(answer, TelemetryError):
+                unanswered[chosen] = answer
+            elif answer:
+                counts[chosen] = int(sum(row.value for row in answer))
+                unanswered.pop(chosen, None)
+        open_selectors = [each for each in open_selectors if each not in counts]
+    gaps.extend(failed(f"count of {chosen.metric}", error) for chosen, error in unanswered.items())
+    return [
+        _Found(row, counts.get(selector(row), 0))
+        for row in rows
+        if selector(row) in counts or selector(row) in unanswered
+    ]
+
+
+def _as_reference(found: _Found) -> tuple[bool, bool, int, bool]:
+    """The metric that most devices have, once each: it stands for the exporter in questions about labels."""
+    row = found.row
+    return (not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
+
+
+def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[Row] | None:
+    """Rows of the reference metric that name a device, with all labels that the door reads; None where it failed."""
+    vendor = row.vendor
+    names = by_labels(
+        door.IDENTITY_LABELS[vendor], door.HOLDER_LABELS[vendor], ("pod", "namespace", "container"), door.NODE_LABELS
+    )
+    expression = Expression(selector(row), Function.LAST_IN_WINDOW, LOOKBACK_SECONDS, by=names)
+    try:
+        answer = store.evaluate(expression, at)
+    except TelemetryError as error:
+        gaps.append(failed(f"labels of {row.metric}", error))
+        return None
+    return [each for each in answer if door.identity(each.labels, vendor) is not None]
+
+
+def _pod_labels(rows: Sequence[tuple[Vendor, Row]]) -> str:
+    if any(row.labels.get("exported_pod") for _, row in rows):
+        return "exported_*"
+    return "native" if any(door.holder(row.labels, vendor) for vendor, row in rows) else ""
+
+
+def _interval(
+    store: SampleStore,
+    references: dict[str, MetricRow],
+    samples: dict[str, list[Row]],
+    at: datetime,
+    gaps: list[Gap],
+) -> float:
+    """Median distance of samples in seconds, of a few devices spread over the fleet; 0 where no series has two."""
+    if not samples:
+        return 0.0
+    vocabulary = max(samples, key=lambda name: len(samples[name]))
+    row = references[vocabulary]
+    devices = sorted(
+        {tuple(door.device_matchers(each.labels, row.vendor)) for each in samples[vocabulary]},
+        key=lambda matchers: [matcher.value for matcher in matchers],
+    )
+    step = max(1, len(devices) // _SERIES_FOR_INTERVAL)
+    distances: list[float] = []
+    for matchers in devices[::step][:_SERIES_FOR_INTERVAL]:
+        try:
+            answer = store.raw(selector(row, *matchers), at - timedelta(seconds=LOOKBACK_SECONDS), at)
+        except TelemetryError as error:
+            gaps.append(failed("sampling interval", error))
+            break
+        for series in answer:
+            distances.extend(later - earlier for earlier, later in zip(series.times, series.times[1:], strict=False))
+    return round(statistics.median(distances), 3) if distances else 0.0
+
+
+def _percentages(
+    store: SampleStore, found: Sequence[_Found], at: datetime, gaps: list[Gap]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Metrics named ratio that are percent, and those whose unit cannot be told.
+
+    DCGM gave all of them their new unit at once, so they are judged together. Percent is an integer, so a maximum
+    between 0 and 1 is a real ratio; 0 and 1 tell nothing.
+    """
+    metrics = {
+        each.row.metric: each.row
+        for each in found
+        if each.row.metric.endswith("_RATIO") and "_PROF_" not in each.row.metric and each.row.scale == 1
+    }
+    expressions = [
+        Expression(selector(row), Function.MAX, LOOKBACK_SECONDS, by=door.IDENTITY_LABELS[row.vendor])
+        for row in metrics.values()
+    ]
+    values: list[float] = []
+    for metric, answer in zip(metrics, store.evaluate_many(expressions, at) if expressions else [], strict=True):
+        if isinstance(answer, TelemetryError):
+            # Without its scale a metric would be wrong by a factor of 100.
+            gaps.append(failed(f"scale of {metric}", answer))
+            return frozenset(), frozenset(metrics)
+        values.extend(row.value for row in answer if row.value < BLANK)
+    if not any(value > _PERCENT_FROM for value in values):
+        return frozenset(), frozenset()
+    if any(0 < value < 1 for value in values):
+        gaps.append(_two_scales(list(metrics)))
+        return frozenset(), frozenset(metrics)
+    return frozenset(metrics), frozenset()
+
+
+def _nothing(store: SampleStore, rows: Sequence[MetricRow]) -> Gap:
+    examples: dict[str, str] = {}
+    for row in rows:
+        if row.default_exported:
+            examples.setdefault(row.vocabulary, row.metric)
+    return Gap(
+        kind=GapKind.SIGNAL_MISSING,
+        what="GPU telemetry",
+        detail=f"{store.description} has no sample of any GPU metric in the last {LOOKBACK_SECONDS // 60} minutes; "
+        f"looked for {len({row.metric for row in rows})} metrics such as {', '.join(examples.values())}. "
+        "Check that the exporter runs on the GPU Nodes, that Prometheus scrapes it (Status > Targets), that this is "
+        "the right server and tenant, and that the time asked about lies within its retention",
+    )
+
+
+def _unidentified(row: MetricRow) -> Gap:
+    labels = {Vendor.NVIDIA: "UUID", Vendor.AMD: "gpu_id", Vendor.INTEL: "uuid or pci_bdf", Vendor.GAUDI: "UUID"}
+    return Gap(
+        kind=GapKind.BAD_INPUT,
+        what=f"vocabulary {row.vocabulary}",
+        detail=f"no series of {row.metric} has the label {labels[row.vendor]}, so that devices cannot be told apart; "
+        "look for a labeldrop in the metricRelabelings of its ServiceMonitor",
+    )
+
+
+def _two_scales(metrics: Sequence[str]) -> Gap:
+    return Gap(
+        kind=GapKind.IMPLAUSIBLE,
+        what=f"metrics {', '.join(metrics)}",
+        detail="percentages on some exporters and ratios on others (DCGM 4.6 and 4.7 give them different units), so "
+        "they are left out; bring all exporters to one version",
+    )

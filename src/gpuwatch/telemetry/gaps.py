@@ -1,0 +1,61 @@
+"""How what could not be read is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.model.telemetry import Gap, GapKind, Signal
+from gpuwatch.telemetry.samples import StoreRefused, StoreUnreachable, TelemetryError
+
+BLANK = 2.0**62
+"""DCGM's blank values start at 2^62 (DCGM_INT64_BLANK is 0x7ffffffffffffff0); nothing measured comes near."""
+
+_EVENT_BORN = frozenset({Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL})
+
+
+def failed(what: str, error: TelemetryError) -> Gap:
+    """A question that the store did not answer."""
+    if isinstance(error, StoreUnreachable):
+        kind = GapKind.UNREACHABLE
+    elif isinstance(error, StoreRefused):
+        kind = GapKind.REFUSED
+    else:
+        kind = GapKind.QUERY_FAILED
+    return Gap(kind=kind, what=what, detail=str(error))
+
+
+def missing(signal: Signal, rows: Iterable[MetricRow], vocabularies: Iterable[str]) -> Gap:
+    """A signal that nothing here exports, with the exporter's counter line that enables it where there is one."""
+    spoken = set(vocabularies)
+    known = [row for row in rows if row.signal is signal]
+    wanted = [row for row in known if row.vocabulary in spoken] or known
+    if not known:
+        detail = "no exporter that gpuwatch knows has this signal"
+    elif spoken and not any(row.vocabulary in spoken for row in known):
+        detail = f"the exporters here ({', '.join(sorted(spoken))}) do not have this signal; others do"
+    else:
+        detail = f"no series of {', '.join(dict.fromkeys(row.metric for row in wanted))}"
+        line = next((row.exporter_line for row in wanted if row.exporter_line), "")
+        if signal in _EVENT_BORN:
+            detail += "; newer exporters write none before the first XID, so this may be the good case"
+        if any(row.default_exported for row in wanted):
+            detail += "; it is in the exporter's default list, so either no GPU here has it or it is filtered out"
+        elif line:
+            detail += f"; to have it, add to the counter CSV of dcgm-exporter: {line}"
+    return Gap(kind=GapKind.SIGNAL_MISSING, what=f"signal {signal}", detail=detail)
+
+
+def dropped(signal: Signal, blank_devices: int, implausible_devices: int, low: float, high: float) -> Gap:
+    """Values of a signal that were no measurements, on how many devices."""
+    parts = []
+    if blank_devices:
+        parts.append(f"blank values (2^62 or more; DCGM writes them for what a GPU lacks) of {_devices(blank_devices)}")
+    if implausible_devices:
+        bounds = f"{low:g} to {high:g} {signal.unit}".rstrip()
+        parts.append(f"values outside {bounds} of {_devices(implausible_devices)}")
+    return Gap(kind=GapKind.IMPLAUSIBLE, what=f"signal {signal}", detail=f"dropped {' and '.join(parts)}")
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count != 1)}"

@@ -1,0 +1,244 @@
+"""The door for labels: which device a row is about, who holds it, and where it runs.
+
+Pure functions on the labels of one row. They accept every spelling that exporters used over the years
+(docs of dcgm-exporter, AMD device-metrics-exporter, Intel XPU Manager, Intel Gaudi), so that nothing behind this
+door knows a label's name. An empty label equals a missing one, as in Prometheus.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from gpuwatch.model.telemetry import DeviceId, PodRef, Vendor
+from gpuwatch.telemetry.samples import Matcher, MatchOp
+
+Labels = Mapping[str, str]
+
+IDENTITY_LABELS: Mapping[Vendor, tuple[str, ...]] = {
+    # `uuid` with the 1.x names (--use-old-namespace), `gpu_uuid` on NVLink rows.
+    Vendor.NVIDIA: ("UUID", "uuid", "gpu_uuid", "GPU_I_ID"),
+    Vendor.AMD: (
+        "gpu_uuid",
+        "hostname",
+        "serial_number",
+        "gpu_id",
+        "gpu_partition_id",
+        "gpu_compute_partition_type",
+        "gpu_memory_partition_type",
+    ),
+    # Tiles (sub_dev, com_intel_subdevice_id) are parts of one device and are left out on purpose.
+    Vendor.INTEL: ("uuid", "pci_bdf", "hw_id", "node", "kubernetes_node", "Hostname", "hostname", "instance"),
+    Vendor.GAUDI: ("UUID",),
+}
+"""Labels that tell devices of one vendor apart."""
+
+HOLDER_LABELS: Mapping[Vendor, tuple[str, ...]] = {
+    Vendor.NVIDIA: (
+        "exported_pod",
+        "exported_namespace",
+        "exported_container",
+        "pod_name",
+        "pod_namespace",
+        "container_name",
+        "pod",
+        "namespace",
+        "container",
+    ),
+    Vendor.AMD: ("exported_pod", "exported_namespace", "exported_container", "pod", "namespace", "container"),
+    Vendor.INTEL: ("kube_pod", "kube_namespace", "kube_container"),
+    Vendor.GAUDI: ("pod_name", "pod_namespace"),
+}
+"""Labels that name the Pod on a device."""
+
+SLOT_LABELS = ("vgpu", "instance")
+"""Rows that differ in one of these exist at the same time: replicas of a shared GPU, two exporters on one host."""
+
+CHURN_LABELS = ("hpc_job",)
+"""Labels beside the Pod that change while a device goes on, so that its series is cut in pieces."""
+
+NODE_LABELS = ("node", "kubernetes_node", "Hostname", "hostname")
+"""Labels that may name the host, the most trustworthy first: what a scrape configuration attached, then what the
+exporter says (the host name, but with some versions the exporter's own Pod, an address, or localhost)."""
+
+DESCRIPTION_LABELS: Mapping[Vendor, tuple[str, ...]] = {
+    Vendor.NVIDIA: (
+        "gpu",
+        "modelName",
+        "model_name",
+        "GPU_I_PROFILE",
+        "pci_bus_id",
+        "DCGM_FI_DRIVER_VERSION",
+        "DCGM_FI_SYSTEM_DRIVER_VERSION",
+    ),
+    Vendor.AMD: ("card_series", "card_model", "driver_version"),
+    Vendor.INTEL: ("dev_name", "hw_name", "card"),
+    Vendor.GAUDI: ("id", "driver"),
+}
+
+_MODEL = ("modelName", "model_name", "card_series", "card_model", "dev_name", "hw_name")
+_INDEX = ("gpu", "gpu_id", "card", "id")
+_DRIVER = ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version", "driver")
+_PCI = ("pci_bus_id", "pci_bdf")
+
+_PODS_OF: Mapping[Vendor, tuple[tuple[str, str, str], ...]] = {
+    Vendor.NVIDIA: (("pod_name", "pod_namespace", "container_name"), ("pod", "namespace", "container")),
+    Vendor.AMD: (("pod", "namespace", "container"),),
+    Vendor.INTEL: (("kube_pod", "kube_namespace", "kube_container"),),
+    Vendor.GAUDI: (("pod_name", "pod_namespace", ""),),
+}
+
+_WHOLE_GPU = ("", "none", "na", "n/a", "spx")
+_EXPORTER_CONTAINERS = frozenset(
+    {"nvidia-dcgm-exporter", "dcgm-exporter", "exporter", "metrics-exporter-container", "metrics-exporter"}
+)
+_EXPORTER_POD = re.compile(r"(^|-)(dcgm-exporter|metrics-exporter|xpumd?|xpumanager|xpu-manager)(-|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which device a row is about. `uuid` is the physical GPU; `instance` a MIG instance or AMD partition of it."""
+
+    id: DeviceId
+    uuid: str
+    instance: str | None = None
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    pod: PodRef
+    container: str
+
+
+def identity(labels: Labels, vendor: Vendor) -> Identity | None:
+    """The device, or None where the labels do not tell one from its neighbours (a labeldrop of UUID, say).
+
+    NVIDIA and Gaudi: UUID, for MIG with the GPU-instance id. AMD: gpu_uuid where it is exported, else host, serial
+    number and GPU id; a GPU in DPX, QPX or CPX mode is its serial number with one device per partition.
+    Intel: uuid, else host and PCI address; tiles are one device.
+    """
+    if vendor is Vendor.AMD:
+        return _amd(labels)
+    if vendor is Vendor.INTEL:
+        uuid = labels.get("uuid", "")
+        place = labels.get("pci_bdf", "") or labels.get("hw_id", "")
+        if not uuid and place:
+            uuid = f"{node_label(labels) or labels.get('instance', '')}:{place}"
+        return Identity(uuid, uuid) if uuid else None
+    uuid = labels.get("UUID", "")
+    if vendor is Vendor.NVIDIA:
+        uuid = uuid or labels.get("uuid", "") or labels.get("gpu_uuid", "")
+        instance = labels.get("GPU_I_ID", "")
+        if uuid and instance:
+            return Identity(f"{uuid}/{instance}", uuid, instance, labels.get("GPU_I_PROFILE") or None)
+    return Identity(uuid, uuid) if uuid else None
+
+
+def _amd(labels: Labels) -> Identity | None:
+    host, index = labels.get("hostname", ""), labels.get("gpu_id", "")
+    if not index:
+        return None  # gpu_… is a common prefix; without gpu_id the row is of another exporter
+    serial, uuid = labels.get("serial_number", ""), labels.get("gpu_uuid", "")
+    mode = labels.get("gpu_compute_partition_type", "").lower()
+    if mode in _WHOLE_GPU:
+        uuid = uuid or ":".join(part for part in (host, serial, index) if part)
+        return Identity(uuid, uuid)
+    parent = ":".join(part for part in (host, serial) if part) if serial else uuid or f"{host}:{index}"
+    partition = labels.get("gpu_partition_id", "") or index
+    memory = labels.get("gpu_memory_partition_type", "").lower()
+    return Identity(f"{parent}/{partition}", parent, partition, "_".join(part for part in (mode, memory) if part))
+
+
+def holder(labels: Labels, vendor: Vendor, targets: Set[PodRef] = frozenset()) -> Holder | None:
+    """The Pod that holds the device, or None for a row of an idle device.
+
+    With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, but a row
+    without a workload inherits the scrape target's own Pod, which holds nothing. `targets` are the Pods that are known
+    to be scrape targets (see `target`); without any, the exporters' usual names decide.
+    """
+    if vendor in (Vendor.NVIDIA, Vendor.AMD) and (pod := labels.get("exported_pod")):
+        return Holder(f"{labels.get('exported_namespace', '')}/{pod}", labels.get("exported_container", ""))
+    for pod_label, namespace_label, container_label in _PODS_OF[vendor]:
+        pod = labels.get(pod_label, "")
+        if not pod:
+            continue
+        namespace, container = labels.get(namespace_label, ""), labels.get(container_label, "")
+        if pod_label == "pod" and _is_target(namespace, pod, container, targets):
+            continue
+        return Holder(f"{namespace}/{pod}", container)
+    return None
+
+
+def target(labels: Labels) -> PodRef | None:
+    """The scrape target's own Pod where this row tells it for certain: beside exported_pod, or on an `up` series."""
+    pod = labels.get("pod", "")
+    certain = "exported_pod" in labels or labels.get("__name__") == "up"
+    return f"{labels.get('namespace', '')}/{pod}" if pod and certain else None
+
+
+def _is_target(namespace: str, pod: str, container: str, targets: Set[PodRef]) -> bool:
+    if f"{namespace}/{pod}" in targets:
+        return True
+    if targets and not any(known.partition("/")[0] == namespace for known in targets):
+        return False  # named like an exporter, but in a namespace where none is scraped
+    return container in _EXPORTER_CONTAINERS or looks_like_exporter(pod)
+
+
+def looks_like_exporter(pod: str) -> bool:
+    """A Pod name such as nvidia-dcgm-exporter-wqqqn. Some exporters give it as their host name."""
+    return _EXPORTER_POD.search(pod) is not None
+
+
+def node_label(labels: Labels) -> str:
+    """The host as telemetry spells it; '' where no label names one. To be checked against the cluster's Nodes."""
+    return next((value for name in NODE_LABELS if (value := labels.get(name))), "")
+
+
+def names_a_host(value: str) -> bool:
+    """False for what exporters give in place of their host's name: localhost, an address, their own Pod, nothing."""
+    if not value or value == "localhost" or looks_like_exporter(value):
+        return False
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return True
+    return False
+
+
+def first(labels: Labels, names: Iterable[str]) -> str:
+    return next((value for name in names if (value := labels.get(name))), "")
+
+
+def model(labels: Labels) -> str:
+    return first(labels, _MODEL)
+
+
+def index(labels: Labels) -> str:
+    return first(labels, _INDEX)
+
+
+def driver_version(labels: Labels) -> str:
+    return first(labels, _DRIVER)
+
+
+def pci_bus_id(labels: Labels) -> str:
+    return first(labels, _PCI)
+
+
+def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
+    """Matchers that pick exactly this device's rows; empty where `identity` finds none.
+
+    The first one alone picks the rows of the physical GPU and perhaps those of its neighbours.
+    """
+    if vendor is Vendor.AMD and not labels.get("gpu_uuid"):
+        names: tuple[str, ...] = ("hostname", "serial_number", "gpu_id", "gpu_partition_id")
+    elif vendor is Vendor.AMD:
+        names = ("gpu_uuid", "gpu_partition_id")
+    elif vendor is Vendor.INTEL:
+        names = ("uuid",) if labels.get("uuid") else ("pci_bdf", "hw_id", *NODE_LABELS, "instance")
+    else:
+        names = (next((name for name in ("UUID", "uuid", "gpu_uuid") if labels.get(name)), "UUID"), "GPU_I_ID")
+    return tuple(Matcher(name, MatchOp.EQUAL, value) for name in names if (value := labels.get(name)))

@@ -1,0 +1,176 @@
+"""From a WindowStat to the expressions that answer it for one row of the catalog.
+
+A device's series is cut in pieces by every change of its Pod, so what can be brought together without knowing how
+long a piece was (last, minimum, maximum) is asked per device, and the rest per device and Pod. The scale is applied to
+the answer, never inside the query: bounds are turned into the metric's own unit instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.discovery import by_labels, selector
+from gpuwatch.telemetry.inventory import INSTANT_SECONDS
+from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
+
+_FUNCTIONS = {
+    Statistic.LAST: Function.LAST,
+    Statistic.MIN: Function.MIN,
+    Statistic.MAX: Function.MAX,
+    Statistic.AVG: Function.AVG,
+    Statistic.COUNT: Function.COUNT,
+    Statistic.QUANTILE: Function.QUANTILE,
+    Statistic.FRACTION_ABOVE: Function.FRACTION_ABOVE,
+    Statistic.FRACTION_BITS: Function.FRACTION_BITS,
+    Statistic.INCREASE: Function.INCREASE,
+    Statistic.CHANGES: Function.CHANGES,
+    Statistic.APPEARED: Function.LAST_IN_WINDOW,
+    Statistic.DISAPPEARED: Function.LAST_IN_WINDOW,
+}
+
+FRACTIONS = frozenset({Statistic.FRACTION_ABOVE, Statistic.FRACTION_BITS})
+ADDED = frozenset({Statistic.COUNT, Statistic.INCREASE, Statistic.CHANGES})
+"""Statistics that add up over Pods that follow each other on a device."""
+WEIGHTED = frozenset({Statistic.AVG, *FRACTIONS})
+"""Statistics that are averaged over the pieces of a series, weighted by their samples."""
+IN_UNITS = frozenset(Statistic) - {Statistic.COUNT, Statistic.CHANGES, *FRACTIONS}
+"""Statistics whose values are in the signal's unit."""
+
+_PLACE = Matcher("__device__", MatchOp.EQUAL, "$device")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One WindowStat of one metric. `scale` turns IN_UNITS answers into SI.
+
+    counts: the samples behind each row of `value`.
+    beside: for APPEARED and DISAPPEARED, where no sample may be; for FRACTION_*, the maximum, which shows blank values.
+    pieces: the answer has one row per device and Pod, not one per device.
+    """
+
+    stat: WindowStat
+    row: MetricRow
+    scale: float
+    value: Expression
+    beside: Expression | None
+    counts: Expression
+    pieces: bool
+
+    def counts_of(self, *only: Matcher) -> Expression:
+        """`counts`, of some devices."""
+        return replace(self.counts, selector=selector(self.row, *only))
+
+
+def in_si(raw: float, scale: float) -> float:
+    """raw × scale; by division where that is exact and multiplication is not (35 % are 0.35, but 35 · 0.01 is not)."""
+    return raw / (1 / scale) if scale < 1 else raw * scale
+
+
+def in_raw_unit(value: float, scale: float) -> float:
+    """A bound in the unit of the metric, rounded so that 0.29 is 29 % and not 28.999999999999996."""
+    return float(f"{value / scale:.12g}")
+
+
+def found_rows(signal: Signal, rows: Sequence[MetricRow], schema: Schema) -> list[tuple[MetricRow, SignalFound]]:
+    """Catalog rows of a signal that exist here, the preferred ones first."""
+    known = {(row.vocabulary, row.metric): row for row in reversed(rows) if row.signal is signal}
+    found = [each for each in schema.signals if each.signal is signal and (each.vocabulary, each.metric) in known]
+    pairs = [(known[each.vocabulary, each.metric], each) for each in found]
+    return sorted(pairs, key=lambda pair: pair[0].preference)
+
+
+def device_labels(row: MetricRow) -> tuple[str, ...]:
+    return by_labels(door.IDENTITY_LABELS[row.vendor], _variant(row))
+
+
+def piece_labels(row: MetricRow) -> tuple[str, ...]:
+    """Labels that tell apart the devices, and the pieces into which a device's series is cut."""
+    return by_labels(
+        door.IDENTITY_LABELS[row.vendor],
+        _variant(row),
+        door.HOLDER_LABELS[row.vendor],
+        door.SLOT_LABELS,
+        door.CHURN_LABELS,
+    )
+
+
+def _variant(row: MetricRow) -> tuple[str, ...]:
+    return (row.variant_label,) if row.variant_label else ()
+
+
+def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, interval_seconds: float) -> Question:
+    """The question for one metric. per_process: the metric has rows per process beside that of the device."""
+    statistic, window = stat.statistic, stat.window_seconds
+    parts_of_device = row.combine in ("sum", "avg")
+    pieces = (
+        statistic in ADDED | WEIGHTED
+        or (parts_of_device and statistic not in (Statistic.APPEARED, Statistic.DISAPPEARED))
+        or (per_process and statistic is Statistic.MIN)
+    )
+    parameter = stat.parameter
+    if statistic is Statistic.FRACTION_ABOVE and parameter is not None:
+        parameter = in_raw_unit(parameter, scale)
+    value = Expression(
+        selector(row),
+        _FUNCTIONS[statistic],
+        0 if statistic is Statistic.LAST else window,
+        parameter=parameter,
+        step_seconds=max(1, round(interval_seconds)) if statistic in FRACTIONS and interval_seconds else 0,
+        combine=_combine(statistic, row),
+        by=piece_labels(row) if pieces else device_labels(row),
+    )
+    per_device = replace(value, by=device_labels(row), parameter=None, step_seconds=0, combine=Combine.MAX)
+    beside = None
+    if statistic is Statistic.APPEARED:
+        beside = replace(per_device, function=Function.COUNT, offset_seconds=window)
+    elif statistic is Statistic.DISAPPEARED:
+        beside = replace(per_device, function=Function.COUNT, window_seconds=INSTANT_SECONDS)
+    elif statistic in FRACTIONS:
+        beside = replace(per_device, function=Function.MAX)
+    counts = replace(value, function=Function.COUNT, parameter=None, step_seconds=0, combine=Combine.MAX)
+    return Question(stat, row, scale, value, beside, counts, pieces)
+
+
+def _combine(statistic: Statistic, row: MetricRow) -> Combine:
+    """How rows of one device (or piece) become one on the server.
+
+    Tiles and links are combined as the catalog says; samples and changes are counted once, not once per tile.
+    The median of a device over Pods that follow each other is not to be had without their samples: the quantile is
+    the greatest of theirs.
+    """
+    if statistic is Statistic.MIN and row.combine in ("max", "min"):
+        return Combine.MIN
+    if statistic in (Statistic.COUNT, Statistic.CHANGES) or (statistic is Statistic.MAX and row.combine == "min"):
+        return Combine.MAX
+    if statistic in (Statistic.APPEARED, Statistic.DISAPPEARED) and row.combine in ("sum", "avg"):
+        return Combine.MAX
+    return Combine(row.combine)
+
+
+def shown(store: SampleStore, questions: list[Question]) -> str:
+    """PromQL for people, with `$device` where a matcher for the device goes; the preferred metric first."""
+    return " or ".join(dict.fromkeys(_shown(store, each) for each in questions))
+
+
+def _shown(store: SampleStore, asked: Question) -> str:
+    statistic, row = asked.stat.statistic, asked.row
+    by = (*(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]), *_variant(row))
+    combine = asked.value.combine
+    if statistic in ADDED:
+        combine = Combine.SUM
+    elif statistic in WEIGHTED:
+        combine = Combine.AVG
+    text = _rendered(store, replace(asked.value, by=by, combine=combine), row)
+    if statistic in (Statistic.APPEARED, Statistic.DISAPPEARED):
+        assert asked.beside is not None
+        return f"({text} unless {_rendered(store, replace(asked.beside, by=by), row)})"
+    return f"{text} * {asked.scale:.12g}" if asked.scale != 1 and statistic in IN_UNITS else text
+
+
+def _rendered(store: SampleStore, expression: Expression, row: MetricRow) -> str:
+    text = store.render(replace(expression, selector=selector(row, _PLACE)))
+    return text.replace(f'{_PLACE.label}="{_PLACE.value}"', _PLACE.value)

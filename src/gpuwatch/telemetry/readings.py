@@ -1,0 +1,322 @@
+"""Readings: WindowStats answered for every device, from as few queries as it takes.
+
+A device is answered by its most preferred metric that has an answer; the next one is asked only where a device is
+left. What a device's pieces (its Pods one after the other, the Pods that share it, its MIG rows) make together is
+decided by how many samples each has: more than fit into the window one after the other were there at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.model.telemetry import (
+    Device,
+    DeviceId,
+    Gap,
+    Readings,
+    Schema,
+    Scope,
+    Signal,
+    Statistic,
+    Vendor,
+    WindowStat,
+)
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
+from gpuwatch.telemetry.inventory import Inventory
+from gpuwatch.telemetry.pieces import Piece, joined
+from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.questions import ADDED, IN_UNITS, WEIGHTED, Question, found_rows, in_si, question, shown
+from gpuwatch.telemetry.samples import Expression, Matcher, Row, SampleStore, TelemetryError
+
+_ROWS_AT_ONCE = 300_000
+_DEVICES_IN_MATCHER = 300
+
+_Key = tuple[DeviceId, str]
+"""A device, and the variant or ''."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A WindowStat on its way: what to ask at each level of preference, and what has been answered."""
+
+    stat: WindowStat
+    levels: list[list[Question]]
+    level: int = 0
+    answers: dict[_Key, float] = field(default_factory=dict)
+    answered: set[DeviceId] = field(default_factory=set)
+
+    def questions(self) -> list[Question]:
+        return self.levels[self.level]
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What went wrong, by signal: it becomes one Gap per signal."""
+
+    errors: dict[Signal, TelemetryError] = field(default_factory=dict)
+    blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+    implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+
+    def gaps(self) -> Iterator[Gap]:
+        for signal, error in self.errors.items():
+            yield failed(f"signal {signal}", error)
+        for signal in dict.fromkeys((*self.blank, *self.implausible)):
+            blank, implausible = self.blank.get(signal, set()), self.implausible.get(signal, set())
+            yield dropped(signal, len(blank), len(implausible - blank), *plausible_range(signal))
+
+
+def read(
+    store: SampleStore,
+    rows: Sequence[MetricRow],
+    stats: Sequence[WindowStat],
+    at: datetime,
+    schema: Schema,
+    inventory: Inventory,
+) -> tuple[Readings, tuple[Gap, ...]]:
+    """Answers to all stats about the devices of the inventory. What fails or is missing is a Gap per signal."""
+    reader = _Reader(store, at, schema, inventory)
+    asked: list[_Asked] = []
+    gaps: list[Gap] = []
+    for stat in dict.fromkeys(stats):
+        found = found_rows(stat.signal, rows, schema)
+        if not found:
+            gaps.append(missing(stat.signal, rows, schema.vocabularies))
+            continue
+        levels: dict[int, list[Question]] = {}
+        for row, signal in found:
+            per_process = any(row.metric == metric for metric, _ in inventory.per_process)
+            each = question(stat, row, signal.scale, per_process, schema.interval_seconds)
+            levels.setdefault(row.preference, []).append(each)
+        asked.append(_Asked(stat, list(levels.values())))
+    at_once = max(8, _ROWS_AT_ONCE // max(1, len(inventory.devices)))
+    for start in range(0, len(asked), at_once):
+        reader.answer(asked[start : start + at_once])
+    return reader.readings(asked), (*dict.fromkeys(gaps), *reader.trouble.gaps())
+
+
+class _Reader:
+    def __init__(self, store: SampleStore, at: datetime, schema: Schema, inventory: Inventory) -> None:
+        self._store = store
+        self._at = at
+        self._interval_seconds = schema.interval_seconds
+        self._inventory = inventory
+        self._ids = {device.id for device in inventory.devices} | {device.uuid for device in inventory.devices}
+        self.trouble = _Trouble()
+
+    def answer(self, batch: Sequence[_Asked]) -> None:
+        """Asks one level of preference after the other, until no device is left or no level."""
+        pending = list(batch)
+        while pending:
+            questions = [question for each in pending for question in each.questions()]
+            answers = self._evaluated(e for q in questions for e in (q.value, q.beside) if e is not None)
+            pieces = [self._pieces(each, answers) for each in pending]
+            counts = self._counts(pending, pieces)
+            for each, found in zip(pending, pieces, strict=True):
+                self._join(each, found, counts)
+            pending = [each for each in pending if self._next_level(each)]
+
+    def _evaluated(self, expressions: Iterable[Expression]) -> dict[Expression, list[Row] | TelemetryError]:
+        distinct = list(dict.fromkeys(expressions))
+        if not distinct:
+            return {}
+        answers = self._store.evaluate_many(distinct, self._at, self._inventory.partition)
+        return dict(zip(distinct, answers, strict=True))
+
+    def _pieces(
+        self, asked: _Asked, answers: Mapping[Expression, list[Row] | TelemetryError]
+    ) -> dict[_Key, list[Piece]]:
+        """The usable rows of a level, by device (instances apart) and variant."""
+        found: dict[_Key, list[Piece]] = {}
+        for each in asked.questions():
+            answer, beside = answers[each.value], answers[each.beside] if each.beside else []
+            if isinstance(answer, TelemetryError):
+                self.trouble.errors.setdefault(asked.stat.signal, answer)
+            elif isinstance(beside, TelemetryError):
+                self.trouble.errors.setdefault(asked.stat.signal, beside)
+            else:
+                excluded = self._excluded(each, beside)
+                for row in answer:
+                    self._add(found, each, row, excluded)
+        return {key: self._without_processes(parts) for key, parts in found.items()}
+
+    def _without_processes(self, parts: list[Piece]) -> list[Piece]:
+        """Where an exporter writes rows per process beside that of the device, the latter alone."""
+        per_process = self._inventory.per_process
+        if not any((part.question.row.metric, part.labels.get("instance", "")) in per_process for part in parts):
+            return parts
+        of_device = {part.labels.get("instance", "") for part in parts if not self._is_held(part)}
+        return [
+            part
+            for part in parts
+            if not self._is_held(part)
+            or (instance := part.labels.get("instance", "")) not in of_device
+            or (part.question.row.metric, instance) not in per_process
+        ]
+
+    def _is_held(self, part: Piece) -> bool:
+        targets = self._inventory.scrape_targets
+        return door.holder(part.labels, part.question.row.vendor, targets) is not None
+
+    def _excluded(self, question: Question, beside: Sequence[Row]) -> set[_Key]:
+        """Devices (and variants) that this answer says nothing of, because of what is beside it."""
+        excluded: set[_Key] = set()
+        appearance = question.stat.statistic in (Statistic.APPEARED, Statistic.DISAPPEARED)
+        for row in beside:
+            identity = door.identity(row.labels, question.row.vendor)
+            if identity is None:
+                continue
+            key = (self._device_of(identity, question.row), row.labels.get(question.row.variant_label, ""))
+            if appearance or self._is_no_measurement(question, row.value, key[0]):
+                excluded.add(key)
+        return excluded
+
+    def _device_of(self, identity: door.Identity, row: MetricRow) -> DeviceId:
+        return identity.uuid if row.scope is Scope.PHYSICAL else identity.id
+
+    def _add(self, found: dict[_Key, list[Piece]], question: Question, row: Row, excluded: set[_Key]) -> None:
+        labels, metric = row.labels, question.row
+        identity = door.identity(labels, metric.vendor)
+        if identity is None or math.isnan(row.value):
+            return
+        device = self._device_of(identity, metric)
+        variant = labels.get(metric.variant_label, "") if metric.variant_label else ""
+        if device not in self._ids or (device, variant) in excluded:
+            return
+        value, in_units = row.value, question.stat.statistic in IN_UNITS
+        if in_units:
+            if (metric.zero_means_absent and value == 0) or self._is_no_measurement(question, value, device):
+                return
+            value = in_si(value, question.scale)
+        slot = tuple(labels.get(name, "") for name in door.SLOT_LABELS) if question.pieces else ()
+        found.setdefault((identity.id, variant), []).append(Piece(value, slot, question, labels))
+
+    def _is_no_measurement(self, question: Question, value: float, device: DeviceId) -> bool:
+        signal = question.stat.signal
+        if value >= BLANK:
+            self.trouble.blank.setdefault(signal, set()).add(device)
+            return True
+        low, high = plausible_range(signal)
+        if low <= in_si(value, question.scale) <= high or math.isnan(value):
+            return False
+        self.trouble.implausible.setdefault(signal, set()).add(device)
+        return True
+
+    def _counts(
+        self, asked: Sequence[_Asked], pieces: Sequence[Mapping[_Key, Sequence[Piece]]]
+    ) -> dict[tuple[Expression, tuple[tuple[str, str], ...]], float]:
+        """Samples behind the pieces whose value as a whole depends on them, by question and the piece's labels."""
+        needed: dict[Expression, tuple[Question, set[DeviceId]]] = {}
+        for each, found in zip(asked, pieces, strict=True):
+            for (device, _), parts in found.items():
+                if not _needs_counts(each.stat.statistic, parts):
+                    continue
+                for part in parts:
+                    needed.setdefault(part.question.counts, (part.question, set()))[1].add(device)
+        restricted = {plain: asks.counts_of(*self._only(devices)) for plain, (asks, devices) in needed.items()}
+        answers = self._evaluated(restricted.values())
+        counts: dict[tuple[Expression, tuple[tuple[str, str], ...]], float] = {}
+        for plain, expression in restricted.items():
+            answer = answers[expression]
+            if isinstance(answer, TelemetryError):
+                self.trouble.errors.setdefault(needed[plain][0].stat.signal, answer)
+                continue
+            for row in answer:
+                counts[plain, tuple(sorted(row.labels.items()))] = row.value
+        return counts
+
+    def _only(self, devices: set[DeviceId]) -> tuple[Matcher, ...]:
+        """A matcher for few devices; none where they are many or have no label in common."""
+        chosen = [self._inventory.matchers[device][0] for device in devices if self._inventory.matchers.get(device)]
+        names = {matcher.label for matcher in chosen}
+        if len(devices) > _DEVICES_IN_MATCHER or len(chosen) < len(devices) or len(names) != 1:
+            return ()
+        return (any_of(names.pop(), sorted({matcher.value for matcher in chosen})),)
+
+    def _join(
+        self,
+        asked: _Asked,
+        pieces: Mapping[_Key, Sequence[Piece]],
+        counts: Mapping[tuple[Expression, tuple[tuple[str, str], ...]], float],
+    ) -> None:
+        statistic = asked.stat.statistic
+        fitting = asked.stat.window_seconds / self._interval_seconds if self._interval_seconds else None
+        level: dict[_Key, float] = {}
+        for (_, variant), parts in pieces.items():
+            if statistic is Statistic.COUNT:
+                samples: list[float] | None = [part.value for part in parts]
+            elif _needs_counts(statistic, parts):
+                known = [counts.get((part.question.counts, tuple(sorted(part.labels.items())))) for part in parts]
+                if any(count is None for count in known):
+                    continue  # without the number of samples the whole is not known; its Gap is written
+                samples = [count for count in known if count is not None]
+            else:
+                samples = None
+            row = parts[0].question.row
+            value = joined(statistic, parts, samples, fitting, lowest=row.combine == "min")
+            identity = door.identity(parts[0].labels, row.vendor)
+            assert identity is not None
+            key = (self._device_of(identity, row), variant)
+            if key not in level:
+                level[key] = value
+            elif statistic is Statistic.MIN or (statistic is Statistic.LAST and row.combine == "min"):
+                level[key] = min(level[key], value)
+            else:
+                level[key] = max(level[key], value)
+        for key, value in level.items():
+            if key[0] not in asked.answered:
+                asked.answers[key] = value
+        asked.answered.update(device for device, _ in level)
+
+    def _next_level(self, asked: _Asked) -> bool:
+        asked.level += 1
+        if asked.level >= len(asked.levels):
+            return False
+        vendors = {question.row.vendor for question in asked.questions()}
+        physical = asked.questions()[0].row.scope is Scope.PHYSICAL
+        return any(
+            (device.uuid if physical else device.id) not in asked.answered
+            for device in self._inventory.devices
+            if device.present and device.vendor in vendors
+        )
+
+    def readings(self, asked: Sequence[_Asked]) -> Readings:
+        values: dict[str, dict[str, float]] = {}
+        variants: dict[str, dict[str, dict[str, float]]] = {}
+        promql: dict[str, str] = {}
+        for each in asked:
+            key = each.stat.key
+            questions = [question for level in each.levels for question in level]
+            promql[key] = shown(self._store, questions)
+            if any(question.row.variant_label for question in questions):
+                by_device: dict[str, dict[str, float]] = {}
+                for (device, variant), value in each.answers.items():
+                    # A row without a variant says that there is none: the device has an answer, and it is empty.
+                    of_device = by_device.setdefault(device, {})
+                    if variant:
+                        of_device[variant] = value
+                variants[key] = by_device
+            else:
+                values[key] = {device: value for (device, _), value in each.answers.items()}
+        promql.update(_matchers(self._inventory.devices, self._inventory.matchers))
+        return Readings(values=values, variants=variants, promql=promql)
+
+
+def _needs_counts(statistic: Statistic, parts: Sequence[Piece]) -> bool:
+    """Whether several pieces make a different whole when they follow each other than when they are there at once."""
+    if statistic in WEIGHTED:
+        return len({part.value for part in parts}) > 1
+    return statistic in ADDED and statistic is not Statistic.COUNT and sum(part.value != 0 for part in parts) > 1
+
+
+def _matchers(devices: Iterable[Device], matchers: Mapping[DeviceId, tuple[Matcher, ...]]) -> dict[str, str]:
+    """`Readings.query` knows how NVIDIA devices are picked; the others are written down."""
+    return {
+        f"matcher:{device.id}": ",".join(f'{each.label}="{each.value}"' for each in matchers.get(device.id, ()))
+        for device in devices
+        if device.vendor is not Vendor.NVIDIA
+    }

@@ -1,0 +1,82 @@
+"""Telemetry as gpuwatch sees it: TelemetrySource turns a store's rows into devices, readings, histories and changes.
+
+Built on the seam `samples.SampleStore` alone, so that a server and a recording answer alike. Every method answers as
+of `at`, and says as Gaps what it could not find out; none raises for what a server or an exporter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from gpuwatch.catalog.metrics import MetricRow, metric_rows
+from gpuwatch.model.telemetry import (
+    ActivityHistory,
+    DeviceId,
+    Gap,
+    Readings,
+    Schema,
+    Signal,
+    StateChange,
+    WindowStat,
+)
+from gpuwatch.telemetry.activity import histories
+from gpuwatch.telemetry.changes import state_changes
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.readings import read
+from gpuwatch.telemetry.samples import SampleStore
+
+__all__ = ["Inventory", "TelemetrySource"]
+
+
+class TelemetrySource:
+    """What is measured here. `rows`: the catalog's, or fewer."""
+
+    def __init__(self, store: SampleStore, rows: Sequence[MetricRow] = metric_rows()) -> None:
+        self._store = store
+        self._rows = tuple(rows)
+
+    def discover(self, at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
+        """Vocabularies, signals, labels and sampling interval of the last hour."""
+        return discover(self._store, self._rows, at)
+
+    def inventory(self, at: datetime, schema: Schema, lookback_seconds: int = 3600) -> Inventory:
+        """Devices and exporters of the look-back, and which of them are there now."""
+        return take_inventory(self._store, self._rows, at, schema, lookback_seconds)
+
+    def readings(
+        self, stats: Sequence[WindowStat], at: datetime, schema: Schema, inventory: Inventory
+    ) -> tuple[Readings, tuple[Gap, ...]]:
+        """The stats of every device of the inventory, in SI units."""
+        return read(self._store, self._rows, stats, at, schema, inventory)
+
+    def activity(
+        self,
+        at: datetime,
+        schema: Schema,
+        inventory: Inventory,
+        *,
+        window_seconds: int,
+        step_seconds: int,
+        bound_ratio: float,
+        devices: Collection[DeviceId] | None = None,
+    ) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
+        """Per device and Pod, which steps of the window were active, silent or unknown."""
+        return histories(
+            self._store,
+            self._rows,
+            at,
+            schema,
+            inventory,
+            window_seconds=window_seconds,
+            step_seconds=step_seconds,
+            bound_ratio=bound_ratio,
+            devices=devices,
+        )
+
+    def changes(
+        self, signals: Sequence[Signal], at: datetime, window_seconds: int, schema: Schema, inventory: Inventory
+    ) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
+        """Transitions of state-like signals within the window."""
+        return state_changes(self._store, self._rows, signals, at, window_seconds, schema, inventory)
