@@ -16,6 +16,7 @@ from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.detect import health, idle
 from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
+from gpuwatch.model.telemetry import Gap
 from gpuwatch.report.analysis import Policies
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.telemetry.samples import SampleStore
@@ -126,9 +127,13 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
         return opened.snapshot
     telemetry = TelemetrySource(opened.store) if opened.store is not None else None
     needs = needs_of(opened.settings.policies)
-    if not console.is_terminal:
-        return collect(telemetry, opened.cluster, opened.at, needs)
-    with console.status("starting") as status:
-        return collect(
-            telemetry, opened.cluster, opened.at, needs, lambda step: status.update(escape(step.capitalize() + " …"))
-        )
+    if console.is_terminal:
+        with console.status("starting") as status:
+            snapshot = collect(
+                telemetry, opened.cluster, opened.at, needs, lambda step: status.update(escape(f"{step} …"))
+            )
+    else:
+        snapshot = collect(telemetry, opened.cluster, opened.at, needs)
+    # Lines of a recorded file that could not be read are gaps like any other.
+    problems: tuple[Gap, ...] = getattr(opened.store, "problems", ())
+    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *problems))))

@@ -144,7 +144,8 @@ def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs
         readings=readings,
         activity=tuple(activity),
         changes=tuple(changes),
-        gaps=tuple(gaps),
+        # The same signal may be missing for several questions.
+        gaps=tuple(dict.fromkeys(gaps)),
     )
 
 

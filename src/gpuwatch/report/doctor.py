@@ -15,7 +15,7 @@ from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
 from gpuwatch.report.analysis import Policies, rule_signals
-from gpuwatch.report.tables import gap_row
+from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
 
 # The exporter replaces its defaults by a custom list, so a list that enables more has to repeat them.
@@ -172,9 +172,10 @@ def diagnosis_tables(item: Diagnosis) -> RenderableType:
     for name, value in item.facts:
         grid.add_row(name, escape(value))
     parts: list[RenderableType] = [grid, Text()]
-    if item.gaps:
+    gaps = other_gaps(item.gaps)
+    if gaps:
         table = Table("what", "why", title="Gaps", title_justify="left", title_style="bold red", box=None)
-        for gap in item.gaps:
+        for gap in gaps:
             table.add_row(*gap_row(gap))
         parts += [table, Text()]
     if not item.rules:

@@ -21,7 +21,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, Gap
+from gpuwatch.model.telemetry import Device, Gap, GapKind
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -201,12 +201,18 @@ def _limits(analysis: Analysis, rows: int) -> RenderableType:
         names = ", ".join(sorted(limited))
         table.add_row(
             plural(len(limited), "rule"),
-            escape(f"lack signals here: {names}. `gpuwatch doctor` shows how to enable them."),
+            escape(f"could know more with signals that nothing exports here: {names}. `gpuwatch doctor` shows which."),
         )
-    for gap in analysis.gaps[:rows]:
+    gaps = other_gaps(analysis.gaps)
+    for gap in gaps[:rows]:
         table.add_row(*gap_row(gap))
-    _cut(table, len(analysis.gaps), rows)
+    _cut(table, len(gaps), rows)
     return table
+
+
+def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """All gaps but signals that nothing exports: those are told per rule."""
+    return [gap for gap in gaps if gap.kind is not GapKind.SIGNAL_MISSING]
 
 
 def gap_row(gap: Gap) -> tuple[str, str]:
