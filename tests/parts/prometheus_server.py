@@ -13,30 +13,28 @@ Two ways to load samples, both with exact timestamps:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PARTS = Path(__file__).parent
+from parts.go_tools import GoTools
+from parts.processes import free_port, running_process, wait_until
+
 MAJORS = (2, 3)
 _VERSION = "-ldflags=-s -w -X github.com/prometheus/common/version.Version="
-BUILD_FLAGS = {
-    "prometheus": ["-trimpath", f"{_VERSION}3.15.0"],
+PROMETHEUS_TOOLS = GoTools(Path(__file__).parent / "prometheus", ("-trimpath", f"{_VERSION}3.15.0"))
+THANOS_TOOLS = GoTools(
+    Path(__file__).parent / "thanos",
     # Thanos casts Prometheus' labels to its own; in the default layout of labels its sidecar panics.
-    "thanos": ["-trimpath", "-tags=netgo,slicelabels", f"{_VERSION}0.42.2"],
-}
-"""How the Go tools of tests/parts/*/ are built; part of the name of their cache folder."""
+    ("-trimpath", "-tags=netgo,slicelabels", f"{_VERSION}0.42.2"),
+)
 
 
 @dataclass(frozen=True)
@@ -49,26 +47,13 @@ class ServerBuild:
     promtool: Path
 
 
-def in_ci() -> bool:
-    """In CI a missing server is an error, elsewhere a test that was not run."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-def cache_folder(part: str) -> Path:
-    """Where the Go tools of tests/parts/`part` are built: outside the checkout, one folder per go.sum and flags."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    locked = b"".join((PARTS / part / name).read_bytes() for name in ("go.mod", "go.sum"))
-    built_from = locked + " ".join(BUILD_FLAGS[part]).encode()
-    return root / "gpuwatch" / "parts" / part / hashlib.sha256(built_from).hexdigest()[:16]
-
-
 def find_servers() -> list[ServerBuild]:
     """One build per major version, the first found of: PATH, Debian's package (also on the PATH), the Go tool."""
     builds: dict[int, ServerBuild] = {}
     for folder in (
         *map(Path, os.environ.get("PATH", "").split(os.pathsep)),
         Path("/usr/bin"),
-        cache_folder("prometheus"),
+        PROMETHEUS_TOOLS.folder,
     ):
         prometheus, promtool = folder / "prometheus", folder / "promtool"
         if os.access(prometheus, os.X_OK) and os.access(promtool, os.X_OK):
@@ -83,7 +68,7 @@ def find_thanos() -> Path | None:
     on_path = shutil.which("thanos")
     if on_path:
         return Path(on_path)
-    built = cache_folder("thanos") / "thanos"
+    built = THANOS_TOOLS.folder / "thanos"
     return built if os.access(built, os.X_OK) else None
 
 
@@ -106,8 +91,8 @@ def running(
 ) -> Iterator[str]:
     """A Prometheus on a free loopback port, ready, with the samples of `openmetrics` (text, or a file of it).
 
-    Yields its base URL. `flags` are added to its command line, e.g. `--query.max-samples=1000`. `data` is its
-    data folder where the caller wants it to outlive the server; blocks that are already there are served.
+    Yields its base URL. `flags` are added to its command line, e.g. `--query.max-samples=1000`, and replace those of
+    the same name. `data` is its data folder where the caller wants it to outlive the server; blocks that are already there are served.
     It scrapes nothing and takes remote writes, out of order too.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as temporary:
@@ -121,9 +106,8 @@ def running(
         config.write_text(
             "global: {external_labels: {prometheus_replica: a}}\nstorage: {tsdb: {out_of_order_time_window: 10y}}\n"
         )
-        port = _free_port()
-        command: list[str | Path] = [
-            build.prometheus,
+        port = free_port()
+        usual = [
             f"--config.file={config}",
             f"--storage.tsdb.path={data}",
             "--storage.tsdb.retention.time=10y",
@@ -132,10 +116,11 @@ def running(
             "--web.enable-remote-write-receiver",
             f"--web.listen-address=127.0.0.1:{port}",
             "--log.level=warn",
-            *flags,
         ]
+        given = {flag.partition("=")[0] for flag in flags}
+        command = [build.prometheus, *(flag for flag in usual if flag.partition("=")[0] not in given), *flags]
         url = f"http://127.0.0.1:{port}"
-        with _process(command, folder / "prometheus.log", f"{url}/-/ready"):
+        with running_process(command, folder / "prometheus.log", _answers(f"{url}/-/ready")):
             yield url
 
 
@@ -144,7 +129,7 @@ def thanos_query(thanos: Path, prometheus_url: str) -> Iterator[str]:
     """A Thanos sidecar beside a running Prometheus and a Thanos Query over it. Yields the Query's base URL."""
     with tempfile.TemporaryDirectory(prefix="thanos-") as temporary, contextlib.ExitStack() as stack:
         folder = Path(temporary)
-        ports = [_free_port() for _ in range(4)]
+        ports = [free_port() for _ in range(4)]
         sidecar_grpc, sidecar_http, query_grpc, query_http = (f"127.0.0.1:{port}" for port in ports)
         sidecar: list[str | Path] = [
             thanos,
@@ -164,10 +149,12 @@ def thanos_query(thanos: Path, prometheus_url: str) -> Iterator[str]:
             "--query.replica-label=prometheus_replica",
             "--log.level=warn",
         ]
-        stack.enter_context(_process(sidecar, folder / "sidecar.log", f"http://{sidecar_http}/-/ready"))
-        stack.enter_context(_process(query, folder / "query.log", f"http://{query_http}/-/ready"))
+        stack.enter_context(
+            running_process(sidecar, folder / "sidecar.log", _answers(f"http://{sidecar_http}/-/ready"))
+        )
+        stack.enter_context(running_process(query, folder / "query.log", _answers(f"http://{query_http}/-/ready")))
         url = f"http://{query_http}"
-        _wait_until(
+        wait_until(
             lambda: b'"name"' in _get(f"{url}/api/v1/stores"),
             lambda: f"Thanos Query did not find its sidecar: {(folder / 'sidecar.log').read_text()[-2000:]}",
         )
@@ -194,35 +181,8 @@ def dump_openmetrics(build: ServerBuild, data: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@contextlib.contextmanager
-def _process(command: Sequence[str | Path], log: Path, ready: str) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
-    try:
-
-        def is_ready() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
-            return bool(_get(ready))
-
-        _wait_until(is_ready, lambda: f"{command[0]} was not ready in time: {log.read_text()[-2000:]}")
-        yield
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(complaint())
-        time.sleep(0.05)
+def _answers(url: str) -> Callable[[], bool]:
+    return lambda: bool(_get(url))
 
 
 def _get(url: str) -> bytes:
@@ -232,9 +192,3 @@ def _get(url: str) -> bytes:
             return bytes(answer.read()) or b"ready"
     except (urllib.error.URLError, OSError):
         return b""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,0 +1,111 @@
+"""How to reach a Prometheus-compatible server. Standard library alone, so that settings stay quick to import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Address and credentials of a Prometheus API, and the limits of what it is asked.
+
+    url: up to, not including, `/api/v1`: `https://prom.example`, `https://mimir.example/prometheus`,
+    `http://vmselect:8481/select/0/prometheus`. A user and password in it become `username` and `password`.
+    bearer_token_file: read before each query, as mounted tokens are rotated.
+    ca_file: PEM with the authorities to trust in the place of the system's; it wins over REQUESTS_CA_BUNDLE.
+    cert_file, key_file: client certificate (mTLS); without key_file, cert_file holds both.
+    headers: sent with each query, e.g. `X-Scope-OrgID` for Mimir's tenants.
+    timeout_seconds: for one query; the server is told, and is given 5 s more to say that it gave up.
+    retries: further attempts on 429, 5xx and broken connections, after backoff_seconds, then twice that, and so on;
+    a longer Retry-After is honoured up to retry_cap_seconds.
+    concurrency: queries at once.
+    max_samples_per_query: questions about more samples are divided by Node beforehand; below the 50 million of
+    Prometheus' --query.max-samples. A server that allows less makes gpuwatch divide further.
+
+    Raises ValueError that names the field, and never its value where that is a secret. Secrets are not in the repr.
+    """
+
+    url: str
+    bearer_token: str = field(default="", repr=False)
+    bearer_token_file: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    insecure_skip_verify: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_seconds: float = 60.0
+    retries: int = 3
+    backoff_seconds: float = 0.5
+    retry_cap_seconds: float = 30.0
+    concurrency: int = 4
+    max_samples_per_query: int = 20_000_000
+
+    def __post_init__(self) -> None:
+        self._take_url_apart()
+        self._check_credentials()
+        self._check_headers()
+        for name in ("timeout_seconds", "concurrency", "max_samples_per_query"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: must be greater than 0, is {getattr(self, name)}")
+        for name in ("retries", "backoff_seconds", "retry_cap_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: must not be negative, is {getattr(self, name)}")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that must not be shown, long enough to be told from ordinary text."""
+        return tuple(value for value in (self.bearer_token, self.password, *self.headers.values()) if len(value) >= 8)
+
+    def _take_url_apart(self) -> None:
+        try:
+            parts = urlsplit(self.url.strip())
+            port = parts.port
+        except ValueError:
+            # The parser's own message shows the address, and a password in it.
+            raise ValueError("url: cannot be read; write it as https://prometheus.example:9090") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("url: must begin with http:// or https:// and name a host")
+        if parts.query or parts.fragment:
+            raise ValueError("url: must have no ? or #; give tokens and tenants as bearer_token or headers")
+        if "/api/v1" in parts.path:
+            raise ValueError("url: give the part before /api/v1, for example https://mimir.example/prometheus")
+        if parts.username is not None or parts.password is not None:
+            if self.username or self.password:
+                raise ValueError("username: given both in the url and by itself; leave one out")
+            object.__setattr__(self, "username", unquote(parts.username or ""))
+            object.__setattr__(self, "password", unquote(parts.password or ""))
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        place = host if port is None else f"{host}:{port}"
+        object.__setattr__(self, "url", urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", "")))
+
+    def _check_credentials(self) -> None:
+        ways = [name for name in ("bearer_token", "bearer_token_file", "username") if getattr(self, name)]
+        if len(ways) > 1:
+            raise ValueError(f"{ways[1]}: {' and '.join(ways)} are both given; leave one out")
+        if self.password and not self.username:
+            raise ValueError("username: missing, while a password is given")
+        if ":" in self.username:
+            raise ValueError("username: cannot hold a colon in basic authentication")
+        if not self.bearer_token.isprintable() or not self.bearer_token.isascii():
+            raise ValueError("bearer_token: holds a line break or other characters that a header cannot carry")
+        if self.key_file and not self.cert_file:
+            raise ValueError("cert_file: missing, while a key_file is given")
+        if self.ca_file and self.insecure_skip_verify:
+            raise ValueError("insecure_skip_verify: contradicts ca_file; leave one out")
+
+    def _check_headers(self) -> None:
+        for name, value in self.headers.items():
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"headers: {name!r} is no header name")
+            if not value.isprintable() or value != value.strip():
+                raise ValueError(f"headers: the value of {name} holds a line break or begins or ends with a space")
+            if name.lower() == "authorization" and (self.bearer_token or self.bearer_token_file or self.username):
+                raise ValueError("headers: Authorization is given beside bearer_token, bearer_token_file or username")
+        object.__setattr__(self, "headers", dict(self.headers))

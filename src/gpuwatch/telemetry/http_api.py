@@ -1,0 +1,251 @@
+"""The Prometheus HTTP API: requests with credentials and retries, and answers decoded without much memory.
+
+`prometheus_api_client` builds the requests. It knows no POST bodies, no warnings and one kind of exception, so it is
+given a session that brings them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import requests
+import urllib3
+from prometheus_api_client import PrometheusConnect
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_environ_proxies
+
+from gpuwatch.telemetry.connection import Connection
+from gpuwatch.telemetry.http_errors import Envelope, Failure, failure_of_request, outcome_of_answer
+from gpuwatch.telemetry.samples import QueryFailed, Row, Series, StoreRefused, TelemetryError
+
+_log = logging.getLogger(__name__)
+_CONNECT_SECONDS = 10.0
+_GRACE_SECONDS = 5.0
+_KEPT_WARNINGS = 100
+_KEPT_LABELS = 200_000
+
+
+def connect(connection: Connection, session: ApiSession) -> PrometheusConnect:
+    """The client whose queries answer with lists of Row or Series. Retries are the session's."""
+    no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
+    return PrometheusConnect(url=connection.url, session=session, retry=no_retries, method="POST")
+
+
+class ApiSession(requests.Session):
+    """Asks the API of one server; for several threads at once.
+
+    warnings: what the server said beside its answers (Thanos: stores that did not answer), each once, newest last.
+    date: the Date header of the newest answer.
+    Raises TelemetryError where a file of the connection is missing.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._place = f"Prometheus at {connection.url}"
+        self._posts = True
+        self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        self.warnings: dict[str, None] = {}
+        self.date = ""
+        # Off: it would take credentials from ~/.netrc. Proxies and the CA bundle are taken from the environment here.
+        self.trust_env = False
+        self.proxies.update(get_environ_proxies(connection.url))
+        self.verify = _authorities(connection)
+        self.cert = _client_certificate(connection)
+        self.auth = _authentication(connection)
+        self.headers.update(connection.headers)
+
+    def request(  # type: ignore[override]
+        self, method: str, url: str, params: Mapping[str, Any] | None = None, **options: Any
+    ) -> Answer:
+        """One question, tried again where that makes sense. Raises TelemetryError."""
+        limits = self._connection
+        attempt = 0
+        while True:
+            outcome = self._ask(method, url, params or {}, options)
+            if isinstance(outcome, Answer):
+                return outcome
+            if not outcome.again or attempt >= limits.retries:
+                raise outcome.error
+            pause = limits.backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)  # noqa: S311
+            pause = min(max(pause, outcome.wait_seconds), limits.retry_cap_seconds)
+            attempt += 1
+            _log.info("%s; attempt %d of %d in %.1f s", outcome.error, attempt + 1, limits.retries + 1, pause)
+            time.sleep(pause)
+
+    def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> Answer | Failure:
+        asked = str(params.get("query") or url.removeprefix(self._connection.url))
+        timeout = self._connection.timeout_seconds
+        sent = {**options, "timeout": (min(_CONNECT_SECONDS, timeout), timeout + _GRACE_SECONDS)}
+        posts = method == "POST" and self._posts
+        # A proxy may cut long addresses; a query with the names of a hundred Nodes has to travel in the body.
+        sent |= {"data": params} if posts else {"params": params}
+        try:
+            response = super().request("POST" if posts else "GET", url, allow_redirects=False, **sent)
+        except requests.RequestException as error:
+            return failure_of_request(error, self._place, asked, timeout)
+        except OSError as error:
+            # requests passes on what OpenSSL says of certificate files.
+            raise StoreRefused(f"{self._place}: ca_file, cert_file or key_file cannot be used: {error}") from error
+        if response.status_code == 405 and posts:
+            self._posts = False
+            return self._ask(method, url, params, options)
+        outcome = outcome_of_answer(response, self._place, asked)
+        if isinstance(outcome, Failure):
+            return self._without_secrets(outcome)
+        self.date = response.headers.get("Date", "")
+        self._note(outcome.warnings or [])
+        try:
+            names = "/label/" in url
+            return Answer((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
+        except msgspec.MsgspecError as error:
+            told = f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
+            return Failure(QueryFailed(told))
+
+    def _decoded(self, envelope: Envelope) -> dict[str, Any]:
+        result = _RESULT.decode(envelope.data)
+        if result.resultType == "vector":
+            items = _VECTOR.decode(result.result)
+            return {"result": [Row(self._shared(i.metric), float(i.value[1])) for i in items if i.value is not None]}
+        if result.resultType == "matrix":
+            # One series at a time: a grid's samples as Python objects take ten times the memory of the array.
+            return {"result": [self._series(_MATRIX_ITEM.decode(raw)) for raw in _RAW_ITEMS.decode(result.result)]}
+        _, value = _SCALAR.decode(result.result)
+        return {"result": [Row({}, float(value))]}
+
+    def _series(self, item: _MatrixItem) -> Series:
+        times = array("d", [seconds for seconds, _ in item.values])
+        values = array("d", [float(value) for _, value in item.values])
+        return Series(self._shared(item.metric), times, values)
+
+    def _shared(self, metric: dict[str, str]) -> Mapping[str, str]:
+        """The labels without the metric's name; one object for the same labels, as each metric repeats them."""
+        metric.pop("__name__", None)
+        if len(self._labels) > _KEPT_LABELS:
+            self._labels.clear()
+        return self._labels.setdefault(tuple(metric.items()), metric)
+
+    def _note(self, warnings: list[str]) -> None:
+        for warning in warnings:
+            if warning.startswith("PromQL info:") or warning in self.warnings:
+                continue
+            if len(self.warnings) >= _KEPT_WARNINGS:
+                self.warnings.pop(next(iter(self.warnings)), None)
+            self.warnings[warning] = None
+            _log.warning("%s warns: %s", self._place, warning)
+
+    def _without_secrets(self, failure: Failure) -> Failure:
+        """Servers and proxies may repeat what they were sent."""
+        told = hidden = str(failure.error)
+        for secret in self._connection.secrets:
+            hidden = hidden.replace(secret, "***")
+        return failure if hidden == told else replace(failure, error=type(failure.error)(hidden))
+
+
+class Answer:
+    """What PrometheusConnect takes for a response: a status, and `data` in the shape of the API's JSON."""
+
+    status_code = 200
+
+    def __init__(self, data: list[str] | dict[str, Any]) -> None:
+        self._data = data
+
+    def json(self) -> dict[str, Any]:
+        return {"data": self._data}
+
+
+def seconds_ahead(date: str, at: datetime) -> float | None:
+    """How far a Date header is ahead of `at`, to the second; None where there is no such header."""
+    try:
+        return (parsedate_to_datetime(date) - at).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+class _Bearer(AuthBase):
+    def __init__(self, place: str, token: str, file: str) -> None:
+        self._place, self._token, self._file = place, token, file
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        token = self._token
+        if self._file:
+            try:
+                token = Path(self._file).read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+                told = f"{self._place}: bearer_token_file {self._file} cannot be read: {reason}"
+                raise StoreRefused(told) from None
+            if not token or not token.isprintable():
+                raise StoreRefused(f"{self._place}: bearer_token_file {self._file} does not hold one line with a token")
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+def _authentication(connection: Connection) -> AuthBase | None:
+    if connection.username:
+        # As bytes: requests would encode text as Latin-1.
+        return HTTPBasicAuth(connection.username.encode(), connection.password.encode())
+    if connection.bearer_token or connection.bearer_token_file:
+        place = f"Prometheus at {connection.url}"
+        return _Bearer(place, connection.bearer_token, connection.bearer_token_file)
+    return None
+
+
+def _authorities(connection: Connection) -> str | bool:
+    if connection.insecure_skip_verify:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        _log.warning("insecure_skip_verify: anybody can pass for Prometheus at %s", connection.url)
+        return False
+    if connection.ca_file:
+        return _existing("ca_file", connection.ca_file)
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if os.environ.get(name):
+            return _existing(name, os.environ[name])
+    return True
+
+
+def _client_certificate(connection: Connection) -> str | tuple[str, str] | None:
+    if not connection.cert_file:
+        return None
+    certificate = _existing("cert_file", connection.cert_file)
+    return (certificate, _existing("key_file", connection.key_file)) if connection.key_file else certificate
+
+
+def _existing(name: str, path: str) -> str:
+    if not Path(path).exists():
+        raise TelemetryError(f"{name}: there is no {path}")
+    return path
+
+
+class _VectorItem(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None  # a native histogram has none
+
+
+class _MatrixItem(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]] = []
+
+
+class _Result(msgspec.Struct):
+    resultType: str  # noqa: N815
+    result: msgspec.Raw
+
+
+_RESULT = msgspec.json.Decoder(_Result)
+_VECTOR = msgspec.json.Decoder(list[_VectorItem])
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_MATRIX_ITEM = msgspec.json.Decoder(_MatrixItem)
+_SCALAR = msgspec.json.Decoder(tuple[float, str])
+_NAMES = msgspec.json.Decoder(list[str] | None)  # Thanos: null where there are none

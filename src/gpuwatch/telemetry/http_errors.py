@@ -1,0 +1,238 @@
+"""What a failed answer of the API means: which TelemetryError, and whether another try makes sense.
+
+Wordings of limits are those of Prometheus (promql/engine.go), Thanos (pkg/store/limiter.go, bucket.go), Mimir and
+Cortex (their runbooks' err-mimir-… identifiers and the older texts) and VictoriaMetrics (lib/storage, app/vmselect).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import requests
+from urllib3.exceptions import HTTPError
+
+from gpuwatch.telemetry.samples import QueryFailed, QueryTooLarge, StoreRefused, StoreUnreachable, TelemetryError
+
+_LIMITS = re.compile(
+    r"too many samples"
+    r"|exceeded (series|chunks|samples|bytes) limit|limit \S+ violated|resourceexhausted"
+    r"|err-mimir-max-(chunks|series|estimated|query-expression)\S*"
+    r"|(exceeded|hit) the (max|maximum|aggregated) "
+    r"|-search\.max(samples|uniquetimeseries|memory|querylen)\w*|matching timeseries exceeds|not enough memory for proc"
+    r"|received message larger than max",
+    re.IGNORECASE,
+)
+_TIMEOUTS = re.compile(r"query timed out|context deadline exceeded|-search\.maxqueryduration", re.IGNORECASE)
+_SHOWN_QUERY, _SHOWN_TEXT = 300, 300
+
+
+class PerhapsTooLarge(QueryTooLarge):
+    """The server gave up, and did not say that size was the reason: a timeout, or a 422 in unknown words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """error: what it means. again: another try may succeed, not before `wait_seconds` where the server named it."""
+
+    error: TelemetryError
+    again: bool = False
+    wait_seconds: float = 0.0
+
+
+class Envelope(msgspec.Struct):
+    """The API's answer around its data."""
+
+    status: str
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    errorType: str = ""  # noqa: N815
+    error: str = ""
+    warnings: list[str] | None = None
+
+
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+
+
+def _opened(content: bytes) -> Envelope | None:
+    try:
+        return _ENVELOPE.decode(content)
+    except msgspec.MsgspecError:
+        return None
+
+
+def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | Failure:
+    """The envelope of a result, or what went wrong. `place` and `asked` are for people; neither holds a secret."""
+    status, content = response.status_code, response.content
+    envelope = _opened(content)
+    if status == HTTPStatus.OK and envelope is not None and envelope.status == "success":
+        return envelope
+    if envelope is not None and envelope.status == "error":
+        said = f"{envelope.errorType}: {envelope.error}" if envelope.errorType else envelope.error
+    else:
+        said = _text(content)
+    about = _About(place, asked, said)
+    if _LIMITS.search(said):
+        return Failure(QueryTooLarge(about.says("the query is more than the server allows", "ask for less at once")))
+    if (envelope is not None and envelope.errorType == "timeout") or _TIMEOUTS.search(said):
+        return Failure(PerhapsTooLarge(about.says("the query took too long", "raise timeout_seconds or ask for less")))
+    if 300 <= status < 400:
+        return Failure(_redirected(response, about))
+    if status == HTTPStatus.OK:
+        return _no_result(response, envelope, about)
+    return _by_status(status, response.headers, about)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    place: str
+    asked: str
+    said: str
+
+    def says(self, what: str, todo: str) -> str:
+        said = f" (it said: {_shortened(self.said, _SHOWN_TEXT)})" if self.said else ""
+        return f"{self.place}: {what}{said}; {todo}. Asked: {_shortened(self.asked, _SHOWN_QUERY)}"
+
+
+def _by_status(status: int, headers: Mapping[str, str], about: _About) -> Failure:
+    named = f"answers {status} {_phrase(status)}".rstrip()
+    match status:
+        case 401:
+            todo = (
+                "give a bearer_token, bearer_token_file, username and password, or a client certificate that it knows"
+            )
+            return Failure(StoreRefused(about.says(named, todo)))
+        case 403:
+            todo = "these credentials, or this tenant (X-Scope-OrgID), may not query here: ask for read access"
+            return Failure(StoreRefused(about.says(named, todo)))
+        case 404:
+            todo = (
+                "the API is not under this address: add the path prefix (Mimir: /prometheus; VictoriaMetrics cluster: "
+                "/select/<tenant>/prometheus; or the server's --web.route-prefix)"
+            )
+            return Failure(QueryFailed(about.says(named, todo)))
+        case 413 | 414:
+            return Failure(QueryTooLarge(about.says(named, "a proxy on the way limits the size of requests")))
+        case 422:
+            return Failure(PerhapsTooLarge(about.says(named, "check the query by hand")))
+        case 429:
+            todo = "it is asked too much: lower concurrency, or raise the tenant's limit"
+            return Failure(QueryFailed(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
+        case 502 | 503 | 504:
+            todo = "the server, or what stands before it, is not ready: try again later"
+            return Failure(StoreUnreachable(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
+    if status >= 500:
+        return Failure(QueryFailed(about.says(named, "see the server's log")), True, _retry_after(headers))
+    return Failure(QueryFailed(about.says(named, "check the query and the address")))
+
+
+def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> Failure:
+    if envelope is not None:
+        return Failure(QueryFailed(about.says("the query failed", "check the query by hand")))
+    if _is_html(response.content):
+        todo = (
+            "a login page or the user interface: give credentials that the API takes, or correct the url "
+            "(path prefix, port)"
+        )
+        return Failure(QueryFailed(about.says("answers with a web page where the API should be", todo)))
+    if response.content.lstrip().startswith(b"{"):
+        todo = "a proxy or the network ended it early: try again, or look there"
+        cut = _About(about.place, about.asked, "")
+        return Failure(QueryFailed(cut.says(f"the answer broke off after {len(response.content)} bytes", todo)), True)
+    return Failure(QueryFailed(about.says("the answer is none of the Prometheus API", "check the url")))
+
+
+def _redirected(response: requests.Response, about: _About) -> TelemetryError:
+    target = response.headers.get("Location", "")
+    parts = urlsplit(target)
+    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    what = f"answers {response.status_code}, go to {shown or 'nowhere'}"
+    if parts.hostname and parts.hostname != urlsplit(response.url).hostname:
+        todo = "another host, as a login does: give credentials that the API takes"
+        return StoreRefused(about.says(what, todo))
+    return QueryFailed(about.says(what, "put that address into url if it is the server's own"))
+
+
+def failure_of_request(error: requests.RequestException, place: str, asked: str, timeout_seconds: float) -> Failure:
+    """What it means that there was no answer, or only half of one."""
+    about = _About(place, asked, "")
+    reason = _reason(error)
+    match error:
+        case requests.exceptions.SSLError():
+            todo = "give the authority's certificate as ca_file, the client's as cert_file and key_file"
+            return Failure(StoreUnreachable(about.says(f"no TLS connection: {reason}", todo)))
+        case requests.exceptions.ReadTimeout():
+            todo = "raise timeout_seconds or look at the server's load"
+            return Failure(StoreUnreachable(about.says(f"no answer within {timeout_seconds:g} s", todo)))
+        case requests.exceptions.ProxyError():
+            todo = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            return Failure(StoreUnreachable(about.says(f"the proxy does not let through: {reason}", todo)), again=True)
+        case requests.exceptions.ChunkedEncodingError() | requests.exceptions.ContentDecodingError():
+            todo = "a proxy or the network ended it early: try again, or look there"
+            return Failure(QueryFailed(about.says(f"the answer broke off: {reason}", todo)), again=True)
+        case requests.exceptions.ConnectionError() | requests.exceptions.Timeout():
+            todo = "check the url, the network and that the server runs"
+            return Failure(StoreUnreachable(about.says(f"cannot be reached: {reason}", todo)), again=True)
+    return Failure(
+        QueryFailed(about.says(f"cannot be asked: {type(error).__name__}", "check the connection's settings"))
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause in words; urllib3 wraps it in objects and repeats address and path around it."""
+    inner = error.args[0] if error.args else error
+    while True:
+        deeper = getattr(inner, "reason", None) or next(
+            (each for each in getattr(inner, "args", ()) if isinstance(each, (HTTPError, OSError))), None
+        )
+        if not isinstance(deeper, BaseException):
+            break
+        inner = deeper
+    words = str(deeper) if isinstance(deeper, str) and not str(inner) else str(inner)
+    return _shortened(words.rsplit("): ", 1)[-1].strip("'\" ") or type(error).__name__, _SHOWN_TEXT)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that the server asks us to wait; 0 where it does not."""
+    value = headers.get("Retry-After", "").strip()
+    if value.isdigit():
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value)
+        sent = parsedate_to_datetime(headers.get("Date", ""))
+    except ValueError:
+        return 0.0
+    return max(0.0, (_aware(until) - _aware(sent)).total_seconds())
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _text(content: bytes) -> str:
+    """The beginning of a body that is no answer, as one line; of a web page its title."""
+    text = content[:20_000].decode("utf-8", "replace")
+    if _is_html(content):
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+        text = f"a web page{f' titled {title[1].strip()!r}' if title else ''}"
+    return " ".join(text.split())
+
+
+def _is_html(content: bytes) -> bool:
+    return content[:200].lstrip().lower().startswith((b"<!doctype html", b"<html", b"<head", b"<body"))
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length * 2 // 3]} … {text[-length // 3 :]}"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

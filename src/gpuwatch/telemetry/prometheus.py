@@ -1,0 +1,232 @@
+"""Samples in a server with the Prometheus HTTP API: Prometheus, Thanos, Mimir, VictoriaMetrics."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuwatch.telemetry.connection import Connection
+from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
+from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, any_of, duration, render, vector
+from gpuwatch.telemetry.query_parts import Asker, Part, Question, divided, together
+from gpuwatch.telemetry.samples import (
+    Expression,
+    Function,
+    Partition,
+    QueryFailed,
+    Row,
+    Selector,
+    Series,
+    TelemetryError,
+)
+
+_POINTS_AT_ONCE = 250_000
+"""Points of a range query's answer in one part; they are some 40 bytes of JSON each, and more while decoded."""
+_STEPS_AT_ONCE = 10_000
+"""Prometheus refuses range queries of more than 11,000 steps."""
+
+
+class PrometheusStore:
+    """SampleStore over HTTP; for several threads at once.
+
+    Raises TelemetryError at once where a file that the connection names is missing; nothing is asked before the first
+    question. The first question is preceded by one that finds out whether the server's windows include their left
+    edge, so that answers are the same from Prometheus 2 and 3.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._session = ApiSession(connection)
+        self._client = connect(connection, self._session)
+        self._asker = Asker(connection.concurrency)
+        self._lock = threading.Lock()
+        self._closed: bool | None = None
+
+    @property
+    def description(self) -> str:
+        return f"Prometheus at {self._connection.url}"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the server said beside its answers so far, each once: from Thanos, that parts of the data are missing.
+
+        Answers may then be incomplete."""
+        return tuple(self._session.warnings)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def clock_skew_seconds(self, at: datetime) -> float | None:
+        """How far the server's clock (its Date header) is ahead of `at`, which should be now. To about a second;
+        None where the server does not say."""
+        self._query("1", at)
+        return seconds_ahead(self._session.date, at)
+
+    def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
+        """Names of the metrics in the blocks that the look-back touches: those with samples in it, and perhaps some
+        with samples a few hours (with Thanos or after compaction days) before it. Exact answers would cost a look
+        at every series."""
+        begin = at - timedelta(seconds=lookback_seconds)
+        asked = {"start": _unix(begin), "end": _unix(at)}
+        try:
+            return frozenset(self._client.get_label_values("__name__", asked))
+        except QueryFailed:
+            rows = self._query('count by (name) (label_replace({__name__!=""}, "name", "$1", "__name__", "(.+)"))', at)
+            return frozenset(row.labels["name"] for row in rows)
+
+    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
+        answer = self.evaluate_many([expression], at, partition)[0]
+        if isinstance(answer, TelemetryError):
+            raise answer
+        return answer
+
+    def evaluate_many(
+        self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
+    ) -> list[list[Row] | TelemetryError]:
+        try:
+            closed = self._closes_windows(at)
+        except TelemetryError as error:
+            return [error for _ in expressions]
+        questions: list[Question[list[Row]]] = []
+        for expression in expressions:
+            samples = _samples(expression, partition)
+            ask = self._asking(expression, at, partition, closed)
+            parts = divided(partition, expression, samples, self._connection.max_samples_per_query)
+            questions.append(Question(ask, parts, expression.function, samples))
+        self._asker.ask(questions, partition)
+        label = partition.label if partition else ""
+        return [
+            question.error or together([question.answers[key] for key in sorted(question.answers)], label, expression)
+            for question, expression in zip(questions, expressions, strict=True)
+        ]
+
+    def grid(
+        self,
+        expression: Expression,
+        start: datetime,
+        end: datetime,
+        step_seconds: int,
+        partition: Partition | None = None,
+    ) -> list[Series]:
+        if step_seconds <= 0:
+            raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
+        closed = self._closes_windows(end)
+        steps = math.floor((end - start).total_seconds() / step_seconds) + 1
+        questions: list[Question[list[Series]]] = []
+        for first in range(0, steps, _STEPS_AT_ONCE):
+            count = min(_STEPS_AT_ONCE, steps - first)
+            begin = start + timedelta(seconds=first * step_seconds)
+            ask = self._asking_grid(expression, begin, count, step_seconds, partition, closed)
+            held = _samples(expression, partition, count, step_seconds)
+            most = min(self._connection.max_samples_per_query, _POINTS_AT_ONCE * held / count)
+            # Answers for each time that do not keep the Node could not be put together again.
+            kept = expression.by is None or (partition is not None and partition.label in expression.by)
+            by_node = partition if kept else None
+            parts = divided(by_node, expression, held, most)
+            questions.append(Question(ask, parts, f"grid of {expression.function}", held))
+        self._asker.ask(questions, partition)
+        for question in questions:
+            if question.error is not None:
+                raise question.error
+        return _joined([[question.answers[key] for key in sorted(question.answers)] for question in questions])
+
+    def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
+        window = duration((end - start).total_seconds(), self._closes_windows(end))
+        series: list[Series] = self._query(f"{vector(selector)}[{window}]", end)
+        return series
+
+    def render(self, expression: Expression) -> str:
+        return render(expression)
+
+    def _closes_windows(self, at: datetime) -> bool:
+        """Whether the server's windows hold a sample on their left edge, as Prometheus 2's do: of a value at each
+        whole minute a window of two minutes then holds three. Any moment will do; asked once."""
+        with self._lock:
+            if self._closed is None:
+                minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)
+                rows: list[Row] = self._query("count_over_time(vector(1)[2m:1m])", minute)
+                self._closed = bool(rows) and rows[0].value == 3
+            return self._closed
+
+    def _query(self, promql: str, at: datetime) -> Any:
+        return self._client.custom_query(promql, params={"time": _unix(at), **self._parameters()})
+
+    def _parameters(self) -> dict[str, str]:
+        # Thanos: no downsampled data, whose samples are no samples. VictoriaMetrics: no rounding of start and end.
+        timeout = f"{math.ceil(self._connection.timeout_seconds)}s"
+        return {"timeout": timeout, "max_source_resolution": "0s", "nocache": "1"}
+
+    def _promql(self, expression: Expression, part: Part, partition: Partition | None, closed: bool) -> str:
+        more = () if part.whole or partition is None else (any_of(partition.label, part.nodes),)
+        return render(expression, more=more, step_seconds=_step(expression, partition), closed=closed)
+
+    def _asking(
+        self, expression: Expression, at: datetime, partition: Partition | None, closed: bool
+    ) -> Callable[[Part], list[Row]]:
+        def ask(part: Part) -> list[Row]:
+            rows: list[Row] = self._query(self._promql(expression, part, partition, closed), at)
+            return rows
+
+        return ask
+
+    def _asking_grid(
+        self,
+        expression: Expression,
+        start: datetime,
+        count: int,
+        step_seconds: int,
+        partition: Partition | None,
+        closed: bool,
+    ) -> Callable[[Part], list[Series]]:
+        end = start + timedelta(seconds=(count - 1) * step_seconds)
+        # PrometheusConnect would round both to whole seconds.
+        exact = {"start": _unix(start), "end": _unix(end), **self._parameters()}
+
+        def ask(part: Part) -> list[Series]:
+            promql = self._promql(expression, part, partition, closed)
+            series: list[Series] = self._client.custom_query_range(promql, start, end, str(step_seconds), params=exact)
+            return series
+
+        return ask
+
+
+def _step(expression: Expression, partition: Partition | None) -> int:
+    found = round(partition.interval_seconds) if partition else 0
+    return expression.step_seconds or found or DEFAULT_STEP_SECONDS
+
+
+def _samples(expression: Expression, partition: Partition | None, count: int = 1, grid_step_seconds: int = 0) -> float:
+    """About how many samples the server holds for each series: the window's or the subquery's, and the answer's."""
+    if expression.function is Function.LAST:
+        return count
+    step = _step(expression, partition)
+    every = step if expression.function in STEPPED else (partition.interval_seconds if partition else 0) or step
+    return (expression.window_seconds + (count - 1) * grid_step_seconds) / every + count
+
+
+def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
+    """One Series for each set of labels, from answers for one stretch of time after the other."""
+    if len(chunks) == 1:
+        return [series for part in chunks[0] for series in part]
+    found: dict[tuple[tuple[str, str], ...], list[Series]] = {}
+    for chunk in chunks:
+        for part in chunk:
+            for series in part:
+                found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
+    return [
+        Series(
+            pieces[0].labels,
+            [time for piece in pieces for time in piece.times],
+            [value for piece in pieces for value in piece.values],
+        )
+        for pieces in found.values()
+    ]
+
+
+def _unix(at: datetime) -> str:
+    if at.tzinfo is None:
+        raise ValueError(f"{at}: a moment without a time zone; say which, for example with tzinfo=UTC")
+    return f"{at.timestamp():.3f}"

@@ -1,0 +1,199 @@
+"""Large questions divided by Node into queries that a server accepts, and asked a few at a time.
+
+Prometheus counts the samples that a query holds at once (--query.max-samples), so what a part may hold is estimated
+as series × steps or samples per series. The estimate only has to be near: a part that the server refuses is cut in
+two and asked again, down to one Node, and parts as large as one that was refused are cut before they are asked.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from gpuwatch.telemetry.http_errors import PerhapsTooLarge
+from gpuwatch.telemetry.samples import (
+    Combine,
+    Expression,
+    Partition,
+    QueryTooLarge,
+    Row,
+    StoreRefused,
+    StoreUnreachable,
+    TelemetryError,
+)
+
+T = TypeVar("T")
+_NAMES_LENGTH = 8_000
+"""Characters of Node names in one query: VictoriaMetrics takes queries of 16 KiB (-search.maxQueryLen)."""
+_DOUBTS = 2
+"""How often a part is cut in two because of an error that may have another reason than its size."""
+_OUTAGES = 3
+"""Failures to reach the server in a row, each after its own retries, after which the rest is not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some Nodes of a question. `whole`: it is all of it, asked without a matcher for them."""
+
+    nodes: tuple[str, ...] = ()
+    series: int = 0
+    whole: bool = True
+    first: int = 0  # place of the first Node among all
+    doubts: int = _DOUBTS
+
+
+@dataclass(slots=True)
+class Question(Generic[T]):
+    """kind: what questions of a like cost have in common. samples: what the server holds for each series."""
+
+    ask: Callable[[Part], T]
+    parts: list[Part]
+    kind: str
+    samples: float
+    answers: dict[int, T] = field(default_factory=dict)
+    error: TelemetryError | None = None
+
+
+def divided(partition: Partition | None, expression: Expression, samples: float, max_samples: float) -> list[Part]:
+    """Parts of at most about max_samples / samples series each, as even as Nodes allow."""
+    if partition is None or not partition.nodes or not _divisible(partition, expression):
+        return [Part()]
+    nodes = tuple(sorted(partition.nodes))
+    series = sum(partition.nodes.values())
+    count = math.ceil(series * samples / max_samples)
+    if count > 1:
+        count = max(count, math.ceil(sum(len(node) + 1 for node in nodes) / _NAMES_LENGTH))
+    return _cut(Part(nodes, series), partition, min(count, len(nodes)))
+
+
+def halves(part: Part, partition: Partition | None) -> list[Part]:
+    """The part in two; as it is where it has one Node or none."""
+    return _cut(part, partition, 2) if partition is not None and len(part.nodes) > 1 else [part]
+
+
+def _cut(part: Part, partition: Partition, count: int) -> list[Part]:
+    """Up to `count` parts with neighbouring Nodes: each Node goes where the middle of its series lies."""
+    if count <= 1:
+        return [part]
+    weights = [max(1, partition.nodes[node]) for node in part.nodes]
+    total = sum(weights)
+    seen = 0
+    bins: dict[int, list[int]] = {}
+    for index, weight in enumerate(weights):
+        bins.setdefault((2 * seen + weight) * count // (2 * total), []).append(index)
+        seen += weight
+    return [
+        replace(
+            part,
+            nodes=part.nodes[chosen[0] : chosen[-1] + 1],
+            series=sum(weights[index] for index in chosen),
+            whole=False,
+            first=part.first + chosen[0],
+        )
+        for chosen in bins.values()
+    ]
+
+
+def _divisible(partition: Partition, expression: Expression) -> bool:
+    """A mean over Nodes cannot be put together from the means of parts."""
+    return expression.by is None or partition.label in expression.by or expression.combine is not Combine.AVG
+
+
+def together(answers: Sequence[list[Row]], label: str, expression: Expression) -> list[Row]:
+    """The rows of all parts; combined once more where the answer does not keep the label that divides them."""
+    rows = [row for answer in answers for row in answer]
+    if len(answers) == 1 or expression.by is None or label in expression.by:
+        return rows
+    combined: dict[tuple[tuple[str, str], ...], Row] = {}
+    for row in rows:
+        key = tuple(sorted(row.labels.items()))
+        other = combined.get(key)
+        combined[key] = row if other is None else Row(row.labels, _combined(expression.combine, other.value, row.value))
+    return list(combined.values())
+
+
+def _combined(combine: Combine, one: float, other: float) -> float:
+    """As Prometheus does it: NaN is passed over by max and min."""
+    if combine in (Combine.SUM, Combine.COUNT):
+        return one + other
+    if math.isnan(one) or math.isnan(other):
+        return other if math.isnan(one) else one
+    return max(one, other) if combine is Combine.MAX else min(one, other)
+
+
+class Asker:
+    """Asks questions part by part, `concurrency` at a time. Remembers what the server refused as too large."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._refused: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, questions: Sequence[Question[T]], partition: Partition | None) -> None:
+        """Fills in `answers` (by place of the part's first Node) or `error` of each question."""
+        outages: list[StoreUnreachable | StoreRefused] = []
+        running: dict[Future[T], tuple[Question[T], Part]] = {}
+        pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="query")
+
+        def submit(question: Question[T], part: Part) -> None:
+            for piece in self._fitting(question, part, partition):
+                running[pool.submit(asked, question, piece)] = (question, piece)
+
+        def asked(question: Question[T], part: Part) -> T:
+            if question.error is not None:
+                raise question.error
+            if len(outages) >= _OUTAGES:
+                raise type(outages[-1])(*outages[-1].args)
+            return question.ask(part)
+
+        try:
+            for question in questions:
+                for part in question.parts:
+                    submit(question, part)
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    question, part = running.pop(future)
+                    try:
+                        question.answers[part.first] = future.result()
+                        outages.clear()
+                    except QueryTooLarge as error:
+                        smaller = self._smaller(question, part, partition, error)
+                        if smaller:
+                            for piece in smaller:
+                                submit(question, piece)
+                        else:
+                            question.error = question.error or error
+                    except TelemetryError as error:
+                        if isinstance(error, (StoreUnreachable, StoreRefused)):
+                            outages.append(error)
+                        question.error = question.error or error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _smaller(
+        self, question: Question[T], part: Part, partition: Partition | None, error: QueryTooLarge
+    ) -> list[Part]:
+        """The parts to ask in the place of one that was refused; none where it is not to be divided."""
+        pieces = halves(part, partition)
+        if len(pieces) < 2 or question.error is not None:
+            return []
+        if isinstance(error, PerhapsTooLarge):
+            return [replace(piece, doubts=part.doubts - 1) for piece in pieces] if part.doubts else []
+        with self._lock:
+            size = part.series * question.samples
+            self._refused[question.kind] = min(size, self._refused.get(question.kind, math.inf))
+        return pieces
+
+    def _fitting(self, question: Question[T], part: Part, partition: Partition | None) -> list[Part]:
+        """The part, cut until it is smaller than what was refused before."""
+        if part.series * question.samples < self._refused.get(question.kind, math.inf):
+            return [part]
+        pieces = halves(part, partition)
+        if len(pieces) < 2:
+            return [part]
+        return [fitting for piece in pieces for fitting in self._fitting(question, piece, partition)]
