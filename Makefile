@@ -24,12 +24,12 @@ setup: $(STAMP)  ## Make the virtual environment with the locked dependencies
 demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is missed (no cluster needed)
 	$(BIN)/gpuwatch demo
 
-test: $(STAMP)  ## All tests; gets a real Prometheus first where one can be had
+test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python tests/parts/install
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-fast: $(STAMP)  ## The tests that need no server
-	$(BIN)/python -m pytest -n auto -m "not prometheus and not slow"
+	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not slow"
 
 lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that generated files are up to date
 	$(BIN)/ruff check .

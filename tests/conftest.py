@@ -1,12 +1,15 @@
-"""Fixtures that every room's tests share: real servers, one per version."""
+"""Fixtures that every room's tests share: real servers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos, in_ci
+from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
+from parts.go_tools import in_ci
+from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
 
 
 def _not_to_be_had(what: str) -> None:
@@ -47,7 +50,29 @@ def thanos() -> Path:
     return found
 
 
+@pytest.fixture(scope="session")
+def control_plane_build() -> ControlPlaneBuild:
+    """The programs of a Kubernetes control plane, for tests that start their own."""
+    build = find_control_plane()
+    if build is None:
+        _not_to_be_had("The Kubernetes control plane")
+    assert build is not None
+    return build
+
+
+@pytest.fixture(scope="session")
+def control_plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
+    """A Kubernetes API server that all tests of the run share: tests make Namespaces of their own."""
+    with running(control_plane_build) as started:
+        yield started
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if {"prometheus_build", "newest_prometheus"} & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if {"prometheus_build", "newest_prometheus"} & fixtures:
             item.add_marker(pytest.mark.prometheus)
+        if "control_plane_build" in fixtures:
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.xdist_group("cluster"))  # so that one worker starts it, not each

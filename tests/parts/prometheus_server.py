@@ -92,8 +92,8 @@ def running(
     """A Prometheus on a free loopback port, ready, with the samples of `openmetrics` (text, or a file of it).
 
     Yields its base URL. `flags` are added to its command line, e.g. `--query.max-samples=1000`, and replace those of
-    the same name. `data` is its data folder where the caller wants it to outlive the server; blocks that are already there are served.
-    It scrapes nothing and takes remote writes, out of order too.
+    the same name. `data` is its data folder where the caller wants it to outlive the server; blocks that are already
+    there are served. It scrapes nothing and takes remote writes, out of order too.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as temporary:
         folder = Path(temporary)

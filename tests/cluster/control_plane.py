@@ -1,0 +1,187 @@
+"""A real Kubernetes control plane for tests, without containers: etcd and kube-apiserver as child processes.
+
+    with running(build) as cluster:
+        connect(cluster.administrator)                                     # a kubeconfig that may do everything
+        connect(cluster.user("stranger"))                                  # one that may do nothing
+        connect(cluster.service_account("team-a", "reader"))               # of a ServiceAccount that exists
+
+RBAC decides, resource.k8s.io is served. There is no scheduler and no controller: what is created stays as it is, so
+that a test writes status itself, deletes only what has no finalizer, and gets no default ServiceAccounts.
+
+`parts/install` builds the programs of `cluster/kubernetes/go.mod`; nothing here builds or downloads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import ssl
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parts.go_tools import GoTools
+from parts.processes import free_port, running_process
+
+VERSION = "v1.36.3"
+_VERSION_PACKAGE = "k8s.io/component-base/version"
+_MAJOR, _MINOR, _ = VERSION.removeprefix("v").split(".")
+# Without a version the server calls itself v0.0.0-master, and clients that parse it fail.
+_VERSION_FLAGS = (
+    f"-X {_VERSION_PACKAGE}.gitVersion={VERSION} "
+    f"-X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}"
+)
+KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
+
+ADMINISTRATOR = "administrator"
+USERS: Mapping[str, str] = {ADMINISTRATOR: "system:masters", "stranger": ""}
+"""Who may log in from the start, with the group that gives them their rights."""
+
+
+@dataclass(frozen=True)
+class ControlPlaneBuild:
+    etcd: Path
+    apiserver: Path
+
+
+def find_control_plane() -> ControlPlaneBuild | None:
+    """The programs that parts/install built; None where it did not."""
+    folder = KUBERNETES_TOOLS.folder
+    build = ControlPlaneBuild(etcd=folder / "server", apiserver=folder / "kube-apiserver")
+    return build if all(os.access(program, os.X_OK) for program in (build.etcd, build.apiserver)) else None
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A running API server.
+
+    folder: kubeconfigs and logs, gone with the server. tokens: of `USERS`.
+    """
+
+    url: str
+    certificate: Path
+    folder: Path
+    tokens: Mapping[str, str]
+
+    @property
+    def administrator(self) -> Path:
+        """Kubeconfig of a member of system:masters."""
+        return self.user(ADMINISTRATOR)
+
+    def user(self, name: str) -> Path:
+        """Kubeconfig of one of `USERS`."""
+        return self.kubeconfig(name, self.tokens[name])
+
+    def service_account(self, namespace: str, name: str) -> Path:
+        """Kubeconfig of a ServiceAccount that exists, with a fresh token of an hour."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        answer = json.loads(self._request(path, json.dumps(asked).encode()))
+        return self.kubeconfig(f"{namespace}-{name}", answer["status"]["token"])
+
+    def kubeconfig(self, name: str, token: str) -> Path:
+        """A kubeconfig with this bearer token; `name` names its file, its user and its context."""
+        written = self.folder / f"{name}.kubeconfig"
+        cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": name, "context": {"cluster": "test", "user": name}}],
+            "current-context": name,
+        }
+        written.write_text(json.dumps(content))
+        return written
+
+    def ready(self) -> bool:
+        """Does /readyz answer 200? A failing answer also has an `ok` in its body."""
+        try:
+            self._request("/readyz")
+        except (OSError, ssl.SSLError):
+            return False
+        return True
+
+    def _request(self, path: str, body: bytes | None = None) -> bytes:
+        """As the administrator, past any proxy. Raises URLError where the answer is no success."""
+        headers = {"Authorization": f"Bearer {self.tokens[ADMINISTRATOR]}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data=body, headers=headers)
+        trusted = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=str(self.certificate)))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), trusted)
+        with opener.open(request, timeout=10) as answer:
+            return bytes(answer.read())
+
+
+@contextlib.contextmanager
+def running(build: ControlPlaneBuild, *, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
+    """A fresh, empty control plane on free loopback ports, ready. `flags` are added to kube-apiserver's."""
+    with tempfile.TemporaryDirectory(prefix="control-plane-") as temporary, contextlib.ExitStack() as stack:
+        folder = Path(temporary)
+        etcd_url = stack.enter_context(_etcd(build, folder))
+        tokens = {name: secrets.token_hex(16) for name in USERS}
+        token_file = folder / "tokens.csv"
+        lines = (f'{tokens[name]},{name},{name},"{group}"' for name, group in USERS.items())
+        token_file.write_text("".join(f"{line}\n" for line in lines))
+        port = free_port()
+        url = f"https://127.0.0.1:{port}"
+        certificates = folder / "certificates"
+        cluster = ControlPlane(url, certificates / "apiserver.crt", folder, tokens)
+        command: list[str | Path] = [
+            build.apiserver,
+            f"--etcd-servers={etcd_url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={certificates}",  # where it writes a certificate that it signs itself
+            f"--client-ca-file={_key(folder).with_name('cert.pem')}",
+            f"--token-auth-file={token_file}",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-signing-key-file={_key(folder)}",
+            f"--service-account-key-file={_key(folder)}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--endpoint-reconciler-type=none",  # it would refuse a loopback address
+            # It refuses Pods of a Namespace whose default account no controller has made yet.
+            "--disable-admission-plugins=ServiceAccount",
+            *flags,
+        ]
+        stack.enter_context(running_process(command, folder / "kube-apiserver.log", cluster.ready))
+        yield cluster
+
+
+@contextlib.contextmanager
+def _etcd(build: ControlPlaneBuild, folder: Path) -> Iterator[str]:
+    """etcd's client URL."""
+    client, peer = f"http://127.0.0.1:{free_port()}", f"https://127.0.0.1:{free_port()}"
+    command: list[str | Path] = [
+        build.etcd,
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--peer-auto-tls",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+    def ready() -> bool:
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{client}/health", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    with running_process(command, folder / "etcd.log", ready):
+        yield client
+
+
+def _key(folder: Path) -> Path:
+    """The key that etcd makes for its peers, beside its certificate: ours to use, where nothing else makes keys."""
+    return folder / "etcd" / "fixtures" / "peer" / "key.pem"
