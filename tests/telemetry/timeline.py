@@ -1,0 +1,166 @@
+"""Series with exact times for tests of the telemetry source, in a recording or in a real Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from gpuwatch.telemetry.recording import RecordingStore, open_recording
+from gpuwatch.telemetry.recording_file import write_recording
+from gpuwatch.telemetry.samples import (
+    Expression,
+    Partition,
+    QueryFailed,
+    Row,
+    SampleStore,
+    Selector,
+    Series,
+    TelemetryError,
+)
+from gpuwatch.telemetry.series import STALE, FloatArray, RecordedSeries
+
+NOW = 1_767_225_600  # 2026-01-01, a multiple of every step that tests use
+AT = datetime.fromtimestamp(NOW, UTC)
+EVERY = 30
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "exposition"
+SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
+
+
+def uuid(number: int) -> str:
+    return f"GPU-{number:08x}-1111-2222-3333-444455556666"
+
+
+def gpu(number: int, host: str = "node-a", **more: str) -> dict[str, str]:
+    """Labels of a whole GPU as Prometheus stores them. A label given as '' is left out."""
+    labels = {
+        "gpu": str(number % 8),
+        "UUID": uuid(number),
+        "modelName": "NVIDIA H100 80GB HBM3",
+        "Hostname": host,
+        "instance": f"{host}:9400",
+        "job": "dcgm",
+    }
+    return {name: value for name, value in (labels | more).items() if value}
+
+
+def held(pod: str, namespace: str = "team") -> dict[str, str]:
+    return {"exported_pod": pod, "exported_namespace": namespace, "exported_container": "main"}
+
+
+@dataclass
+class Timeline:
+    """Series to be; times are seconds before NOW, so that 0 is now."""
+
+    series: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, float | None]]] = field(
+        default_factory=dict
+    )
+
+    def add(
+        self,
+        metric: str,
+        labels: Mapping[str, str],
+        value: float | Callable[[float], float],
+        ago: float = 3600,
+        until: float = 0,
+        every: float = EVERY,
+        ends: bool = False,
+    ) -> Timeline:
+        """Samples in (NOW − ago, NOW − until]; `ends`: a staleness marker follows, one interval later."""
+        samples = self.series.setdefault((metric, tuple(sorted(labels.items()))), [])
+        before = ago - every
+        while before >= until:
+            samples.append((NOW - before, value(before) if callable(value) else value))
+            before -= every
+        if ends:
+            samples.append((NOW - before, None))
+        return self
+
+    def store(self, folder: Path) -> RecordingStore:
+        path = folder / "timeline.parquet"
+        ordered = sorted(self.series.items())
+        write_recording(
+            path,
+            (
+                RecordedSeries(
+                    metric,
+                    dict(labels),
+                    np.array([round(time * 1000) for time, _ in samples], np.int64),
+                    _values(samples),
+                )
+                for (metric, labels), samples in ordered
+            ),
+            interval_seconds=EVERY,
+        )
+        return open_recording([path])
+
+    def for_remote_write(self) -> list[tuple[dict[str, str], list[tuple[float, float | None]]]]:
+        return [({"__name__": metric, **dict(labels)}, samples) for (metric, labels), samples in self.series.items()]
+
+
+def _values(samples: list[tuple[float, float | None]]) -> FloatArray:
+    values = np.array([0.0 if value is None else value for _, value in samples], np.float64)
+    ended = np.array([value is None for _, value in samples], np.bool_)
+    values[ended] = STALE  # array to array: a scalar could lose the marker's bits
+    return values
+
+
+class Witness:
+    """A store that refuses some questions, and keeps those that it was asked."""
+
+    def __init__(self, store: SampleStore, refuses: Callable[[Expression], bool] = lambda _: False) -> None:
+        self._store = store
+        self._refuses = refuses
+        self.asked: list[Expression] = []
+        self.partitions: list[Partition | None] = []
+        self.raw_selectors: list[Selector] = []
+
+    @property
+    def description(self) -> str:
+        return self._store.description
+
+    def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
+        return self._store.metric_names(at, lookback_seconds)
+
+    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
+        self._ask(expression, partition)
+        return self._store.evaluate(expression, at, partition)
+
+    def evaluate_many(
+        self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
+    ) -> list[list[Row] | TelemetryError]:
+        answers: list[list[Row] | TelemetryError] = []
+        for expression in expressions:
+            try:
+                answers.append(self.evaluate(expression, at, partition))
+            except TelemetryError as error:
+                answers.append(error)
+        return answers
+
+    def grid(
+        self,
+        expression: Expression,
+        start: datetime,
+        end: datetime,
+        step_seconds: int,
+        partition: Partition | None = None,
+    ) -> list[Series]:
+        self._ask(expression, partition)
+        return self._store.grid(expression, start, end, step_seconds, partition)
+
+    def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
+        self.raw_selectors.append(selector)
+        return self._store.raw(selector, start, end)
+
+    def render(self, expression: Expression) -> str:
+        return self._store.render(expression)
+
+    def _ask(self, expression: Expression, partition: Partition | None) -> None:
+        self.asked.append(expression)
+        self.partitions.append(partition)
+        if self._refuses(expression):
+            raise QueryFailed(f"{expression.selector.metric} was refused")
