@@ -146,9 +146,16 @@ class Asker:
         def asked(question: Question[T], part: Part) -> T:
             if question.error is not None:
                 raise question.error
-            if len(outages) >= _OUTAGES:
-                raise type(outages[-1])(*outages[-1].args)
-            return question.ask(part)
+            gone = tuple(outages)
+            if len(gone) >= _OUTAGES:
+                raise type(gone[-1])(*gone[-1].args)
+            try:
+                answer = question.ask(part)
+            except (StoreUnreachable, StoreRefused) as error:
+                outages.append(error)
+                raise
+            outages.clear()
+            return answer
 
         try:
             for question in questions:
@@ -160,7 +167,6 @@ class Asker:
                     question, part = running.pop(future)
                     try:
                         question.answers[part.first] = future.result()
-                        outages.clear()
                     except QueryTooLarge as error:
                         smaller = self._smaller(question, part, partition, error)
                         if smaller:
@@ -169,8 +175,6 @@ class Asker:
                         else:
                             question.error = question.error or error
                     except TelemetryError as error:
-                        if isinstance(error, (StoreUnreachable, StoreRefused)):
-                            outages.append(error)
                         question.error = question.error or error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,118 @@
+"""A small HTTP server on loopback that answers what a test tells it to, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(frozen=True)
+class Asked:
+    method: str
+    path: str
+    headers: Mapping[str, str]  # names in lower case
+    form: Mapping[str, str]  # of the body or of the address
+
+    @property
+    def query(self) -> str:
+        return self.form.get("query", "")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """announced: the Content-Length where it is not the body's. pause_seconds: before anything is sent."""
+
+    status: int = 200
+    body: bytes | str = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    announced: int | None = None
+    pause_seconds: float = 0.0
+
+
+PROBE = "count_over_time(vector(1)[2m:1m])"
+
+
+def vector(*rows: tuple[Mapping[str, str], str], **more: object) -> Reply:
+    """A successful answer of an instant query."""
+    result = [{"metric": labels, "value": [0, value]} for labels, value in rows]
+    data = {"resultType": "vector", "result": result}
+    return Reply(body=json.dumps({"status": "success", "data": data, **more}))
+
+
+def error(status: int, kind: str, text: str) -> Reply:
+    """An error in the API's own shape."""
+    return Reply(status, json.dumps({"status": "error", "errorType": kind, "error": text}))
+
+
+@dataclass
+class Scripted:
+    url: str
+    asked: list[Asked]
+    stop_waiting: threading.Event
+
+    @property
+    def queries(self) -> list[str]:
+        """What was asked for, without the question about window edges."""
+        return [each.query for each in self.asked if each.query != PROBE]
+
+
+@contextlib.contextmanager
+def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    """Serves `answer`; the question about window edges is answered as Prometheus 3 does, where it comes through."""
+    asked: list[Asked] = []
+    stop_waiting = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._serve()
+
+        def do_POST(self) -> None:
+            self._serve()
+
+        def _serve(self) -> None:
+            address, _, query = self.path.partition("?")
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+            form = dict(urllib.parse.parse_qsl(f"{query}&{body}", keep_blank_values=True))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Asked(self.command, address, headers, form)
+            asked.append(request)
+            reply = answer(request)
+            if reply.status == 200 and request.query == PROBE and not reply.body:
+                reply = vector(({}, "2"))
+            stop_waiting.wait(reply.pause_seconds) if reply.pause_seconds else None
+            content = reply.body.encode() if isinstance(reply.body, str) else reply.body
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content) if reply.announced is None else reply.announced))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(content)
+            self.close_connection = reply.announced is not None
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: what was asked is in `asked`."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    scheme = "http" if tls is None else "https"
+    try:
+        yield Scripted(f"{scheme}://127.0.0.1:{server.server_port}", asked, stop_waiting)
+    finally:
+        stop_waiting.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
