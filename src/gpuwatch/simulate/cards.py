@@ -1,0 +1,327 @@
+"""Cards and the nodes that they sit in.
+
+The physics of a model is chosen so that the A100 part of a fleet comes near the telemetry of the Acme Kalos cluster
+(idle 60–66 W, a CUDA context without work 85–100 W, full load at the 400 W limit); floors and contexts of H100 and T4
+are those of real exposition pages (67 W idle and 114 W with a model on H100; 17 and 29 W on T4).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwatch.simulate.plan import FleetPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardModel:
+    """A GPU model. Demand in watts = floor + context + sm·SM + tensor·TENSOR + dram·DRAM, cut at the limit."""
+
+    label: str  # modelName as the exporter prints it
+    product: str  # nvidia.com/gpu.product
+    family: str
+    compute: tuple[int, int]
+    memory_mib: int
+    reserved_mib: int
+    floor_watts: float
+    context_watts: float
+    sm_watts: float
+    tensor_watts: float
+    dram_watts: float
+    limit_watts: float
+    idle_clock_mhz: int
+    max_clock_mhz: int
+    idle_memory_clock_mhz: int
+    memory_clock_mhz: int
+    celsius_per_watt: float
+    slowdown_celsius: float
+    nvlink_megabytes_per_second: float  # 0: no NVLink
+    pcie_bytes_per_second: float
+    has_memory_sensor: bool
+    has_row_remap: bool
+    instance_type: str
+    machine: str
+
+
+A100 = CardModel(
+    label="NVIDIA A100-SXM4-80GB",
+    product="NVIDIA-A100-SXM4-80GB",
+    family="ampere",
+    compute=(8, 0),
+    memory_mib=81920,
+    reserved_mib=616,
+    floor_watts=62,
+    context_watts=24,
+    sm_watts=90,
+    tensor_watts=420,
+    dram_watts=120,
+    limit_watts=400,
+    idle_clock_mhz=210,
+    max_clock_mhz=1410,
+    idle_memory_clock_mhz=1593,
+    memory_clock_mhz=1593,
+    celsius_per_watt=0.068,
+    slowdown_celsius=85,
+    nvlink_megabytes_per_second=300_000,
+    pcie_bytes_per_second=26e9,
+    has_memory_sensor=True,
+    has_row_remap=True,
+    instance_type="p4de.24xlarge",
+    machine="DGXA100-920-23687-2530-000",
+)
+H100 = CardModel(
+    label="NVIDIA H100 80GB HBM3",
+    product="NVIDIA-H100-80GB-HBM3",
+    family="hopper",
+    compute=(9, 0),
+    memory_mib=81559,
+    reserved_mib=551,
+    floor_watts=67,
+    context_watts=46,
+    sm_watts=140,
+    tensor_watts=780,
+    dram_watts=190,
+    limit_watts=700,
+    idle_clock_mhz=345,
+    max_clock_mhz=1980,
+    idle_memory_clock_mhz=2619,
+    memory_clock_mhz=2619,
+    celsius_per_watt=0.056,
+    slowdown_celsius=87,
+    nvlink_megabytes_per_second=450_000,
+    pcie_bytes_per_second=52e9,
+    has_memory_sensor=True,
+    has_row_remap=True,
+    instance_type="p5.48xlarge",
+    machine="DGXH100",
+)
+L4 = CardModel(
+    label="NVIDIA L4",
+    product="NVIDIA-L4",
+    family="ada-lovelace",
+    compute=(8, 9),
+    memory_mib=23034,
+    reserved_mib=450,
+    floor_watts=16,
+    context_watts=12,
+    sm_watts=24,
+    tensor_watts=50,
+    dram_watts=16,
+    limit_watts=72,
+    idle_clock_mhz=210,
+    max_clock_mhz=2040,
+    idle_memory_clock_mhz=405,
+    memory_clock_mhz=6250,
+    celsius_per_watt=0.52,
+    slowdown_celsius=88,
+    nvlink_megabytes_per_second=0,
+    pcie_bytes_per_second=13e9,
+    has_memory_sensor=False,
+    has_row_remap=True,
+    instance_type="g6.12xlarge",
+    machine="g6.12xlarge",
+)
+T4 = CardModel(
+    label="Tesla T4",
+    product="Tesla-T4",
+    family="turing",
+    compute=(7, 5),
+    memory_mib=15360,
+    reserved_mib=400,
+    floor_watts=15,
+    context_watts=12,
+    sm_watts=20,
+    tensor_watts=50,
+    dram_watts=16,
+    limit_watts=70,
+    idle_clock_mhz=300,
+    max_clock_mhz=1590,
+    idle_memory_clock_mhz=405,
+    memory_clock_mhz=5000,
+    celsius_per_watt=0.68,
+    slowdown_celsius=90,
+    nvlink_megabytes_per_second=0,
+    pcie_bytes_per_second=12e9,
+    has_memory_sensor=False,
+    has_row_remap=False,
+    instance_type="g4dn.12xlarge",
+    machine="g4dn.12xlarge",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A MIG instance of an A100-80GB. `share` is its part of the compute slices."""
+
+    gi: str
+    profile: str
+    share: float
+    memory_mib: int
+
+
+def _instances(*profiles: str) -> tuple[Instance, ...]:
+    """GI ids as on A100: 3g takes 1 and 2, 2g 3 to 6, 1g 7 to 13 (telemetry.md 1.1)."""
+    following = {"3g.40gb": 1, "2g.20gb": 3, "1g.10gb": 7}
+    memory = {"3g.40gb": 40192, "2g.20gb": 19968, "1g.10gb": 9728}
+    made = []
+    for profile in profiles:
+        made.append(
+            Instance(gi=str(following[profile]), profile=profile, share=int(profile[0]) / 7, memory_mib=memory[profile])
+        )
+        following[profile] += 1
+    return tuple(made)
+
+
+MIG_LAYOUTS = (
+    _instances("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"),
+    _instances(*["1g.10gb"] * 7),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One physical GPU. The factors are its manufacturing spread: at equal work another card of the model draws
+    up to 22 % more or less, 8 % on average (health.md 4.5)."""
+
+    index: int
+    uuid: str
+    pci_bus_id: str
+    power_factor: float
+    floor_factor: float
+    thermal_factor: float
+    ambient_celsius: float
+    instances: tuple[Instance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A node with its cards and the dcgm-exporter that runs on it."""
+
+    index: int
+    name: str
+    uid: str
+    pool: str
+    role: str  # which workloads it is for: gang, job8, mixed, serving, shared, mig
+    model: CardModel
+    cards: tuple[Card, ...]
+    replicas: int  # of the time-slicing device plugin; 1: not shared
+    address: str
+    exporter_pod: str
+    exporter_address: str
+    vocabulary: str
+    extended: bool
+    has_health_watches: bool
+    prints_zero_xid: bool  # exporters before DCGM 4.5 print 0 before the first XID, later ones nothing
+    driver_version: str
+    age_days: float
+    scrape_offset_seconds: float
+
+    @property
+    def slices_mig(self) -> bool:
+        return any(card.instances for card in self.cards)
+
+
+# One block of 64 GPUs, in the order in which smaller fleets get a part of it: (role, model, GPUs).
+_BLOCK = (
+    ("mixed", A100, 8),
+    ("job8", A100, 8),
+    ("mixed", H100, 8),
+    ("serving", L4, 4),
+    ("shared", T4, 4),
+    ("mig", A100, 8),
+    ("gang", A100, 8),
+    ("gang", A100, 8),
+    ("job8", H100, 8),
+)
+_POOLS = {A100.label: "a100-80gb", H100.label: "h100", L4.label: "l4", T4.label: "t4-shared"}
+_NAMES = {A100.label: "a100", H100.label: "h100", L4.label: "l4", T4.label: "t4"}
+
+
+def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
+    """Exactly `plan.gpus` cards: blocks of 64 repeated, the last node smaller where they do not fit."""
+    rng = plan.rng("machines")
+    machines: list[Machine] = []
+    counts: dict[str, int] = {}
+    left = plan.gpus
+    # Extended exporters are spread evenly rather than drawn, so that a small fleet has some of both kinds.
+    credit = float(rng.random())
+    while left > 0:
+        for role, model, usual in _BLOCK:
+            size = min(left, usual if usual < 8 else plan.gpus_per_node)
+            if size == 0:
+                break
+            left -= size
+            credit += plan.extended_share
+            extended = credit >= 1.0
+            credit -= float(extended)
+            counts[model.label] = counts.get(model.label, 0) + 1
+            machines.append(_machine(plan, rng, len(machines), role, model, size, counts[model.label], extended))
+    return tuple(machines)
+
+
+def _machine(
+    plan: FleetPlan,
+    rng: np.random.Generator,
+    index: int,
+    role: str,
+    model: CardModel,
+    size: int,
+    number: int,
+    extended: bool,
+) -> Machine:
+    vocabulary = plan.vocabulary
+    if vocabulary == "mixed":
+        vocabulary = "dcgm49" if index % 2 else "dcgm"
+    prints_zero_xid = vocabulary == "dcgm" and bool(rng.random() < 0.3)
+    rack, position = divmod(index, 200)
+    return Machine(
+        index=index,
+        name=f"{_NAMES[model.label]}-node-{number:02d}",
+        uid=make_uid(rng),
+        pool=f"{_POOLS[model.label]}{'-mig' if role == 'mig' else ''}",
+        role=role,
+        model=model,
+        cards=_cards(rng, size, mig=role == "mig"),
+        replicas=4 if role == "shared" else 1,
+        address=f"10.20.{rack}.{position + 5}",
+        exporter_pod=f"nvidia-dcgm-exporter-{make_suffix(rng)}",
+        exporter_address=f"10.{42 + rack}.{position}.7:9400",
+        vocabulary=vocabulary,
+        extended=extended,
+        has_health_watches=extended and bool(rng.random() < 0.5),
+        prints_zero_xid=prints_zero_xid,
+        driver_version="535.183.06" if prints_zero_xid else "580.105.08",
+        age_days=float(rng.uniform(20, 400)),
+        scrape_offset_seconds=round(float(rng.uniform(0, plan.interval_seconds)), 3),
+    )
+
+
+def _cards(rng: np.random.Generator, size: int, *, mig: bool) -> tuple[Card, ...]:
+    room = rng.normal(25.5, 1.8)
+    cards = []
+    for index in range(size):
+        layout = MIG_LAYOUTS[index % 2] if mig and size - index <= 2 and size > 2 else ()
+        cards.append(
+            Card(
+                index=index,
+                uuid=f"GPU-{make_uid(rng)}",
+                pci_bus_id=f"00000000:{0x07 + index * 0x11:02X}:00.0",
+                power_factor=float(np.clip(rng.normal(1.0, 0.05), 0.85, 1.22)),
+                floor_factor=float(np.clip(rng.normal(1.0, 0.03), 0.93, 1.10)),
+                thermal_factor=float(np.clip(rng.normal(1.0, 0.08), 0.8, 1.25)),
+                ambient_celsius=float(room + rng.normal(0.0, 1.8)),
+                instances=layout,
+            )
+        )
+    return tuple(cards)
+
+
+def make_uid(rng: np.random.Generator) -> str:
+    return str(uuid.UUID(bytes=rng.bytes(16), version=4))
+
+
+def make_suffix(rng: np.random.Generator, length: int = 5) -> str:
+    """A name's tail as Kubernetes makes it: no vowels, none of 0, 1 and 3."""
+    return "".join(rng.choice(list("bcdfghjklmnpqrstvwxz2456789"), length))

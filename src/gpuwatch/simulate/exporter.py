@@ -1,0 +1,305 @@
+"""What Prometheus would hold of the fleet: series with labels, holes and staleness markers.
+
+A series is one metric with one set of labels. When a Pod comes or goes the labels change, so one series ends with a
+staleness marker and another begins; the same happens when a GPU, an exporter or a profiling metric vanishes. While
+Prometheus itself is down there is neither a sample nor a marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwatch.simulate.metrics import METRICS, Metric, View
+from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
+from gpuwatch.simulate.script import CardScript, inside
+from gpuwatch.simulate.states import DeviceState, MachineState
+from gpuwatch.telemetry.series import RecordedSeries, mark_stale
+
+JOB, NAMESPACE, CONTAINER = "nvidia-dcgm-exporter", "gpu-operator", "nvidia-dcgm-exporter"
+_XID_WINDOW_SECONDS = 300.0
+_WATCHES = ("PCIE", "NVLINK", "PMU", "MCU", "MEM", "SM", "INFOROM", "THERMAL", "POWER", "DRIVER", "ALL")
+_XID_MESSAGES = {
+    0: "No Error",
+    13: "Graphics Engine Exception",
+    31: "GPU memory page fault",
+    43: "GPU stopped processing",
+    45: "Preemptive cleanup, due to previous errors -- Most likely to see when running multiple cuda applications "
+    "and hitting a DBE",
+    48: "Double Bit ECC Error",
+    63: "ECC page retirement or row remapping recording event",
+    64: "ECC page retirement or row remapper recording failure",
+    79: "GPU has fallen off the bus",
+    119: "GSP RPC Timeout",
+    154: "GPU Recovery Action Changed",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stamp:
+    """Which samples a series takes: times, their positions in the device's values, and which are markers."""
+
+    times_ms: NDArray[np.int64]
+    index: NDArray[np.int64]
+    stale: Mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """One device with one set of labels; `mask` are the samples in which it has them."""
+
+    labels: dict[str, str]
+    mask: Mask
+    view: View
+
+
+class MachineExporter:
+    """The series of one node's exporter."""
+
+    def __init__(self, plan: FleetPlan, state: MachineState, prometheus_up: Mask) -> None:
+        self.plan = plan
+        self.state = state
+        self.machine = state.machine
+        self.seconds = state.seconds
+        start_ms = round(plan.start.timestamp() * 1000)
+        offset = round(self.machine.scrape_offset_seconds * 1000)
+        self.times_ms: NDArray[np.int64] = (
+            start_ms + offset + np.arange(plan.steps, dtype=np.int64) * plan.interval_seconds * 1000
+        )
+        self.prometheus_up = prometheus_up
+        self.up = prometheus_up & ~self._down()
+        self.cards_up = [self._card_up(card.index) for card in self.machine.cards]
+        self.profiled = [self._profiled(card.index) for card in self.machine.cards]
+        self.rows = [row for device in state.devices for row in self._rows(device)]
+        self._stamps: dict[tuple[int, bool], _Stamp] = {}
+
+    def _down(self) -> Mask:
+        """Scrapes that fail: planted outages, and now and then one that times out."""
+        rng = self.plan.rng("scrapes", self.machine.index)
+        down = inside(self.seconds, self.state.script.exporter_down)
+        for at in rng.uniform(0, self.plan.seconds, rng.poisson(0.35 * self.plan.days)):
+            down |= inside(self.seconds, [(float(at), float(at + rng.exponential(1.5 * self.plan.interval_seconds)))])
+        return down
+
+    def _card_up(self, card: int) -> Mask:
+        trouble = self.state.script.cards.get(card, CardScript())
+        return self.up & ~inside(self.seconds, trouble.absent)
+
+    def _profiled(self, card: int) -> Mask:
+        """Without the minutes in which somebody's profiler holds the performance counters."""
+        rng = self.plan.rng("profiler", self.machine.index, card)
+        taken = [
+            (float(at), float(at + rng.uniform(600, 3600)))
+            for at in rng.uniform(0, self.plan.seconds, rng.poisson(0.02 * self.plan.days))
+        ]
+        return self.cards_up[card] & ~inside(self.seconds, taken)
+
+    # Labels
+
+    def _target_labels(self) -> dict[str, str]:
+        return {
+            "job": JOB,
+            "instance": self.machine.exporter_address,
+            "service": JOB,
+            "endpoint": "gpu-metrics",
+        }
+
+    def _device_labels(self, device: DeviceState) -> dict[str, str]:
+        machine, card = self.machine, device.card
+        new = machine.vocabulary == "dcgm49"
+        labels = {
+            "gpu": str(card.index),
+            "UUID": card.uuid,
+            "pci_bus_id": card.pci_bus_id,
+            "device": f"nvidia{card.index}",
+            "modelName": machine.model.label,
+            "hostname" if new else "Hostname": machine.name,
+            "DCGM_FI_SYSTEM_DRIVER_VERSION" if new else "DCGM_FI_DRIVER_VERSION": machine.driver_version,
+            **self._target_labels(),
+        }
+        if device.instance is not None:
+            labels |= {"GPU_I_PROFILE": device.instance.profile, "GPU_I_ID": device.instance.gi}
+        return labels
+
+    def _pod_labels(self, namespace: str = "", pod: str = "", container: str = "") -> dict[str, str]:
+        own = {"namespace": NAMESPACE, "pod": self.machine.exporter_pod, "container": CONTAINER}
+        if not pod:
+            return own
+        workload = {"namespace": namespace, "pod": pod, "container": container}
+        if self.plan.label_scheme == "native":
+            return workload
+        return own | {f"exported_{name}": value for name, value in workload.items()}
+
+    def _rows(self, device: DeviceState) -> Iterator[_Row]:
+        """One row per set of labels; shared cards have one row per Pod at a time, each with the card's values."""
+        view = View(plan=self.plan, state=self.state, device=device)
+        fixed = self._device_labels(device)
+        up = self.cards_up[device.card.index]
+        held = np.zeros(len(up), dtype=bool)
+        pods: dict[tuple[str, str, str], Mask] = {}
+        names: dict[tuple[str, str, str], dict[str, str]] = {}
+        for tenure in device.tenures:
+            workload, pod = tenure.run.workload, tenure.run.pods[tenure.pod]
+            key = (workload.namespace, pod.name, str(tenure.replica))
+            mask = pods.setdefault(key, np.zeros(len(up), dtype=bool))
+            mask[tenure.first : tenure.last] = True
+            held[tenure.first : tenure.last] = True
+            labels = self._pod_labels(workload.namespace, pod.name, workload.container)
+            names[key] = labels | ({"vgpu": key[2]} if tenure.replica >= 0 else {})
+        if not held.all():
+            yield _Row(labels=fixed | self._pod_labels(), mask=up & ~held, view=view)
+        for key, mask in pods.items():
+            yield _Row(labels=fixed | names[key], mask=up & mask, view=view)
+
+    # Series
+
+    def _stamp(self, mask: Mask) -> _Stamp:
+        """Samples where the mask holds, and a marker at each first scrape after which it does not."""
+        ended = np.zeros(len(mask), dtype=bool)
+        ended[1:] = mask[:-1] & ~mask[1:]
+        ended &= self.prometheus_up
+        index = np.flatnonzero(mask | ended)
+        return _Stamp(times_ms=self.times_ms[index], index=index, stale=ended[index])
+
+    def _series(self, metric: str, labels: dict[str, str], values: Floats, stamp: _Stamp) -> RecordedSeries:
+        taken = values[stamp.index].astype(np.float64)
+        if stamp.stale.any():
+            mark_stale(taken, stamp.stale)
+        return RecordedSeries(metric, labels, stamp.times_ms, taken)
+
+    def metric(self, metric: Metric) -> Iterator[RecordedSeries]:
+        """Every series of one metric of METRICS."""
+        if metric.extended and not self.machine.extended:
+            return
+        name = metric.name(self.machine.vocabulary)
+        scale = metric.scale49 if self.machine.vocabulary == "dcgm49" else 1.0
+        values: Floats | None = None
+        computed: DeviceState | None = None
+        for number, row in enumerate(self.rows):
+            device = row.view.device
+            if not metric.applies(self.machine, device):
+                continue
+            if computed is not device or values is None:
+                values, computed = metric.values(row.view) * scale, device
+                if metric.dcgm49.endswith("_RATIO") and scale == 0.01:
+                    values = np.round(values, 2)
+            stamp = self._stamps.get((number, metric.profiling))
+            if stamp is None:
+                mask = row.mask & self.profiled[device.card.index] if metric.profiling else row.mask
+                stamp = self._stamps[number, metric.profiling] = self._stamp(mask)
+            if stamp.index.size:
+                yield self._series(name, row.labels, values, stamp)
+
+    def xids(self) -> Iterator[RecordedSeries]:
+        """The last XID, a series of its own for each code as its labels tell it; none before the first XID, except
+        with old exporters, and none after the exporter was restarted."""
+        name = "DCGM_FI_DEV_XID_ERROR" if self.machine.vocabulary == "dcgm49" else "DCGM_FI_DEV_XID_ERRORS"
+        for row in self.rows:
+            codes = self._last_xid(row.view.device.card.index)
+            for code in np.unique(codes[codes >= 0]):
+                labels = row.labels | {"err_code": str(code), "err_msg": _XID_MESSAGES.get(int(code), "Unknown Error")}
+                stamp = self._stamp(row.mask & (codes == code))
+                if stamp.index.size:
+                    yield self._series(name, labels, codes, stamp)
+
+    def _last_xid(self, card: int) -> Floats:
+        codes = np.full(len(self.seconds), 0.0 if self.machine.prints_zero_xid else -1.0)
+        trouble = self.state.script.cards.get(card, CardScript())
+        for at, code in sorted(trouble.xids):
+            until = min((t for t in self.state.script.exporter_restarts if t > at), default=float("inf"))
+            codes[(self.seconds >= at) & (self.seconds < until)] = code
+        return codes
+
+    def xid_counts(self) -> Iterator[RecordedSeries]:
+        """XIDs within the exporter's window, one row per code, or one row without a code where there were none."""
+        if not self.machine.extended:
+            return
+        window = {"window_size_in_ms": str(int(_XID_WINDOW_SECONDS * 1000))}
+        for row in self.rows:
+            trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
+            none = np.ones(len(self.seconds), dtype=bool)
+            for code in sorted({code for _, code in trouble.xids}):
+                count = np.zeros(len(self.seconds))
+                for at, other in trouble.xids:
+                    if other == code:
+                        count += inside(self.seconds, [(at, at + _XID_WINDOW_SECONDS)])
+                none &= count == 0
+                stamp = self._stamp(row.mask & (count > 0))
+                if stamp.index.size:
+                    yield self._series(
+                        "DCGM_EXP_XID_ERRORS_COUNT", row.labels | window | {"xid": str(code)}, count, stamp
+                    )
+            stamp = self._stamp(row.mask & none)
+            if stamp.index.size:
+                yield self._series("DCGM_EXP_XID_ERRORS_COUNT", row.labels | window, np.zeros(len(none)), stamp)
+
+    def health(self) -> Iterator[RecordedSeries]:
+        """DCGM's health watches: 0 pass, 10 warn, 20 fail; whole GPUs only."""
+        if not self.machine.has_health_watches:
+            return
+        for row in self.rows:
+            if row.view.device.instance is not None:
+                continue
+            trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
+            for watch in _WATCHES:
+                incidents = trouble.watches.get(watch, [])
+                passing = np.ones(len(self.seconds), dtype=bool)
+                for begin, end, status, error in incidents:
+                    during = inside(self.seconds, [(begin + 60, end)])
+                    passing &= ~during
+                    labels = row.labels | {"health_watch": watch, "health_error_code": error}
+                    stamp = self._stamp(row.mask & during)
+                    if stamp.index.size:
+                        values = np.full(len(during), status)
+                        yield self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, values, stamp)
+                stamp = self._stamp(row.mask & passing)
+                if stamp.index.size:
+                    labels = row.labels | {"health_watch": watch}
+                    yield self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, np.zeros(len(passing)), stamp)
+
+    def target(self, metric: str) -> Iterator[RecordedSeries]:
+        """What Prometheus says of the scrape itself: up, scrape_samples_scraped."""
+        labels = self._target_labels() | self._pod_labels()
+        stamp = self._stamp(self.prometheus_up)
+        values: Floats = self.up.astype(np.float64)
+        if metric == "scrape_samples_scraped":
+            devices: Floats = np.stack([row.mask for row in self.rows]).sum(axis=0).astype(np.float64)
+            values = devices * (len(METRICS) if self.machine.extended else 23)
+        yield self._series(metric, labels, values, stamp)
+
+
+def prometheus_up(plan: FleetPlan) -> Mask:
+    """When Prometheus itself was there: it is restarted now and then and misses some minutes of everything."""
+    rng = plan.rng("prometheus")
+    seconds = np.arange(plan.steps) * float(plan.interval_seconds)
+    down = [
+        (float(at), float(at + rng.uniform(90, 330)))
+        for at in rng.uniform(0, plan.seconds, rng.poisson(0.2 * plan.days))
+    ]
+    return ~inside(seconds, down)
+
+
+def fleet_series(exporters: list[MachineExporter]) -> Iterator[RecordedSeries]:
+    """All series, those of one metric together."""
+    for metric in METRICS:
+        for vocabulary in ("dcgm", "dcgm49"):
+            if vocabulary == "dcgm49" and metric.name("dcgm49") == metric.name("dcgm"):
+                continue
+            for exporter in exporters:
+                same = metric.name(exporter.machine.vocabulary) == metric.name(vocabulary)
+                if same:
+                    yield from exporter.metric(metric)
+    for vocabulary in ("dcgm", "dcgm49"):
+        for exporter in exporters:
+            if exporter.machine.vocabulary == vocabulary:
+                yield from exporter.xids()
+    for exporter in exporters:
+        yield from exporter.xid_counts()
+    for exporter in exporters:
+        yield from exporter.health()
+    for name in ("up", "scrape_samples_scraped"):
+        for exporter in exporters:
+            yield from exporter.target(name)

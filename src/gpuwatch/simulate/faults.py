@@ -1,0 +1,297 @@
+"""Plants faults: chooses cards that can show them, writes what happens to them, and ends the jobs that they hit.
+
+Where a fault shows only in metrics outside of the exporter's default list, a node with more metrics is chosen. No two
+faults share a card at a time, and whatever takes a whole node keeps clear of planted idle allocations, so that every
+Truth stands for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpuwatch.simulate.behaviour import Activity
+from gpuwatch.simulate.cards import Machine
+from gpuwatch.simulate.plan import HOUR, FaultKind, FleetPlan
+from gpuwatch.simulate.runs import Run
+from gpuwatch.simulate.schedule import Scheduler
+from gpuwatch.simulate.script import MachineScript, Span
+from gpuwatch.simulate.symptoms import Fault, show
+
+# Hours for which each lasts until somebody repairs it: (median, sigma of the logarithm). inf: never repaired here.
+_LASTING = {
+    FaultKind.FALLEN_OFF_BUS: (14, 0.5),
+    FaultKind.VANISHED: (12, 0.5),
+    FaultKind.DOUBLE_BIT: (10, 0.5),
+    FaultKind.GSP_TIMEOUT: (9, 0.5),
+    FaultKind.ROW_REMAP_PENDING: (30, 0.5),
+    FaultKind.ROW_REMAP_FAILED: (float("inf"), 0),
+    FaultKind.RECOVERY_RESET: (8, 0.5),
+    FaultKind.RECOVERY_REBOOT: (10, 0.5),
+    FaultKind.PCIE_REPLAYS: (40, 0.4),
+    FaultKind.NVLINK_ERRORS: (36, 0.4),
+    FaultKind.OVERHEATING: (24, 0.4),
+    FaultKind.POWER_BRAKE: (8, 0.6),
+    FaultKind.HUNG: (12, 0.5),
+    FaultKind.EXPORTER_GONE: (3, 0.6),
+    FaultKind.NODE_GONE: (10, 0.5),
+    FaultKind.TELEMETRY_GONE: (0.45, 0.3),
+    FaultKind.APPLICATION_XID: (1, 0),
+    FaultKind.TEARDOWN_XID: (1, 0),
+    FaultKind.PROCESS_XID: (1, 0),
+    FaultKind.POWER_CAP: (1, 0),
+    FaultKind.DRIVER_RELOAD: (0.3, 0.2),
+}
+_NEEDS_EXTENDED = {
+    FaultKind.RECOVERY_RESET,
+    FaultKind.RECOVERY_REBOOT,
+    FaultKind.NVLINK_ERRORS,
+    FaultKind.OVERHEATING,
+    FaultKind.POWER_BRAKE,
+    FaultKind.POWER_CAP,
+}
+_WHOLE_NODE = {
+    FaultKind.POWER_BRAKE,
+    FaultKind.EXPORTER_GONE,
+    FaultKind.NODE_GONE,
+    FaultKind.DRIVER_RELOAD,
+}
+# The job that runs there dies with it.
+_STOPS_WORK = {
+    FaultKind.FALLEN_OFF_BUS,
+    FaultKind.VANISHED,
+    FaultKind.DOUBLE_BIT,
+    FaultKind.GSP_TIMEOUT,
+    FaultKind.ROW_REMAP_FAILED,
+    FaultKind.RECOVERY_RESET,
+    FaultKind.RECOVERY_REBOOT,
+    FaultKind.NODE_GONE,
+}
+_ENDS_IN_REBOOT = {
+    FaultKind.FALLEN_OFF_BUS,
+    FaultKind.VANISHED,
+    FaultKind.GSP_TIMEOUT,
+    FaultKind.RECOVERY_REBOOT,
+}
+_ENDS_IN_RESET = {FaultKind.DOUBLE_BIT, FaultKind.ROW_REMAP_PENDING, FaultKind.RECOVERY_RESET}
+_NEEDS_REMAP = {FaultKind.DOUBLE_BIT, FaultKind.ROW_REMAP_PENDING, FaultKind.ROW_REMAP_FAILED}
+_FOLLOWS_JOB = {
+    FaultKind.APPLICATION_XID,
+    FaultKind.TEARDOWN_XID,
+    FaultKind.PROCESS_XID,
+    FaultKind.HUNG,
+    FaultKind.OVERHEATING,
+    FaultKind.POWER_CAP,
+}
+
+
+class FaultPlanter:
+    """Keeps what is taken, so that faults do not meet. `runs` and `scripts` are changed in place."""
+
+    def __init__(self, plan: FleetPlan, machines: tuple[Machine, ...], scheduler: Scheduler, runs: list[Run]) -> None:
+        self.plan = plan
+        self.machines = machines
+        self.scheduler = scheduler
+        self.runs = runs
+        self.rng = plan.rng("faults")
+        self.scripts = [MachineScript() for _ in machines]
+        self.faults: list[Fault] = []
+        self._taken: dict[tuple[int, int], list[Span]] = {}
+
+    def plant(self) -> None:
+        for kind in self._wanted():
+            for _ in range(120):
+                fault = self._candidate(kind)
+                if fault is not None and self._fits(fault):
+                    self._apply(fault)
+                    self.faults.append(fault)
+                    break
+
+    def _wanted(self) -> list[FaultKind]:
+        if self.plan.faults is not None:
+            return list(self.plan.faults)
+        kinds = [kind for kind in FaultKind if kind is not FaultKind.TELEMETRY_GONE]
+        times = self.plan.gpus / 64
+        wanted: list[FaultKind] = []
+        for _ in range(int(np.ceil(times))):
+            order = list(self.rng.permutation(len(kinds)))
+            wanted.extend(kinds[i] for i in order)
+        wanted = wanted[: round(times * len(kinds))]
+        # What takes the most room goes first; the fleet-wide outage happens once.
+        wanted.sort(key=lambda kind: (kind not in _WHOLE_NODE, kind not in _FOLLOWS_JOB))
+        return [*wanted, FaultKind.TELEMETRY_GONE] if self.plan.days >= 2 else wanted
+
+    # Choosing
+
+    def _candidate(self, kind: FaultKind) -> Fault | None:
+        rng = self.rng
+        window = self.plan.seconds
+        median, sigma = _LASTING[kind]
+        lasting = median * HOUR * (1.0 if sigma == 0 else float(rng.lognormal(0.0, sigma)))
+        lasting = lasting if np.isinf(lasting) else min(lasting, 0.4 * window)
+        start = float(rng.uniform(0.05, 0.88)) * window
+        strength = float(rng.random())
+        if kind is FaultKind.TELEMETRY_GONE:
+            return Fault(kind=kind, machine=-1, cards=(), start=start, end=start + lasting, strength=strength)
+        if kind in _FOLLOWS_JOB:
+            return self._on_job(kind, start, lasting, strength)
+        machine = self.machines[int(rng.integers(len(self.machines)))]
+        if kind in _NEEDS_EXTENDED and not machine.extended:
+            return None
+        if kind is FaultKind.NVLINK_ERRORS and not machine.model.nvlink_megabytes_per_second:
+            return None
+        if kind in _NEEDS_REMAP and not machine.model.has_row_remap:
+            return None
+        cards = tuple(range(len(machine.cards))) if kind in _WHOLE_NODE else (int(rng.integers(len(machine.cards))),)
+        if len(machine.cards) < 2 and kind in (FaultKind.FALLEN_OFF_BUS, FaultKind.VANISHED):
+            return None  # with no sibling left, nothing tells it from a lost exporter
+        if kind not in _WHOLE_NODE and machine.cards[cards[0]].instances:
+            return None
+        return Fault(kind=kind, machine=machine.index, cards=cards, start=start, end=start + lasting, strength=strength)
+
+    def _on_job(self, kind: FaultKind, start: float, lasting: float, strength: float) -> Fault | None:
+        """Faults that need the right work at the right time."""
+        wanted: Callable[[Run], bool] = {
+            FaultKind.APPLICATION_XID: lambda run: len(run.places) >= 2 and run.alive(start + HOUR),
+            FaultKind.TEARDOWN_XID: lambda run: len(run.places) >= 2,
+            FaultKind.PROCESS_XID: lambda run: len(run.places) == 1 and run.alive(start + HOUR),
+            FaultKind.HUNG: lambda run: len(run.places) == 1 and run.alive(start + 2 * HOUR),
+            FaultKind.OVERHEATING: lambda run: run.behaviour.sm_level > 0.68 and run.alive(start + lasting),
+            FaultKind.POWER_CAP: lambda run: run.behaviour.sm_level > 0.75 and run.end - start > 4 * HOUR,
+        }[kind]
+        running = [
+            run
+            for run in self.runs
+            if run.behaviour.activity is Activity.TRAINING
+            and not run.planted
+            and run.start + HOUR < start
+            and run.end > start
+            and wanted(run)
+            and not any(place.gi or place.replica >= 0 for place in run.places)
+        ]
+        if not running:
+            return None
+        run = running[int(self.rng.integers(len(running)))]
+        first = run.places[int(self.rng.integers(len(run.places)))]
+        machine = self.machines[first.machine]
+        if kind in _NEEDS_EXTENDED and not machine.extended:
+            return None
+        begin, end = start, start + lasting
+        cards: tuple[int, ...] = (first.card,)
+        others: tuple[tuple[int, int], ...] = ()
+        if kind in (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID):
+            cards = tuple(place.card for place in run.places if place.machine == first.machine)
+            others = tuple((place.machine, place.card) for place in run.places if place.machine != first.machine)
+        if kind is FaultKind.TEARDOWN_XID:
+            begin = run.end
+            if begin > 0.97 * self.plan.seconds:
+                return None
+        if kind is FaultKind.POWER_CAP:
+            begin, end = max(run.start + HOUR / 2, 0.0), run.end
+            if not self._demand(machine, run.behaviour.sm_level) > 0.95:
+                return None
+        if kind in (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID, FaultKind.PROCESS_XID):
+            end = float("inf")  # the gauge latches
+        return Fault(
+            kind=kind, machine=first.machine, cards=cards, start=begin, end=end, strength=strength, others=others
+        )
+
+    @staticmethod
+    def _demand(machine: Machine, level: float) -> float:
+        """Power of such a job on an average card ÷ its limit."""
+        model = machine.model
+        tensor = float(np.interp(level, (0.0, 0.33, 0.5, 0.66, 1.0), (0.02, 0.05, 0.2, 0.5, 0.58)))
+        watts = model.floor_watts + model.context_watts + level * (model.sm_watts + tensor * model.tensor_watts)
+        return (watts + level * (0.45 + 0.25 * level) * model.dram_watts) / model.limit_watts
+
+    def _spans(self, fault: Fault) -> list[tuple[int, int, Span]]:
+        """(machine, card, time) that the fault and its repair take."""
+        until = fault.end + HOUR
+        if fault.kind in (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID, FaultKind.PROCESS_XID):
+            until = fault.start + 2 * HOUR
+        own = [(fault.machine, card, (fault.start - HOUR, until)) for card in fault.cards]
+        own += [(machine, card, (fault.start - HOUR, until)) for machine, card in fault.others]
+        if fault.kind in _ENDS_IN_REBOOT:
+            everyone = range(len(self.machines[fault.machine].cards))
+            own += [(fault.machine, card, (fault.end - HOUR / 2, fault.end + HOUR)) for card in everyone]
+        return own
+
+    def _fits(self, fault: Fault) -> bool:
+        for machine, card, (begin, end) in self._spans(fault):
+            others = self._taken.get((machine, card), [])
+            if any(begin < other_end and other_begin < end for other_begin, other_end in others):
+                return False
+            alone = frozenset({card})
+            for run in self.runs:
+                if run.planted and run.touches(machine, alone) and run.start < end and begin < run.end:
+                    return False
+        return True
+
+    # Applying
+
+    def _apply(self, fault: Fault) -> None:
+        for machine, card, span in self._spans(fault):
+            self._taken.setdefault((machine, card), []).append(span)
+        if fault.machine < 0:
+            for script in self.scripts:
+                script.exporter_down.append((fault.start, fault.end))
+            return
+        script = self.scripts[fault.machine]
+        for machine, card in [(fault.machine, card) for card in fault.cards] + list(fault.others):
+            show(fault, self.scripts[machine].cards[card], self.plan.interval_seconds, self.rng)
+        if fault.kind is FaultKind.EXPORTER_GONE:
+            script.exporter_down.append((fault.start, fault.end))
+        elif fault.kind is FaultKind.NODE_GONE:
+            script.exporter_down.append((fault.start, fault.end))
+            script.node_down.append((fault.start, fault.end))
+            script.counter_resets.append(fault.end)
+            script.exporter_restarts.append(fault.end)
+        elif fault.kind is FaultKind.POWER_BRAKE:
+            script.brakes.append((fault.start, fault.end))
+        elif fault.kind is FaultKind.DRIVER_RELOAD:
+            script.reboot(fault.start, fault.end - fault.start)
+        self._change_runs(fault, script)
+
+    def _change_runs(self, fault: Fault, script: MachineScript) -> None:
+        kind = fault.kind
+        cards = frozenset(fault.cards)
+        everyone = frozenset(range(len(self.machines[fault.machine].cards)))
+        delay = float(self.rng.uniform(60, 420))
+        if kind in _STOPS_WORK:
+            self._interrupt(fault.machine, cards, fault.start + delay, fault.end + 900)
+            script.unallocatable.extend((fault.start + 60, fault.end, card) for card in cards)
+        if kind in _ENDS_IN_REBOOT and fault.end < self.plan.seconds:
+            self._interrupt(fault.machine, everyone - cards, fault.end - 60, fault.end + 900)
+            script.reboot(fault.end)
+        elif kind in _ENDS_IN_RESET and fault.end < self.plan.seconds:
+            self._interrupt(fault.machine, cards, fault.end - 60, fault.end + 600)
+            script.exporter_restarts.append(fault.end)
+        if kind is FaultKind.DRIVER_RELOAD:
+            self._interrupt(fault.machine, everyone, fault.start - 60, fault.end + 300)
+        elif kind is FaultKind.HUNG:
+            self._interrupt(fault.machine, cards, fault.end, None)
+        elif kind in (FaultKind.APPLICATION_XID, FaultKind.PROCESS_XID):
+            self._interrupt(fault.machine, cards, fault.start + 60, fault.start + 900)
+
+    def _interrupt(self, machine: int, cards: frozenset[int], at: float, resume: float | None) -> None:
+        """Ends every run on these cards at `at` and starts it again at `resume` where it would have lasted longer.
+
+        A run that was to begin between the two begins at `resume`. None: what was there does not come back.
+        """
+        added: list[Run] = []
+        kept: list[Run] = []
+        for run in self.runs:
+            affected = run.touches(machine, cards)
+            if affected and run.alive(at):
+                if resume is not None and run.end > resume + 1800:
+                    added.append(self.scheduler.resumed(run, resume))
+                run.end, run.failed_at = at, at
+                kept.append(run)
+            elif affected and resume is not None and at <= run.start < resume:
+                if run.end > resume + 1800:
+                    run.start = resume
+                    kept.append(run)
+            else:
+                kept.append(run)
+        self.runs[:] = [*kept, *added]

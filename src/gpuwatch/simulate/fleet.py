@@ -1,0 +1,96 @@
+"""A fleet in a box: built from a plan, asked for its series, its cluster objects at a moment, and what was planted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+
+from gpuwatch.simulate.behaviour import Load
+from gpuwatch.simulate.cards import Machine, build_machines
+from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
+from gpuwatch.simulate.faults import FaultPlanter
+from gpuwatch.simulate.idle import plant_idle
+from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
+from gpuwatch.simulate.plan import FaultKind, FleetPlan
+from gpuwatch.simulate.runs import Place, Run
+from gpuwatch.simulate.schedule import Scheduler
+from gpuwatch.simulate.script import MachineScript
+from gpuwatch.simulate.states import MachineState, play_machine, run_loads
+from gpuwatch.simulate.symptoms import Fault
+from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths
+from gpuwatch.simulate.workload_objects import Scene, workload_objects
+from gpuwatch.telemetry.series import RecordedSeries
+
+
+class Fleet:
+    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards."""
+
+    def __init__(
+        self,
+        plan: FleetPlan,
+        machines: tuple[Machine, ...],
+        runs: list[Run],
+        scripts: list[MachineScript],
+        faults: list[Fault],
+    ) -> None:
+        self.plan = plan
+        self.machines = machines
+        self.runs = tuple(runs)
+        self.scripts = tuple(scripts)
+        self.faults = tuple(faults)
+        self.truth: tuple[Truth, ...] = self._truth()
+
+    def _truth(self) -> tuple[Truth, ...]:
+        truths = list(allocation_truths(self.plan, self.machines, list(self.runs)))
+        for fault in self.faults:
+            state = None
+            if fault.kind is FaultKind.OVERHEATING:
+                state = next(self._states([self.machines[fault.machine]]))
+            truths.extend(fault_truths(self.plan, self.machines, fault, state))
+        return tuple(sorted(truths, key=lambda truth: (truth.start, truth.kind, truth.subject.name)))
+
+    def _states(self, machines: list[Machine]) -> Iterator[MachineState]:
+        wanted = {machine.index for machine in machines}
+        placed: dict[int, list[tuple[Run, int, dict[Place, Load]]]] = defaultdict(list)
+        for run in self.runs:
+            touched = {place.machine for place in run.places} & wanted
+            if not touched:
+                continue
+            first, loads = run_loads(self.plan, self.machines, run)
+            for index in touched if loads else ():
+                placed[index].append((run, first, loads))
+        for machine in machines:
+            yield play_machine(self.plan, machine, self.scripts[machine.index], placed.pop(machine.index, []))
+
+    def series(self) -> Iterator[RecordedSeries]:
+        """Every series that Prometheus would hold, those of one metric together, times rising in each.
+
+        The state of all cards is in memory meanwhile: about 0.5 MB per card and 10,000 samples.
+        """
+        up = prometheus_up(self.plan)
+        exporters = [MachineExporter(self.plan, state, up) for state in self._states(list(self.machines))]
+        return fleet_series(exporters)
+
+    def cluster_objects(self, at: datetime | None = None) -> list[Object]:
+        """Kubernetes objects as kubectl prints them at that moment; the window's end by default.
+
+        Raises ValueError for a moment outside of the window.
+        """
+        seconds = self.plan.seconds if at is None else (at - self.plan.start).total_seconds()
+        if not 0 <= seconds <= self.plan.seconds:
+            raise ValueError(f"{at} is outside of the simulated window {self.plan.start} to {self.plan.end}")
+        nodes = [node_object(self.plan, m, self.scripts[m.index], seconds) for m in self.machines]
+        scene = Scene(plan=self.plan, machines=self.machines, scripts=self.scripts, runs=self.runs, at=seconds)
+        return [*nodes, *exporter_objects(self.plan, self.machines), *workload_objects(scene)]
+
+
+def build_fleet(plan: FleetPlan) -> Fleet:
+    """The fleet of this plan: cards, workloads, idle allocations and faults, in this order."""
+    machines = build_machines(plan)
+    scheduler = Scheduler(plan, machines)
+    slots = scheduler.slots()
+    runs = plant_idle(plan, scheduler, slots, scheduler.fill(slots))
+    planter = FaultPlanter(plan, machines, scheduler, runs)
+    planter.plant()
+    return Fleet(plan, machines, planter.runs, planter.scripts, planter.faults)

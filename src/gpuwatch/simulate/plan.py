@@ -1,0 +1,147 @@
+"""What a simulated fleet should be like, and the seeds that may be looked at.
+
+Seeds 0–99 are for development: thresholds, tests and demos may use them. Seeds from 1000 on are for evaluation:
+nobody looks at what they plant while a threshold is chosen, so that the printed precision and recall mean something.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Mask: TypeAlias = NDArray[np.bool_]
+Vocabulary: TypeAlias = Literal["dcgm", "dcgm49", "mixed"]
+LabelScheme: TypeAlias = Literal["exported", "native"]
+
+DEVELOPMENT_SEEDS = range(100)
+EVALUATION_SEEDS = range(1000, 2000)
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class FaultKind(StrEnum):
+    """What can be planted beside idle allocations. Those in `HARMLESS` must not be taken for a broken GPU."""
+
+    FALLEN_OFF_BUS = "fallen_off_bus"  # XID 79, then every series of the GPU ends; its node goes on
+    VANISHED = "vanished"  # the same without any warning
+    DOUBLE_BIT = "double_bit"  # XID 48 with an uncorrectable ECC error
+    GSP_TIMEOUT = "gsp_timeout"  # XID 119, several times
+    ROW_REMAP_PENDING = "row_remap_pending"  # XID 63, a reset would finish the remapping
+    ROW_REMAP_FAILED = "row_remap_failed"  # XID 64, the memory cannot be repaired
+    RECOVERY_RESET = "recovery_reset"  # XID 154, the driver asks for a GPU reset
+    RECOVERY_REBOOT = "recovery_reboot"  # XID 154, the driver asks for a reboot
+    PCIE_REPLAYS = "pcie_replays"  # far more replays than the link's rate explains
+    NVLINK_ERRORS = "nvlink_errors"
+    OVERHEATING = "overheating"  # more degrees per watt, until it throttles
+    POWER_BRAKE = "power_brake"  # the power supply slows down all GPUs of a node
+    HUNG = "hung"  # a kernel that never ends: busy, low power, no memory traffic
+    EXPORTER_GONE = "exporter_gone"  # up is 0, the GPUs work on
+    NODE_GONE = "node_gone"
+    TELEMETRY_GONE = "telemetry_gone"  # every exporter at once: the network, not the GPUs
+    APPLICATION_XID = "application_xid"  # XID 13 or 31 on all GPUs of one job
+    TEARDOWN_XID = "teardown_xid"  # XID 45 on all GPUs of a job that is killed
+    PROCESS_XID = "process_xid"  # XID 43 on the GPU of one process
+    POWER_CAP = "power_cap"  # clocks below the maximum because the card draws its limit: normal
+    DRIVER_RELOAD = "driver_reload"  # every counter starts again at zero
+
+
+HARMLESS = frozenset(
+    {
+        FaultKind.APPLICATION_XID,
+        FaultKind.TEARDOWN_XID,
+        FaultKind.PROCESS_XID,
+        FaultKind.POWER_CAP,
+        FaultKind.DRIVER_RELOAD,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """Shares of the workload kinds that follow each other on GPUs for jobs; they need not add up to 1."""
+
+    training: float = 0.6
+    short: float = 0.28
+    host_bound: float = 0.12
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan:
+    """A fleet, wholly determined by its fields.
+
+    end: aware; the window is [end − days, end].
+    interval_seconds: distance of the samples, 15 to 300.
+    vocabulary: metric names of dcgm-exporter ≤4.8 ('dcgm'), ≥4.9 ('dcgm49'), or node by node one of both.
+    label_scheme: 'exported' is Prometheus' default (honorLabels: false, exported_pod), 'native' the other.
+    gpus_per_node: of the large nodes; L4 and T4 nodes have at most 4.
+    extended_share: share of nodes whose exporter has more than the default metrics (SM_ACTIVE, ECC, clock event
+        reasons, NVLink errors, XID counts, …). Where a fault shows only there, it is planted only there.
+    idle_allocations: idle allocations and their look-alikes to plant; None: 12 for each 64 GPUs.
+    faults: faults to plant, in this order; None: every kind once for each 64 GPUs. One that finds no room
+        (no fitting card or job) is left out, so `Fleet.truth` alone says what is there.
+    """
+
+    seed: int
+    end: datetime
+    gpus: int = 64
+    days: float = 7.0
+    interval_seconds: int = 60
+    vocabulary: Vocabulary = "dcgm"
+    label_scheme: LabelScheme = "exported"
+    gpus_per_node: int = 8
+    extended_share: float = 0.6
+    idle_allocations: int | None = None
+    faults: tuple[FaultKind, ...] | None = None
+    mix: Mix = Mix()
+
+    def __post_init__(self) -> None:
+        if self.end.tzinfo is None:
+            raise ValueError("FleetPlan.end has no time zone; give an aware datetime in UTC")
+        object.__setattr__(self, "end", self.end.astimezone(UTC))
+        checks = {
+            "seed": self.seed >= 0,
+            "gpus": self.gpus >= 1,
+            "days": self.seconds >= HOUR,
+            "interval_seconds": 15 <= self.interval_seconds <= 300,
+            "vocabulary": self.vocabulary in get_args(Vocabulary),
+            "label_scheme": self.label_scheme in get_args(LabelScheme),
+            "gpus_per_node": 1 <= self.gpus_per_node <= 16,
+            "extended_share": 0.0 <= self.extended_share <= 1.0,
+            "idle_allocations": self.idle_allocations is None or self.idle_allocations >= 0,
+        }
+        for field, valid in checks.items():
+            if not valid:
+                raise ValueError(
+                    f"FleetPlan.{field} = {getattr(self, field)!r} is out of range: at least one GPU and one hour, "
+                    "samples 15 to 300 seconds apart, shares from 0 to 1; see the class for the names"
+                )
+
+    @property
+    def seconds(self) -> float:
+        return self.days * DAY
+
+    @property
+    def start(self) -> datetime:
+        return self.end - timedelta(seconds=self.seconds)
+
+    @property
+    def steps(self) -> int:
+        """Samples of a series that is there all the time."""
+        return int(self.seconds // self.interval_seconds)
+
+    def moment(self, seconds: float) -> datetime:
+        """The time `seconds` after the window's start, to the second below."""
+        return self.start + timedelta(seconds=int(seconds))
+
+    def rng(self, *stream: str | int) -> np.random.Generator:
+        """Random numbers of one purpose; other purposes do not move them."""
+        words = [part if isinstance(part, int) else zlib.crc32(part.encode()) for part in stream]
+        return np.random.default_rng([self.seed, *words])

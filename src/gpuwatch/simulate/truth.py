@@ -1,0 +1,204 @@
+"""What was planted: the answers against which findings are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
+from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.simulate.behaviour import Activity
+from gpuwatch.simulate.cards import Machine
+from gpuwatch.simulate.plan import HARMLESS, FaultKind, FleetPlan
+from gpuwatch.simulate.runs import Place, Run
+from gpuwatch.simulate.states import MachineState
+from gpuwatch.simulate.symptoms import Fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """One thing that is so from `start` to `end` (None: to the end of the window).
+
+    harmless: it only looks like a finding of `kind`. An application's XID is no hardware fault; a Pod that is IN_USE
+    or BURSTY goes on working and must not be named idle. Each life of a Pod has exactly one Truth of these kinds.
+    """
+
+    kind: FindingKind
+    subject: Subject
+    start: datetime
+    end: datetime | None
+    devices: tuple[DeviceId, ...]
+    note: str
+    harmless: bool = False
+    pods: tuple[PodRef, ...] = ()
+    workload: str = ""
+    fault: str = ""  # FaultKind
+
+
+def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:
+    uuid = machines[place.machine].cards[place.card].uuid
+    return f"{uuid}/{place.gi}" if place.gi else uuid
+
+
+# Allocations
+
+
+def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: list[Run]) -> Iterator[Truth]:
+    """For each Pod whose life touches the window whether, and from when on, it is idle."""
+    for run in runs:
+        if run.end <= 0 or run.start >= plan.seconds:
+            continue
+        kind, since, note, harmless = _allocation(run)
+        for pod in run.pods:
+            ref = f"{run.workload.namespace}/{pod.name}"
+            yield Truth(
+                kind=kind,
+                subject=Subject(SubjectKind.POD, ref),
+                start=plan.moment(since),
+                end=plan.moment(run.end) if run.end < plan.seconds else None,
+                devices=tuple(device_id(machines, place) for place in pod.places),
+                note=note,
+                harmless=harmless,
+                pods=(ref,),
+                workload=run.workload.id,
+            )
+
+
+def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
+    if run.idle is not None:
+        return run.idle, run.idle_from, run.note, False
+    activity = run.behaviour.activity
+    if run.note:
+        return FindingKind.IN_USE, run.start, run.note, True
+    if activity is Activity.HOST_BOUND:
+        return FindingKind.HOST_BOUND, run.start, "a job that waits for its host", True
+    if activity is Activity.SERVING:
+        return FindingKind.BURSTY, run.start, "a service with silences that goes on serving", True
+    if activity is Activity.HUMAN:
+        return FindingKind.BURSTY, run.start, "a notebook or development Pod whose owner comes back", True
+    return FindingKind.IN_USE, run.start, "a job that works until it ends", True
+
+
+# Faults
+
+_KINDS: dict[FaultKind, tuple[FindingKind, ...]] = {
+    FaultKind.FALLEN_OFF_BUS: (FindingKind.XID, FindingKind.GPU_GONE),
+    FaultKind.VANISHED: (FindingKind.GPU_GONE,),
+    FaultKind.DOUBLE_BIT: (FindingKind.XID,),
+    FaultKind.GSP_TIMEOUT: (FindingKind.XID,),
+    FaultKind.ROW_REMAP_PENDING: (FindingKind.ROW_REMAP,),
+    FaultKind.ROW_REMAP_FAILED: (FindingKind.XID, FindingKind.ROW_REMAP),
+    FaultKind.RECOVERY_RESET: (FindingKind.DRIVER_VERDICT,),
+    FaultKind.RECOVERY_REBOOT: (FindingKind.DRIVER_VERDICT,),
+    FaultKind.PCIE_REPLAYS: (FindingKind.PCIE_REPLAY,),
+    FaultKind.NVLINK_ERRORS: (FindingKind.NVLINK_ERRORS,),
+    FaultKind.OVERHEATING: (FindingKind.THERMAL_THROTTLE,),
+    FaultKind.POWER_BRAKE: (FindingKind.POWER_BRAKE,),
+    FaultKind.HUNG: (FindingKind.HUNG,),
+    FaultKind.EXPORTER_GONE: (FindingKind.EXPORTER_GONE,),
+    FaultKind.NODE_GONE: (FindingKind.EXPORTER_GONE,),
+    FaultKind.TELEMETRY_GONE: (FindingKind.TELEMETRY_GONE,),
+    FaultKind.APPLICATION_XID: (FindingKind.XID,),
+    FaultKind.TEARDOWN_XID: (FindingKind.XID,),
+    FaultKind.PROCESS_XID: (FindingKind.XID,),
+    FaultKind.POWER_CAP: (FindingKind.POWER_BRAKE, FindingKind.THERMAL_THROTTLE),
+    FaultKind.DRIVER_RELOAD: (FindingKind.ECC, FindingKind.PCIE_REPLAY, FindingKind.NVLINK_ERRORS),
+}
+_FAILS_WATCH = frozenset(
+    {
+        FaultKind.DOUBLE_BIT,
+        FaultKind.ROW_REMAP_FAILED,
+        FaultKind.RECOVERY_RESET,
+        FaultKind.RECOVERY_REBOOT,
+        FaultKind.NVLINK_ERRORS,
+    }
+)
+_NOTES = {
+    FaultKind.FALLEN_OFF_BUS: "XID 79, then the GPU's series end while its node's other GPUs report",
+    FaultKind.VANISHED: "the GPU's series end without an XID while its node's other GPUs report",
+    FaultKind.DOUBLE_BIT: "XID 48 and an uncorrectable ECC error",
+    FaultKind.GSP_TIMEOUT: "XID 119 again and again",
+    FaultKind.ROW_REMAP_PENDING: "XID 63; a row remapping waits for a reset",
+    FaultKind.ROW_REMAP_FAILED: "XID 64; a row could not be remapped",
+    FaultKind.RECOVERY_RESET: "the driver asks for a reset of the GPU",
+    FaultKind.RECOVERY_REBOOT: "the driver asks for a reboot of the node",
+    FaultKind.PCIE_REPLAYS: "PCIe replays far above what the link explains",
+    FaultKind.NVLINK_ERRORS: "NVLink CRC, replay and recovery errors",
+    FaultKind.OVERHEATING: "hotter at equal power until it throttles",
+    FaultKind.POWER_BRAKE: "the power supply brakes every GPU of the node",
+    FaultKind.HUNG: "a kernel that never ends: busy, near idle power, no memory traffic",
+    FaultKind.EXPORTER_GONE: "the exporter does not answer; its GPUs work on",
+    FaultKind.NODE_GONE: "the node is gone, and its exporter with it",
+    FaultKind.TELEMETRY_GONE: "no exporter answers: the network, not the GPUs",
+    FaultKind.APPLICATION_XID: "XID 13 or 31 on all GPUs of one job: the application's fault",
+    FaultKind.TEARDOWN_XID: "XID 45 on all GPUs of a job that was killed",
+    FaultKind.PROCESS_XID: "XID 43 of one process",
+    FaultKind.POWER_CAP: "the card draws its limit at full load: the software power cap is normal",
+    FaultKind.DRIVER_RELOAD: "the driver was reloaded: every counter began again at zero",
+}
+
+
+def fault_truths(
+    plan: FleetPlan, machines: tuple[Machine, ...], fault: Fault, state: MachineState | None
+) -> Iterator[Truth]:
+    """Findings that the fault should lead to, or for harmless ones must not lead to.
+
+    state: the node as played, needed where physics decides when a fault begins to show.
+    """
+    start = fault.start
+    kinds = _KINDS[fault.kind]
+    if fault.machine < 0:
+        yield _fault_truth(plan, fault, kinds[0], Subject(SubjectKind.FLEET, "fleet"), (), start)
+        return
+    machine = machines[fault.machine]
+    devices = _devices(machines, fault)
+    if fault.kind is FaultKind.OVERHEATING and state is not None:
+        throttled = np.flatnonzero(state.sensors[fault.cards[0]].throttled)
+        if not throttled.size:
+            return
+        start = float(throttled[0] * plan.interval_seconds)
+    if fault.kind is FaultKind.DOUBLE_BIT and machine.extended:
+        kinds += (FindingKind.ECC,)
+    if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
+        # Only the count of remapped rows and XID 63 tell of it: good news rather than a fault.
+        return
+    if machine.has_health_watches and fault.kind in _FAILS_WATCH:
+        kinds += (FindingKind.DCGM_HEALTH,)
+    on_node = fault.kind in (FaultKind.EXPORTER_GONE, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
+    subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
+    for kind in kinds:
+        yield _fault_truth(plan, fault, kind, subject, devices, start)
+
+
+def _fault_truth(
+    plan: FleetPlan,
+    fault: Fault,
+    kind: FindingKind,
+    subject: Subject,
+    devices: tuple[DeviceId, ...],
+    start: float,
+) -> Truth:
+    return Truth(
+        kind=kind,
+        subject=subject,
+        start=plan.moment(start),
+        end=plan.moment(fault.end) if fault.end < plan.seconds else None,
+        devices=devices,
+        note=_NOTES[fault.kind],
+        harmless=fault.kind in HARMLESS,
+        fault=fault.kind.value,
+    )
+
+
+def _devices(machines: tuple[Machine, ...], fault: Fault) -> tuple[DeviceId, ...]:
+    """Every device on the fault's cards, MIG instances each on their own."""
+    cards = [(fault.machine, card) for card in fault.cards] + list(fault.others)
+    found: list[DeviceId] = []
+    for machine, index in cards:
+        card = machines[machine].cards[index]
+        gis = [instance.gi for instance in card.instances] or [""]
+        found.extend(device_id(machines, Place(machine, index, gi)) for gi in gis)
+    return tuple(found)

@@ -1,0 +1,104 @@
+"""The cluster's objects as the project's own reader takes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.model.cluster import Cluster, OwnerStatus, Sharing
+from gpuwatch.simulate import Fleet, FleetPlan, build_fleet, write_cluster
+
+END = datetime(2026, 3, 15, 12, tzinfo=UTC)
+MOMENTS = [END - timedelta(hours=hours) for hours in (0, 37, 90, 150)]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return build_fleet(FleetPlan(seed=7, end=END))
+
+
+@pytest.fixture(params=MOMENTS, ids=[f"{moment:%d-%H}" for moment in MOMENTS])
+def moment(request: pytest.FixtureRequest) -> datetime:
+    at: datetime = request.param
+    return at
+
+
+@pytest.fixture
+def cluster(fleet: Fleet, moment: datetime, tmp_path: Path) -> Cluster:
+    write_cluster(fleet, tmp_path, moment)
+    return RecordedCluster(tmp_path).read(moment)
+
+
+def test_everything_is_read_without_a_gap(cluster: Cluster) -> None:
+    assert cluster.known
+    assert cluster.gaps == ()
+
+
+def test_nodes_say_what_they_offer(fleet: Fleet, cluster: Cluster) -> None:
+    assert {node.name for node in cluster.nodes} == {machine.name for machine in fleet.machines}
+    assert sum(node.gpu_count for node in cluster.nodes) == 64
+    by_name = {node.name: node for node in cluster.nodes}
+    for machine in fleet.machines:
+        node = by_name[machine.name]
+        assert node.gpu_product == machine.model.product
+        assert node.gpu_memory_bytes == machine.model.memory_mib * 2**20
+        assert node.pool == machine.pool
+    shared = next(by_name[machine.name] for machine in fleet.machines if machine.role == "shared")
+    assert (shared.sharing, shared.replicas, shared.accelerators["nvidia.com/gpu"]) == (Sharing.TIME_SLICING, 4, 16)
+    sliced = next(by_name[machine.name] for machine in fleet.machines if machine.role == "mig")
+    assert dict(sliced.mig_layout) == {"3g.40gb": 1, "2g.20gb": 1, "1g.10gb": 9}
+    assert sliced.accelerators["nvidia.com/gpu"] == 6
+
+
+def test_no_node_is_asked_for_more_than_it_has(cluster: Cluster) -> None:
+    asked: Counter[tuple[str, str]] = Counter()
+    for pod in cluster.pods:
+        if pod.phase == "Running":
+            for resource, count in pod.accelerators.items():
+                asked[pod.node, resource] += count
+    capacity = {node.name: node.accelerators for node in cluster.nodes}
+    assert asked
+    for (node, resource), count in asked.items():
+        assert count <= capacity[node][resource]
+
+
+def test_every_owner_is_found_and_several_kinds_are_there(fleet: Fleet, cluster: Cluster) -> None:
+    statuses = {workload.status for workload in cluster.workloads}
+    assert statuses <= {OwnerStatus.FOUND, OwnerStatus.BARE}
+    kinds = {workload.kind for workload in cluster.workloads}
+    assert {"Deployment", "Notebook"} & kinds
+    ids = {run.workload.id for run in fleet.runs}
+    assert {workload.id for workload in cluster.workloads} <= ids
+
+
+def test_pods_are_those_that_hold_devices_now(fleet: Fleet, cluster: Cluster, moment: datetime) -> None:
+    at = (moment - fleet.plan.start).total_seconds()
+    alive = {f"{r.workload.namespace}/{pod.name}" for r in fleet.runs for pod in r.pods if r.alive(at)}
+    running = {pod.ref for pod in cluster.pods if pod.phase == "Running"}
+    assert running == alive
+
+
+def test_exporters_and_addresses_lead_to_their_nodes(fleet: Fleet, cluster: Cluster) -> None:
+    for machine in fleet.machines:
+        assert cluster.exporter_nodes[machine.exporter_pod] == machine.name
+        assert cluster.exporter_nodes[machine.exporter_address.rpartition(":")[0]] == machine.name
+        assert cluster.node_addresses[machine.address] == machine.name
+
+
+def test_gangs_budgets_and_priorities_are_read(fleet: Fleet, tmp_path: Path) -> None:
+    frameworks: set[str] = set()
+    budgets = 0
+    for number, at in enumerate(MOMENTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_cluster(fleet, folder, at)
+        cluster = RecordedCluster(folder).read(at)
+        frameworks |= {gang.framework for gang in cluster.gangs}
+        budgets += len(cluster.budgets)
+        assert cluster.priorities["serving"] == 100_000
+    assert len(frameworks & {"JobSet", "Kubeflow Training", "Volcano"}) >= 2
+    assert budgets > 0

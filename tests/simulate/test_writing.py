@@ -1,0 +1,85 @@
+"""What is written can be read again: by the project's own readers and by Prometheus' tool."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.simulate import Fleet, FleetPlan, build_fleet, write_fleet, write_openmetrics
+from gpuwatch.telemetry.openmetrics import parse
+from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.telemetry.recording_file import RecordingFile
+from gpuwatch.telemetry.series import is_stale
+from gpuwatch.telemetry.source import TelemetrySource
+
+END = datetime(2026, 3, 15, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return build_fleet(FleetPlan(seed=8, end=END, gpus=20, days=0.5, vocabulary="mixed", faults=()))
+
+
+def test_a_folder_holds_telemetry_cluster_and_truth(fleet: Fleet, tmp_path: Path) -> None:
+    steps: list[str] = []
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "old.json").write_text("{}")
+    write_fleet(fleet, tmp_path, steps.append)
+    assert len(steps) == 2
+    assert not (tmp_path / "cluster" / "old.json").exists()
+    assert (tmp_path / "cluster" / "pods.json").exists()
+    truths = json.loads((tmp_path / "truth.json").read_text())
+    assert len(truths) == len(fleet.truth)
+    assert truths[0]["subject"] == str(fleet.truth[0].subject)
+    recording = RecordingFile(tmp_path / "telemetry.parquet")
+    assert recording.interval_seconds == 60
+    assert set(recording.spans_ms) == {series.metric for series in fleet.series()}
+
+
+def test_telemetry_is_discovered_as_it_was_planned(fleet: Fleet, tmp_path: Path) -> None:
+    write_fleet(fleet, tmp_path)
+    source = TelemetrySource(open_recording([tmp_path / "telemetry.parquet"]))
+    schema, _ = source.discover(END)
+    assert set(schema.vocabularies) == {"dcgm", "dcgm49"}
+    assert schema.pod_labels == "exported_*"
+    assert schema.interval_seconds == 60
+    inventory = source.inventory(END, schema)
+    assert {device.uuid for device in inventory.devices} == {c.uuid for m in fleet.machines for c in m.cards}
+
+
+def test_openmetrics_has_every_sample_but_no_marker(fleet: Fleet, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.om"
+    small = build_fleet(FleetPlan(seed=8, end=END, gpus=4, days=0.1))
+    write_openmetrics(small, path)
+    with path.open() as lines:
+        read, problems = parse(lines, 0)
+    assert not problems.shown
+    written = {(s.metric, frozenset(s.labels.items())): s for s in small.series()}
+    assert len(read) == len([s for s in written.values() if not is_stale(s.values).all()])
+    for series in read:
+        original = written[series.metric, frozenset(series.labels.items())]
+        live = ~is_stale(original.values)
+        assert series.times_ms.tolist() == original.times_ms[live].tolist()
+        assert series.values.tolist() == original.values[live].tolist()
+
+
+@pytest.mark.prometheus
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
+def test_promtool_makes_blocks_of_it(tmp_path: Path) -> None:
+    small = build_fleet(FleetPlan(seed=8, end=END, gpus=2, days=0.05))
+    write_openmetrics(small, tmp_path / "fleet.om")
+    command = [
+        "promtool",
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        str(tmp_path / "fleet.om"),
+        str(tmp_path / "db"),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    assert any((block / "meta.json").exists() for block in (tmp_path / "db").iterdir())
