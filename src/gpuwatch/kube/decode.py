@@ -16,6 +16,9 @@ T = TypeVar("T")
 Take = Callable[[msgspec.Raw], T | None]
 """Decodes one object and trims it; None where it is not wanted. Raises msgspec.DecodeError or ValueError."""
 
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""What msgspec raises for bytes that are not the JSON it wants."""
+
 _NAMED_AT_MOST = 3
 
 # Annotations by which owners, gangs and schedulers speak to gpuwatch. All others may be long, and may hold secrets.
@@ -89,7 +92,7 @@ def take_all(objects: Iterable[tuple[msgspec.Raw, str]], take: Take[T], into: li
 def _name(raw: msgspec.Raw) -> str:
     try:
         meta = _named.decode(raw).metadata
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         meta = None
     return f"{meta.namespace}/{meta.name}".lstrip("/") if meta is not None else "an object without a name"
 

@@ -50,29 +50,26 @@ def connect(kubeconfig: Path | None = None, context: str | None = None, limits: 
     the Pod. Raises ClusterError where there is none, or where it cannot be used.
     """
     settings = Configuration()
-    load: Any = config
     settings.retries = False  # our own retries know which answers are worth another try, and when to give up
+    load: Any = config
+    paths = str(kubeconfig) if kubeconfig is not None else _default_kubeconfig()
+    if not paths and _IN_CLUSTER not in os.environ:
+        raise ClusterError(
+            "No kubeconfig was found, and this is not a Pod: use --kubeconfig FILE, or --cluster DIR for a recorded "
+            "cluster."
+        )
     try:
-        if kubeconfig is None and context is None and not _default_kubeconfig():
-            if _IN_CLUSTER not in os.environ:
-                raise ClusterError(
-                    "No kubeconfig was found, and this is not a Pod: use --kubeconfig FILE, or --cluster DIR for "
-                    "recorded state."
-                )
-            load.load_incluster_config(client_configuration=settings)
+        if paths:
+            load.load_kube_config(paths, context, settings, persist_config=False)
         else:
-            load.load_kube_config(
-                config_file=str(kubeconfig) if kubeconfig else None,
-                context=context,
-                client_configuration=settings,
-                persist_config=False,
-            )
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError) as error:
-        raise ClusterError(f"The kubeconfig {kubeconfig or 'in use'} cannot be used: {error}") from error
+            load.load_incluster_config(settings)
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
+        place = f"kubeconfig {paths}" if paths else "service account of this Pod"
+        raise ClusterError(f"The {place} cannot be used: {error}") from error
     return LiveCluster(ApiClient(settings), limits)
 
 
-def _default_kubeconfig() -> bool:
-    named = os.environ.get("KUBECONFIG", "")
-    paths = [Path(item) for item in named.split(os.pathsep) if item] or [Path.home() / ".kube" / "config"]
-    return any(path.is_file() for path in paths)
+def _default_kubeconfig() -> str:
+    """$KUBECONFIG, which may name several files, or kubectl's own; '' where no such file exists."""
+    named = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return named if any(Path(item).is_file() for item in named.split(os.pathsep) if item) else ""

@@ -47,7 +47,7 @@ _WHOLE_DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.in
 _SHARED_SUFFIX = "-SHARED"
 _MIG_SUFFIX = re.compile(r"-MIG-(?P<profile>INVALID|(?:\d+c\.)?\d+g\.\d+gb\S*)$")
 _MIG_RESOURCE = re.compile(
-    r"nvidia\.com/mig-(?P<profile>(?:\d+c\.)?\d+g\.\d+gb(?:[.-][a-z0-9.-]+?)?)(?P<count>\.count)?"
+    r"nvidia\.com/mig-(?P<profile>(?:\d+c\.)?\d+g\.\d+gb(?:[.-][a-z0-9.-]+?)??)(?P<count>\.count)?"
 )
 _MIG_SHARING = re.compile(r"nvidia\.com/mig-.+\.sharing-strategy")
 _decoder = msgspec.json.Decoder(wire.Node)

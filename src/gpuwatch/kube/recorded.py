@@ -18,7 +18,7 @@ import yaml
 
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.assemble import read_cluster
-from gpuwatch.kube.decode import BadObjects, Listing, Take, take_all
+from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
 from gpuwatch.kube.kinds import Kind, KindKey
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.cluster import Cluster
@@ -128,7 +128,7 @@ class _Recording:
                 page = wire.Page(kind="List", items=_array.decode(document))
             else:
                 page = _page.decode(document)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise _BadFileError(f"{error}; the file holds neither a Kubernetes object nor a List.") from error
         bad = BadObjects()
         is_list = page.items is not None or page.kind.endswith("List")
@@ -198,7 +198,8 @@ def _content(path: Path) -> bytes:
 def _checked_json(data: bytes) -> bytes:
     try:
         _validate(data)
-    except msgspec.DecodeError as error:
+        _ = data.decode()
+    except UNDECODABLE as error:
         raise _BadFileError(f"{_json_error(data) or error}; the file is left out.") from error
     return data
 

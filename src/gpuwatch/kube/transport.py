@@ -12,7 +12,7 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException
 
 from gpuwatch.kube import wire
-from gpuwatch.kube.decode import BadObjects, Listing, Take, take_all
+from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
 from gpuwatch.kube.kinds import Kind
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -74,7 +74,7 @@ class Lists:
         """
         try:
             answer = _groups.decode(self._get("/apis", {}, _JSON))
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return
         except ListError as error:
             if error.kind is GapKind.UNREACHABLE or error.status == 401:
@@ -127,7 +127,7 @@ class Lists:
         while True:
             try:
                 page = _page.decode(self._get(kind.path(version), params, accept, kind))
-            except msgspec.DecodeError as error:
+            except UNDECODABLE as error:
                 detail = f"The answer is not a list in JSON ({error}); is there a proxy in front of the API server?"
                 raise ListError(GapKind.QUERY_FAILED, detail) from error
             number += 1
@@ -199,7 +199,7 @@ def _explained(error: ApiException, status: int, kind: Kind | None) -> ListError
     """What a refusal means and what to do about it."""
     try:
         said = _failure.decode(error.body or "{}").message
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         said = ""
     said = said or str(error.reason or "no reason given")
     if status == 401:

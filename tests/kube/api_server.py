@@ -1,0 +1,132 @@
+"""A small API server over real HTTP: paged lists, discovery, and the ways in which a real one fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+@dataclass
+class Request:
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+
+
+@dataclass
+class Answer:
+    """What to send instead of a list. `body`: text as it is. close_after: cut the connection after so many bytes."""
+
+    status: int = 200
+    body: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    delay_seconds: float = 0.0
+    close_after: int | None = None
+
+
+def status(code: int, message: str, **headers: str) -> Answer:
+    """A refusal as the API server words it."""
+    return Answer(code, json.dumps({"kind": "Status", "apiVersion": "v1", "message": message, "code": code}), headers)
+
+
+Trouble = Callable[[Request], Answer | None]
+
+
+@dataclass
+class ApiServer:
+    """lists: URL path of a list → its objects. trouble: looked at first; None lets the list answer."""
+
+    lists: dict[str, list[dict[str, Any]]]
+    trouble: Trouble = lambda _: None
+    discovery: bool = True
+    honour_limit: bool = True
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+
+    def asked(self, path: str) -> list[Request]:
+        return [request for request in self.requests if request.path == path]
+
+    def answer(self, request: Request) -> Answer:
+        self.requests.append(request)
+        told = self.trouble(request)
+        if told is not None:
+            return told
+        if request.path == "/apis":
+            return self._groups() if self.discovery else status(403, "discovery is forbidden")
+        if request.path not in self.lists:
+            return status(404, "the server could not find the requested resource")
+        return Answer(200, json.dumps(self._page(request)))
+
+    def _page(self, request: Request) -> dict[str, Any]:
+        items = self.lists[request.path]
+        if "continue" in request.query and "resourceVersion" in request.query:
+            raise AssertionError("resourceVersion is not allowed with continue")
+        start = int(request.query.get("continue", "0"))
+        limit = int(request.query.get("limit", "0")) if self.honour_limit else 0
+        stop = min(start + limit, len(items)) if limit else len(items)
+        found = items[start:stop]
+        if "PartialObjectMetadataList" in request.headers.get("Accept", ""):
+            found = [{"metadata": item["metadata"]} for item in found]
+        meta = {"resourceVersion": "1", **({"continue": str(stop)} if stop < len(items) else {})}
+        # The items of a typed list carry neither kind nor apiVersion.
+        stripped = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in found]
+        return {"kind": "SomeList", "apiVersion": "v1", "metadata": meta, "items": stripped}
+
+    def _groups(self) -> Answer:
+        groups: dict[str, list[dict[str, str]]] = {}
+        for path in self.lists:
+            parts = path.split("/")
+            if parts[1] == "apis":
+                groups.setdefault(parts[2], []).append({"groupVersion": f"{parts[2]}/{parts[3]}", "version": parts[3]})
+        return Answer(
+            200, json.dumps({"groups": [{"name": name, "versions": found} for name, found in groups.items()]})
+        )
+
+
+@contextmanager
+def serving(server: ApiServer) -> Iterator[ApiServer]:
+    """The server on a free port of loopback, until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else every answer waits 40 ms for an acknowledgement
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+            answer = server.answer(Request(parts.path, query, dict(self.headers.items())))
+            time.sleep(answer.delay_seconds)
+            body = answer.body.encode(errors="surrogateescape")
+            try:
+                self.send_response(answer.status)
+                for key, value in answer.headers.items():
+                    self.send_header(key.replace("_", "-"), value)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[: answer.close_after])
+            except (BrokenPipeError, ConnectionResetError):
+                return  # a client that timed out is gone
+            self.close_connection = answer.close_after is not None
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.kube import kinds
+from gpuwatch.kube.gangs import GROUP_ROWS, OWNER_ROWS, GangObjects, Member, group_kinds, recognise
+from gpuwatch.kube.owners import Owner
+from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.kube.wire_owners import ElasticPolicy, OwnerSpec, RunPolicy, SchedulingPolicy
+from gpuwatch.model.cluster import Cluster, OwnerStatus
+
+FRAMEWORKS = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+# File → gang id → (Workload, GPU Pods, minimum, told by).
+EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
+    "appwrapper.yaml": {"AppWrapper/ml/wrapped": ("AppWrapper/ml/wrapped", 2, None, "owner AppWrapper")},
+    "trainjob.yaml": {"Kubeflow-Trainer/ml/tune": ("TrainJob/ml/tune", 2, None, "owner TrainJob")},
+    "jobset.yaml": {"JobSet/ml/pretrain": ("JobSet/ml/pretrain", 2, None, "owner JobSet")},
+    "leaderworkerset.yaml": {
+        f"LeaderWorkerSet/ml/serve/{group}": (
+            "LeaderWorkerSet/ml/serve",
+            1 + group,  # the leader of group 0 asks for no GPU
+            2,
+            "label leaderworkerset.sigs.k8s.io/group-index",
+        )
+        for group in (0, 1)
+    },
+    "pytorchjob.yaml": {"Kubeflow-Training/ml/elastic": ("PyTorchJob/ml/elastic", 4, 2, "owner PyTorchJob")},
+    "tfjob-volcano.yaml": {"Kubeflow-Training/ml/wide": ("TFJob/ml/wide", 2, 2, "owner TFJob")},
+    "mpijob.yaml": {"MPIJob/ml/bench": ("MPIJob/ml/bench", 2, 3, "owner MPIJob")},
+    "rayjob.yaml": {"RayJob/ml/sweep": ("RayJob/ml/sweep", 2, None, "owner RayJob")},
+    "raycluster.yaml": {
+        "RayCluster/ml/shared/multi-0": ("RayCluster/ml/shared", 2, None, "label ray.io/worker-group-replica-name"),
+        "RayCluster/ml/shared/multi-1": ("RayCluster/ml/shared", 2, None, "label ray.io/worker-group-replica-name"),
+        "RayCluster/ml/together": ("RayCluster/ml/together", 2, None, "label ray.io/gang-scheduling-enabled"),
+    },
+    "rayservice.yaml": {
+        "RayService/ml/answer/host-a": ("RayService/ml/answer", 2, None, "label ray.io/worker-group-replica-name")
+    },
+    "volcano.json": {"Volcano/ml/simulate": ("Job/ml/simulate", 4, 3, "owner Job")},
+    "coscheduling.yaml": {"Coscheduling/ml/trio": ("", 3, 2, "label scheduling.x-k8s.io/pod-group")},
+    "kai.yaml": {"KAI/ml/pg-duo": ("", 2, 2, "annotation pod-group-name")},
+    "grove.yaml": {
+        f"Grove/ml/dynamo-{replica}": ("PodCliqueSet/ml/dynamo", 2, 3, "label grove.io/podgang") for replica in (0, 1)
+    },
+    "native.yaml": {
+        "Kubernetes-gang/ml/workers": ("", 3, 2, "spec.schedulingGroup.podGroupName"),
+        "Kubernetes-gang/ml/older/train": ("", 2, 2, "spec.workloadRef"),
+    },
+    "spark.yaml": {"Spark/ml/etl": ("SparkApplication/ml/etl", 2, None, "owner SparkApplication")},
+    "argo.yaml": {"Argo-Workflow/ml/pipeline": ("Workflow/ml/pipeline", 1, None, "owner Workflow")},
+    "tekton.yaml": {"Tekton/ml/build": ("PipelineRun/ml/build", 1, None, "owner PipelineRun")},
+    "kueue.json": {
+        "Kueue/ml/job-queued-1a2b": ("Job/ml/queued", 4, 2, "Kueue Workload ml/job-queued-1a2b"),
+        "Kueue-pod-group/ml/plain": ("", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
+        "Kueue/ml/ranked-9c": ("StatefulSet/ml/ranked", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
+        "Kueue/ml/unread": ("RayCluster/ml/unread", 2, None, "label kueue.x-k8s.io/queue-name of RayCluster"),
+    },
+    "job.yaml": {"Job/ml/indexed": ("Job/ml/indexed", 2, None, "spec.completionMode Indexed")},
+    "statefulset.yaml": {
+        "StatefulSet/ml/ranks": ("StatefulSet/ml/ranks", 2, None, "spec.podManagementPolicy Parallel")
+    },
+    "serving.json": {},
+    "notebooks.yaml": {},
+    "alone.yaml": {},
+}
+
+ALONE = {
+    "raycluster.yaml": {"shared-single-0"},
+    "rayservice.yaml": {"answer-1-9"},
+    "kai.yaml": {"solo"},
+    "native.yaml": {"native-loose", "older-rest"},
+    "job.yaml": {"nightly-1-0", "nightly-1-1"},
+    "statefulset.yaml": {"ordered-0", "ordered-1"},
+    "serving.json": {"chat-5d-0", "chat-5d-1", "rank-predictor-1-6c-0"},
+    "notebooks.yaml": {"lab-0", "ide-1-0"},
+    "alone.yaml": {"bare", "agent", "kubelet-made", "foreign", "orphan"},
+}
+
+
+def cluster(file: str) -> Cluster:
+    return RecordedCluster(FRAMEWORKS / file).read(NOW)
+
+
+def test_every_fixture_and_every_row_is_covered() -> None:
+    assert {path.name for path in FRAMEWORKS.iterdir()} == set(EXPECTED)
+    shown = {gang.partition("/")[0].replace("-", " ") for gangs in EXPECTED.values() for gang in gangs}
+    assert {row.framework for row in (*OWNER_ROWS, *GROUP_ROWS)} <= shown
+
+
+@pytest.mark.parametrize("file", sorted(EXPECTED))
+def test_each_framework_is_recognised_by_its_own_example(file: str) -> None:
+    found = cluster(file)
+    gangs = {gang.id: (gang.workload, len(gang.pods), gang.min_available, gang.recognised_by) for gang in found.gangs}
+    assert gangs == EXPECTED[file]
+    assert {pod.name for pod in found.pods if not pod.gang} == ALONE.get(file, set())
+    for gang in found.gangs:
+        assert {pod.ref for pod in found.pods if pod.gang == gang.id} == set(gang.pods)
+
+
+def test_workloads_of_the_examples() -> None:
+    found = {item.id: item for file in EXPECTED for item in cluster(file).workloads}
+    assert found["Deployment/ml/chat"].annotations == {"gpuwatch.dev/opt-out": "true"}
+    assert found["InferenceService/ml/rank"].replicas == 3
+    assert found["TFJob/ml/wide"].suspended is True
+    assert found["TFJob/ml/wide"].queue == "research"
+    assert found["Job/ml/simulate"].queue == "batch"
+    assert found["Job/ml/queued"].queue == "team-queue"
+    assert found["Pod/ml/duo-0"].queue == "team-a"
+    assert found["Notebook/ml/lab"].suspended is True
+    assert found["CronJob/ml/nightly"].status is OwnerStatus.FOUND
+    statuses = {name: found[name].status for name in ("Pod/ml/bare", "DaemonSet/ml/agent", "Sprocket/ml/foreign")}
+    assert list(statuses.values()) == [OwnerStatus.BARE, OwnerStatus.DAEMON, OwnerStatus.UNKNOWN_KIND]
+    assert found["Job/ml/gone"].status is OwnerStatus.MISSING
+
+
+def member(**more: object) -> Member:
+    return Member("ml", "p", **more)  # type: ignore[arg-type]
+
+
+def controller(group: str, kind: str, name: str = "top", spec: OwnerSpec | None = None, **more: object) -> Owner:
+    return Owner(group, kind, "ml", name, f"uid-{name}", spec=spec or OwnerSpec(), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("labels", "gang"),
+    [
+        ({"jobset.sigs.k8s.io/jobset-name": "j"}, "JobSet/ml/j"),
+        (
+            {"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-index": "3"},
+            "LeaderWorkerSet/ml/l/3",
+        ),
+        ({"training.kubeflow.org/job-name": "t"}, "Kubeflow-Training/ml/t"),
+        ({"ray.io/cluster": "c"}, "RayCluster/ml/c"),
+        (
+            {
+                "ray.io/cluster": "c",
+                "ray.io/originated-from-cr-name": "r",
+                "ray.io/originated-from-crd": "RayJob",
+            },
+            "RayJob/ml/r",
+        ),
+        (
+            {
+                "ray.io/cluster": "c",
+                "ray.io/originated-from-cr-name": "r",
+                "ray.io/originated-from-crd": "RayService",
+            },
+            "RayCluster/ml/c",
+        ),
+        ({"volcano.sh/job-name": "v"}, "Volcano/ml/v"),
+        ({"spark-app-selector": "spark-1", "spark-app-name": "s"}, "Spark/ml/spark-1"),
+    ],
+)
+def test_labels_tell_only_where_the_owners_do_not_reach_the_top(labels: dict[str, str], gang: str) -> None:
+    for status in (OwnerStatus.BARE, OwnerStatus.FORBIDDEN, OwnerStatus.MISSING, OwnerStatus.UNKNOWN_KIND):
+        found = recognise(member(labels=labels, status=status), GangObjects())
+        assert found is not None
+        assert found.id == gang
+    deployment = controller("apps", "Deployment")
+    assert recognise(member(labels=labels, chain=(deployment,)), GangObjects()) is None
+
+
+@pytest.mark.parametrize(("needed", "gang"), [(1, None), (2, "Coscheduling/ml/g"), (None, "Coscheduling/ml/g")])
+def test_a_group_that_needs_one_pod_is_no_gang_and_an_unread_one_is(needed: int | None, gang: str | None) -> None:
+    group = controller("scheduling.x-k8s.io", "PodGroup", "g", OwnerSpec(min_member=needed))
+    known = {} if needed is None else {(kinds.COSCHEDULING_GROUP.key, "ml", "g"): group}
+    found = recognise(member(labels={"scheduling.x-k8s.io/pod-group": "g"}), GangObjects(by_name=known))
+    assert (found.id if found else None) == gang
+    if found is not None:
+        assert found.min_available == needed
+
+
+def test_kueue_comes_before_the_jobs_own_framework() -> None:
+    jobset = controller("jobset.x-k8s.io", "JobSet", labels={"kueue.x-k8s.io/queue-name": "q"})
+    found = recognise(member(chain=(jobset,)), GangObjects())
+    assert found is not None
+    assert (found.framework, found.id) == ("Kueue", "Kueue/ml/top")
+
+
+def test_kueue_workloads_are_found_by_annotation_or_by_the_uid_of_the_pod() -> None:
+    workload = controller("kueue.x-k8s.io", "Workload", "w")
+    by_name = GangObjects(by_name={(kinds.KUEUE_WORKLOAD.key, "ml", "w"): workload})
+    by_uid = GangObjects(by_job={"uid-p": workload})
+    named = recognise(member(annotations={"kueue.x-k8s.io/workload": "w"}), by_name)
+    admitted = recognise(member(uid="uid-p"), by_uid)
+    assert named is not None
+    assert admitted is not None
+    assert named.id == admitted.id == "Kueue/ml/w"
+    assert recognise(member(uid="uid-other"), by_uid) is None
+
+
+def test_the_topmost_framework_wins() -> None:
+    chain = (controller("batch", "Job", "j"), controller("jobset.x-k8s.io", "JobSet", "s"))
+    outer = controller("trainer.kubeflow.org", "TrainJob", "t")
+    inner, whole = (
+        recognise(member(chain=chain), GangObjects()),
+        recognise(member(chain=(*chain, outer)), GangObjects()),
+    )
+    assert inner is not None
+    assert whole is not None
+    assert (inner.framework, whole.framework) == ("JobSet", "Kubeflow Trainer")
+
+
+@pytest.mark.parametrize(
+    ("policy", "elastic", "needed"),
+    [(None, None, None), (4, None, 4), (None, 2, 2), (4, 2, 4), (2, 4, 4)],
+)
+def test_an_elastic_job_needs_the_larger_of_both_minima(policy: int | None, elastic: int | None, needed: int) -> None:
+    spec = OwnerSpec(
+        run_policy=RunPolicy(scheduling_policy=SchedulingPolicy(min_available=policy)) if policy else None,
+        elastic_policy=ElasticPolicy(min_replicas=elastic) if elastic else None,
+    )
+    found = recognise(member(chain=(controller("kubeflow.org", "PyTorchJob", spec=spec),)), GangObjects())
+    assert found is not None
+    assert found.min_available == needed
+
+
+def test_a_group_of_one_that_a_scheduler_made_for_a_child_does_not_make_the_gang_divisible() -> None:
+    jobset = controller("jobset.x-k8s.io", "JobSet", "s")
+    group = controller("scheduling.volcano.sh", "PodGroup", "podgroup-1", OwnerSpec(min_member=1))
+    objects = GangObjects(by_name={(kinds.VOLCANO_GROUP.key, "ml", "podgroup-1"): group})
+    found = recognise(member(annotations={"scheduling.k8s.io/group-name": "podgroup-1"}, chain=(jobset,)), objects)
+    assert found is not None
+    assert (found.framework, found.min_available) == ("JobSet", None)
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "spec", "replicas", "is_gang"),
+    [
+        ("batch", "Job", OwnerSpec(completion_mode="Indexed"), 2, True),
+        ("batch", "Job", OwnerSpec(completion_mode="Indexed"), 1, False),
+        ("batch", "Job", OwnerSpec(completion_mode="NonIndexed"), 2, False),
+        ("apps", "StatefulSet", OwnerSpec(pod_management_policy="Parallel"), 2, True),
+        ("apps", "StatefulSet", OwnerSpec(pod_management_policy="Parallel"), 1, False),
+        ("apps", "StatefulSet", OwnerSpec(), 2, False),
+        ("apps", "Deployment", OwnerSpec(), 2, False),
+    ],
+)
+def test_gangs_by_convention(group: str, kind: str, spec: OwnerSpec, replicas: int, is_gang: bool) -> None:
+    chain = (controller(group, kind, spec=spec, replicas=replicas),)
+    assert (recognise(member(chain=chain), GangObjects()) is not None) is is_gang
+
+
+@pytest.mark.parametrize(("value", "whole"), [("true", True), ("", True), ("false", False)])
+def test_a_ray_cluster_is_one_gang_only_where_it_says_so(value: str, whole: bool) -> None:
+    ray = controller("ray.io", "RayCluster", labels={"ray.io/gang-scheduling-enabled": value})
+    found = recognise(member(chain=(ray,)), GangObjects())
+    assert (found.id if found else None) == ("RayCluster/ml/top" if whole else None)
+
+
+def test_only_the_groups_that_pods_name_are_listed() -> None:
+    assert group_kinds([member()]) == ()
+    named = [
+        member(labels={"scheduling.x-k8s.io/pod-group": "g"}),
+        member(labels={"scheduling.x-k8s.io/pod-group": "h"}),
+        member(scheduling_group="n"),
+    ]
+    assert group_kinds(named) == (kinds.COSCHEDULING_GROUP, kinds.NATIVE_GROUP)
+
+
+def test_a_pod_that_ended_is_no_member(tmp_path: Path) -> None:
+    text = (FRAMEWORKS / "jobset.yaml").read_text()
+    (tmp_path / "jobset.yaml").write_text(text.replace("phase: Running", "phase: Succeeded", 1))
+    before, after = cluster("jobset.yaml"), RecordedCluster(tmp_path).read(NOW)
+    assert len(before.gangs[0].pods) == 2
+    assert after.gangs[0].pods == ("ml/pretrain-workers-1-0",)
+    assert [pod.gang for pod in after.pods] == ["", "JobSet/ml/pretrain"]
+    assert {pod.workload for pod in after.pods} == {"JobSet/ml/pretrain"}

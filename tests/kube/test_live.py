@@ -1,0 +1,442 @@
+"""The reader of a running cluster: the official client against a real HTTP server."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient, Configuration
+
+from gpuwatch.kube import kinds
+from gpuwatch.kube.live import LiveCluster, connect
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.kube.transport import Limits
+from gpuwatch.model.cluster import Cluster, OwnerStatus
+from gpuwatch.model.telemetry import Gap, GapKind
+from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
+from kube.cluster_json import controlled_by, metadata, node, owner, pod
+
+FRAMEWORKS = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+QUICK = Limits(page_size=2, connect_timeout_seconds=1, read_timeout_seconds=1, backoff_seconds=0.001)
+PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
+CLAIMS = "/apis/resource.k8s.io/{}/resourceclaims"
+SLICES = "/apis/resource.k8s.io/{}/resourceslices"
+
+
+def lists(**more: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """A cluster of one Node and five Pods, and what is added."""
+    return {
+        NODES: [node("gpu-0", capacity={"nvidia.com/gpu": "8"})],
+        PODS: [pod(f"p{item}") for item in range(5)],
+        "/api/v1/namespaces": [{"metadata": metadata("ml", annotations={"gpuwatch.dev/opt-out": "true"})}],
+        "/apis/policy/v1/poddisruptionbudgets": [],
+        "/apis/scheduling.k8s.io/v1/priorityclasses": [{"metadata": metadata("batch"), "value": 1000}],
+        **more,
+    }
+
+
+@contextmanager
+def live(
+    found: dict[str, list[dict[str, Any]]] | None = None,
+    trouble: Trouble = lambda _: None,
+    limits: Limits = QUICK,
+    **settings: bool,
+) -> Iterator[tuple[ApiServer, LiveCluster]]:
+    server = ApiServer(lists() if found is None else found, trouble, **settings)
+    with serving(server):
+        configuration = Configuration(host=server.url)
+        configuration.retries = False
+        configuration.api_key = {"authorization": "Bearer secret-token"}
+        with ApiClient(configuration) as client:
+            yield server, LiveCluster(client, limits)
+
+
+def names(cluster: Cluster) -> list[str]:
+    return [item.name for item in cluster.pods]
+
+
+ALL = ["p0", "p1", "p2", "p3", "p4"]
+
+
+def test_lists_are_paged_from_the_cache_and_carry_the_credentials() -> None:
+    with live() as (server, reader):
+        cluster = reader.read(NOW)
+        assert names(cluster) == ALL
+        assert (cluster.known, cluster.gaps) == (True, ())
+        assert [item.query for item in server.asked(PODS)] == [
+            {"limit": "2", "resourceVersion": "0"},
+            {"limit": "2", "continue": "2"},
+            {"limit": "2", "continue": "4"},
+        ]
+        assert {item.headers["authorization"] for item in server.requests} == {"Bearer secret-token"}
+        assert cluster.priorities == {"batch": 1000}
+        assert cluster.namespaces[0].annotations == {"gpuwatch.dev/opt-out": "true"}
+        assert reader.description == f"Kubernetes at {server.url}"
+
+
+def test_a_server_that_ignores_the_limit_is_read_as_well() -> None:
+    with live(honour_limit=False) as (server, reader):
+        assert names(reader.read(NOW)) == ALL
+        assert len(server.asked(PODS)) == 1
+
+
+def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
+    """All frameworks' examples at once, served as lists and recorded as one file."""
+    found: dict[str, list[dict[str, Any]]] = {"/apis/policy/v1/poddisruptionbudgets": []}
+    by_key = {kind.key: kind for kind in (*kinds.OWNERS.values(), kinds.NODE, *_group_kinds())}
+    everything = []
+    for path in sorted(FRAMEWORKS.iterdir()):
+        for document in yaml.safe_load_all(path.read_text()):
+            everything += document["items"] if document["kind"] == "List" else [document]
+    everything.append(node("gpu-0", capacity={"nvidia.com/gpu": "8"}))
+    everything.append({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata("ml")})
+    for item in everything:
+        group, _, version = item["apiVersion"].rpartition("/")
+        kind = by_key.get((group, item["kind"]), kinds.NAMESPACE)
+        found.setdefault(kind.path(version), []).append(item)
+    (tmp_path / "all.json").write_text(json.dumps({"kind": "List", "items": everything}))
+    with live(found, limits=replace(QUICK, page_size=7)) as (_, reader):
+        served = reader.read(NOW)
+    recorded = RecordedCluster(tmp_path).read(NOW)
+    assert len(served.gangs) > 20
+    assert replace(served, gaps=()) == replace(recorded, gaps=())
+
+
+def _group_kinds() -> tuple[kinds.Kind, ...]:
+    return (
+        kinds.KUEUE_WORKLOAD,
+        kinds.VOLCANO_GROUP,
+        kinds.COSCHEDULING_GROUP,
+        kinds.KAI_GROUP,
+        kinds.NATIVE_GROUP,
+        kinds.NATIVE_WORKLOAD,
+        kinds.GROVE_GANG,
+    )
+
+
+class Times:
+    """Trouble on one path for the first so many requests that match."""
+
+    def __init__(self, path: str, answer: Answer, times: int, only_continue: bool = False) -> None:
+        self.path, self.answer, self.left, self.only_continue = path, answer, times, only_continue
+
+    def __call__(self, request: Request) -> Answer | None:
+        if request.path != self.path or not self.left or (self.only_continue and "continue" not in request.query):
+            return None
+        self.left -= 1
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        status(429, "too many requests", Retry_After="0"),
+        status(500, "etcdserver: leader changed"),
+        status(503, "apiserver is shutting down"),
+        Answer(504, "<html>gateway timeout</html>"),
+        Answer(200, '{"items": [', close_after=5),
+        Answer(200, "{}", delay_seconds=0.4),
+    ],
+)
+def test_passing_trouble_is_tried_again_until_it_passes(answer: Answer) -> None:
+    limits = replace(QUICK, read_timeout_seconds=0.2)
+    for only_continue in (False, True):
+        with live(trouble=Times(PODS, answer, 3, only_continue), limits=limits) as (server, reader):
+            cluster = reader.read(NOW)
+            assert (names(cluster), cluster.gaps) == (ALL, ())
+            assert len(server.asked(PODS)) == 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (status(429, "too many requests", Retry_After="0"), GapKind.QUERY_FAILED, "answered 429 (too many requests)"),
+        (status(500, "etcdserver: no leader"), GapKind.QUERY_FAILED, "answered 500 (etcdserver: no leader)"),
+        (Answer(200, '{"items": [', close_after=5), GapKind.UNREACHABLE, "No answer from http://127.0.0.1"),
+        (Answer(200, "{}", delay_seconds=0.4), GapKind.UNREACHABLE, "Read timed out"),
+    ],
+)
+def test_lasting_trouble_costs_that_part_only(answer: Answer, kind: GapKind, said: str) -> None:
+    limits = replace(QUICK, read_timeout_seconds=0.2)
+    with live(trouble=Times(PODS, answer, 99), limits=limits) as (server, reader):
+        cluster = reader.read(NOW)
+        assert len(server.asked(PODS)) == limits.attempts
+    assert [item.name for item in cluster.nodes] == ["gpu-0"]
+    assert (cluster.pods, cluster.known) == ((), False)
+    assert [(gap.kind, gap.what) for gap in cluster.gaps] == [(kind, "pods")]
+    assert said in cluster.gaps[0].detail
+
+
+def test_half_a_list_is_no_list() -> None:
+    with live(trouble=Times(PODS, status(500, "no"), 99, only_continue=True)) as (_, reader):
+        cluster = reader.read(NOW)
+    assert (cluster.pods, cluster.known) == ((), False)
+
+
+def test_other_refusals_are_not_tried_again() -> None:
+    with live(trouble=Times(PODS, status(400, "bad request"), 99)) as (server, reader):
+        cluster = reader.read(NOW)
+        assert len(server.asked(PODS)) == 1
+    assert [(gap.kind, gap.what) for gap in cluster.gaps] == [(GapKind.QUERY_FAILED, "pods")]
+
+
+def test_an_expired_list_begins_again() -> None:
+    expired = status(410, "The provided continue parameter is too old")
+    with live(trouble=Times(PODS, expired, 2, only_continue=True)) as (_, reader):
+        cluster = reader.read(NOW)
+    assert (names(cluster), cluster.gaps) == (ALL, ())
+
+
+def test_a_list_that_always_expires_is_given_up() -> None:
+    expired = status(410, "The provided continue parameter is too old")
+    with live(trouble=Times(PODS, expired, 99, only_continue=True)) as (server, reader):
+        cluster = reader.read(NOW)
+        assert len(server.asked(PODS)) == 2 * (QUICK.restarts + 1)
+    assert [(gap.kind, gap.what) for gap in cluster.gaps] == [(GapKind.QUERY_FAILED, "pods")]
+    assert "410" in cluster.gaps[0].detail
+
+
+def gap(cluster: Cluster, what: str) -> Gap:
+    return next(item for item in cluster.gaps if item.what == what)
+
+
+def test_a_refused_list_says_what_to_grant() -> None:
+    forbidden = 'pods is forbidden: User "system:serviceaccount:gpuwatch:gpuwatch" cannot list resource "pods"'
+    with live(trouble=Times(PODS, status(403, forbidden), 99)) as (server, reader):
+        cluster = reader.read(NOW)
+        assert len(server.asked(PODS)) == 1
+    assert gap(cluster, "pods").kind is GapKind.REFUSED
+    assert "grant the verb `list` on `pods` of API group 'core'" in gap(cluster, "pods").detail
+    assert forbidden in gap(cluster, "pods").detail
+    assert not cluster.known
+
+
+def test_a_refused_owner_kind_leaves_its_workloads_forbidden() -> None:
+    found = lists(**{PODS: [pod(meta=controlled_by("Job", "j", "batch/v1"))], JOBS: [owner("Job", "j", "batch/v1")]})
+    with live(found, Times(JOBS, status(403, "no"), 99)) as (_, reader):
+        cluster = reader.read(NOW)
+    assert [item.status for item in cluster.workloads] == [OwnerStatus.FORBIDDEN]
+    assert "`jobs` of API group 'batch'" in gap(cluster, "jobs.batch").detail
+    with live(found) as (_, reader):
+        assert [item.status for item in reader.read(NOW).workloads] == [OwnerStatus.FOUND]
+
+
+def test_metadata_is_all_that_is_asked_of_replica_sets() -> None:
+    replica_sets, deployments = "/apis/apps/v1/replicasets", "/apis/apps/v1/deployments"
+    found = lists(
+        **{
+            PODS: [pod(meta=controlled_by("ReplicaSet", "r"))],
+            replica_sets: [owner("ReplicaSet", "r", meta=controlled_by("Deployment", "d"), spec={"replicas": 7})],
+            deployments: [owner("Deployment", "d", spec={"replicas": 2})],
+        }
+    )
+    with live(found) as (server, reader):
+        cluster = reader.read(NOW)
+        assert "PartialObjectMetadataList" in server.asked(replica_sets)[0].headers["Accept"]
+        assert "PartialObjectMetadataList" not in server.asked(deployments)[0].headers["Accept"]
+    assert [(item.id, item.replicas) for item in cluster.workloads] == [("Deployment/ml/d", 2)]
+
+
+def test_kinds_that_no_pod_needs_are_not_listed() -> None:
+    found = lists(**{JOBS: [owner("Job", "j", "batch/v1")], "/apis/kueue.x-k8s.io/v1beta1/workloads": []})
+    with live(found) as (server, reader):
+        assert reader.read(NOW).gaps == ()
+        assert not server.asked(JOBS)
+        assert len(server.asked("/apis/kueue.x-k8s.io/v1beta1/workloads")) == 1
+
+
+@pytest.mark.parametrize("discovery", [True, False])
+def test_optional_api_groups_may_be_missing_and_needed_ones_are_reported(discovery: bool) -> None:
+    found = lists(**{PODS: [pod(meta=controlled_by("RayCluster", "c", "ray.io/v1"))]})
+    del found["/apis/policy/v1/poddisruptionbudgets"]
+    with live(found, discovery=discovery) as (_, reader):
+        cluster = reader.read(NOW)
+    assert {(item.kind, item.what) for item in cluster.gaps} == {
+        (GapKind.NOT_SERVED, "poddisruptionbudgets.policy"),
+        (GapKind.NOT_SERVED, "rayclusters.ray.io"),
+    }
+    assert [item.status for item in cluster.workloads] == [OwnerStatus.FORBIDDEN]
+
+
+def dra(version: str) -> dict[str, list[dict[str, Any]]]:
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "gpu-0", "device": "gpu-0"}
+    attributes = {"uuid": {"string": "GPU-1"}}
+    device: dict[str, Any] = {"name": "gpu-0", "attributes": attributes}
+    if version == "v1beta1":
+        device = {"name": "gpu-0", "basic": {"attributes": attributes}}
+    spec = {"driver": "gpu.nvidia.com", "pool": {"name": "gpu-0", "generation": 1}, "devices": [device]}
+    return {
+        CLAIMS.format(version): [
+            {"metadata": metadata("c", "ml"), "status": {"allocation": {"devices": {"results": [result]}}}}
+        ],
+        SLICES.format(version): [{"metadata": metadata("s"), "spec": spec}],
+    }
+
+
+@pytest.mark.parametrize("discovery", [True, False])
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_claims_are_read_in_whichever_version_is_served(version: str, discovery: bool) -> None:
+    with live(lists(**dra(version)), discovery=discovery) as (_, reader):
+        cluster = reader.read(NOW)
+    assert cluster.gaps == ()
+    assert [(item.claim, item.device) for item in cluster.claims] == [("ml/c", "GPU-1")]
+
+
+def test_a_newer_version_than_those_known_is_tried() -> None:
+    with live(lists(**dra("v2"))) as (_, reader):
+        assert [item.device for item in reader.read(NOW).claims] == ["GPU-1"]
+
+
+def test_claims_are_missed_only_where_pods_have_some() -> None:
+    claiming = pod("c", containers=[], resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+    with live(lists(**{PODS: [claiming]})) as (_, reader):
+        assert [item.what for item in reader.read(NOW).gaps] == ["resourceclaims.resource.k8s.io"]
+
+
+def test_one_broken_object_costs_itself() -> None:
+    broken = pod("broken")
+    broken["spec"]["containers"] = "none"
+    wrong = pod("wrong")
+    wrong["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "a few"
+    with live(lists(**{PODS: [pod("p0"), broken, pod("p1"), wrong]})) as (_, reader):
+        cluster = reader.read(NOW)
+    assert (names(cluster), cluster.known) == (["p0", "p1"], True)
+    assert gap(cluster, "pods").kind is GapKind.BAD_INPUT
+    for word in ("2 could not be read", "ml/broken (page 1)", "$.spec.containers", "ml/wrong (page 2)", "'a few'"):
+        assert word in gap(cluster, "pods").detail
+
+
+@pytest.mark.parametrize("body", ["<html>Log in</html>", '{"kind": "\udcff"}', '{"items": 5}', ""])
+def test_an_answer_that_is_no_list_in_json_is_told(body: str) -> None:
+    with live(trouble=Times(PODS, Answer(200, body), 99)) as (_, reader):
+        detail = gap(reader.read(NOW), "pods").detail
+    assert "not a list in JSON" in detail
+    assert "proxy" in detail
+
+
+def test_what_was_created_later_is_left_out() -> None:
+    def at(name: str, when: datetime) -> dict[str, Any]:
+        return pod(name, meta={"creationTimestamp": when.strftime("%Y-%m-%dT%H:%M:%SZ")})
+
+    found = [
+        at("old", NOW - timedelta(days=1)),
+        at("skewed", NOW + timedelta(seconds=60)),
+        at("late", NOW + timedelta(seconds=61)),
+    ]
+    with live(lists(**{PODS: found})) as (_, reader):
+        cluster = reader.read(NOW)
+    assert names(cluster) == ["old", "skewed"]
+    assert gap(cluster, "Pods").kind is GapKind.CLOCK
+    assert "1 Pods were created after 2026-11-21 00:00:00 UTC" in gap(cluster, "Pods").detail
+
+
+def test_credentials_that_are_not_accepted_end_the_read() -> None:
+    with live(trouble=lambda _: status(401, "Unauthorized")) as (server, reader):
+        with pytest.raises(ClusterError, match=r"credentials are not accepted \(Unauthorized\): renew the token"):
+            reader.read(NOW)
+        assert len(server.requests) == 1
+
+
+def test_a_cluster_that_lets_us_see_nothing_is_an_error() -> None:
+    with (
+        live(trouble=lambda _: status(403, "no")) as (_, reader),
+        pytest.raises(ClusterError, match="pods: Not allowed"),
+    ):
+        reader.read(NOW)
+
+
+def test_no_server_is_an_error_without_secrets() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        host = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}"
+        configuration = Configuration(host=host)
+        configuration.retries = False
+        with ApiClient(configuration) as client:
+            reader = LiveCluster(client, replace(QUICK, attempts=2))
+            with pytest.raises(ClusterError, match="Connection refused") as caught:
+                reader.read(NOW)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in reader.description
+
+
+def test_a_server_that_dies_on_the_way_is_not_waited_for_again_and_again() -> None:
+    def dead(request: Request) -> Answer | None:
+        return None if request.path in ("/apis", NODES) else Answer(200, "{}", close_after=0)
+
+    with live(trouble=dead) as (server, reader):
+        cluster = reader.read(NOW)
+        asked = [len(server.asked(path)) for path in (PODS, "/api/v1/namespaces")]
+    assert asked == [QUICK.attempts, 1]
+    assert [item.name for item in cluster.nodes] == ["gpu-0"]
+    assert {item.kind for item in cluster.gaps} == {GapKind.UNREACHABLE}
+
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: here
+contexts:
+- {name: here, context: {cluster: c, user: u}}
+clusters:
+- {name: c, cluster: {server: "URL"}}
+users:
+- {name: u, user: {token: secret-token}}
+"""
+
+
+def test_a_kubeconfig_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live() as (server, _):
+        file = tmp_path / "config"
+        file.write_text(KUBECONFIG.replace("URL", server.url))
+        assert names(connect(file, None, QUICK).read(NOW)) == ALL
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        assert names(connect(None, None, QUICK).read(NOW)) == ALL
+        assert names(connect(None, "here", QUICK).read(NOW)) == ALL
+        assert server.requests[-1].headers["authorization"] == "Bearer secret-token"
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "said"),
+    [
+        (KUBECONFIG, "elsewhere", "elsewhere"),
+        ("kind: [", None, "cannot be used"),
+        ("", None, "cannot be used"),
+        (None, None, "cannot be used"),
+    ],
+)
+def test_an_unusable_kubeconfig_is_a_clear_error(
+    tmp_path: Path, text: str | None, context: str | None, said: str
+) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ClusterError, match=said) as caught:
+        connect(file, context)
+    assert str(file) in str(caught.value)
+
+
+def test_without_kubeconfig_and_outside_of_a_pod_the_error_says_what_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ClusterError, match="--kubeconfig FILE, or --cluster DIR"):
+        connect()
+
+
+def test_a_broken_service_account_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(ClusterError, match="service account"):
+        connect()
