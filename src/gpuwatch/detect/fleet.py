@@ -183,11 +183,11 @@ class Fleet:
         for change in sorted(self.snapshot.changes, key=lambda item: item.at):
             age = (self.snapshot.at - change.at).total_seconds()
             if change.signal is signal and 0 <= age < self.policy.change_window_seconds:
-                found[self._uuids.get(change.device, change.device)].append(change)
+                found[self.uuids.get(change.device, change.device)].append(change)
         return found
 
     @cached_property
-    def _uuids(self) -> dict[DeviceId, str]:
+    def uuids(self) -> dict[DeviceId, str]:
         return {device.id: device.uuid for device in self.snapshot.devices}
 
     def workload_of(self, pod: PodRef) -> Subject:

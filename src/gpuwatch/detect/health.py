@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gpuwatch.catalog.xids import Xid
-from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu, Judge
+from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
 from gpuwatch.detect.link import (
@@ -38,6 +38,20 @@ from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snap
 from gpuwatch.model.telemetry import Signal, WindowStat
 
 __all__ = ["HealthPolicy", "assess_health", "needs", "rule_signals", "state_signals"]
+
+
+# Rules that look at each GPU for itself, and against its peers.
+_RULES = (
+    recovery_action,
+    ecc,
+    row_remap,
+    page_retirement,
+    pcie_replay,
+    pcie_width,
+    nvlink_errors,
+    thermal_throttle,
+    power_brake,
+)
 
 
 def _needs_of_rules(policy: HealthPolicy) -> dict[str, tuple[WindowStat, ...]]:
@@ -106,37 +120,32 @@ def assess_health(
         if verdict is not Verdict.UNKNOWN or (isinstance(conclusion, Finding) and conclusion.evidence):
             told.add(gpu.uuid)
 
-    for judge in _judges(fleet):
+    def take_shared(shared: Iterable[Finding]) -> None:
+        """Findings on a job or the fleet, which speak for every GPU in them."""
+        for finding in shared:
+            findings.append(finding)
+            told.update(fleet.uuids[device] for device in finding.devices)
+
+    for authority in (dcgm_health, vendor_health):
+        judge, fleet_wide = authority(fleet)
+        take_shared(fleet_wide)
+        for gpu in fleet.gpus:
+            take(gpu, judge(gpu))
+    for rule in _RULES:
+        judge = rule(fleet)
         for gpu in fleet.gpus:
             take(gpu, judge(gpu))
     # The last two weigh what the others found: a second sign beside an XID, the one that a job waits for.
     judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
-    findings += common
+    take_shared(common)
     for gpu in fleet.gpus:
         take(gpu, judge(gpu))
     conclusions, jobs = hung(fleet, against)
-    findings += jobs
+    take_shared(jobs)
     for gpu in fleet.gpus:
         take(gpu, conclusions[gpu.uuid])
     findings += _untold(fleet, told, gone)
     return tuple(findings)
-
-
-def _judges(fleet: Fleet) -> Iterable[Judge]:
-    for rule in (
-        recovery_action,
-        dcgm_health,
-        vendor_health,
-        ecc,
-        row_remap,
-        page_retirement,
-        pcie_replay,
-        pcie_width,
-        nvlink_errors,
-        thermal_throttle,
-        power_brake,
-    ):
-        yield rule(fleet)
 
 
 def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:

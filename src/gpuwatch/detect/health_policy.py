@@ -38,6 +38,9 @@ class HealthPolicy:
             of one job within minutes are far rarer than a job that dies on all of them.
         common_cause_nodes: Nodes that make a common cause of one XID. 3; XID 45 on 77 healthy Nodes was one job's
             teardown (NVSentinel PR 1629).
+        fleet_wide_ratio: share of the GPUs that an authority (a DCGM watch, a vendor's verdict) calls sick at once
+            from which it is the authority. 0.2, on that many Nodes at least: wrong checks hit every node (NVSentinel
+            #1663, karpenter #2811), broken hardware a few in a thousand.
 
     Memory
         sbe_per_second: corrected ECC errors per second, over the change window, from which a GPU is compared with
@@ -91,6 +94,7 @@ class HealthPolicy:
     common_cause_seconds: int = 300
     common_cause_gpus: int = 2
     common_cause_nodes: int = 3
+    fleet_wide_ratio: float = 0.2
     sbe_per_second: float = 0.1
     remapped_rows: int = 512
     retired_pages: int = 63

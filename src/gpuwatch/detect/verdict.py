@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.model.decision import Advice, Family, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 DCGM_FAIL = 20
@@ -88,7 +91,7 @@ _ACTIONS: dict[float, _Action] = {
     5: _Action(
         "recover the IMEX domain, which is a service and not this GPU",
         Verdict.UNKNOWN,
-        Severity.WARNING,
+        Severity.INFO,
         Advice.WATCH,
         0.0,
     ),
@@ -140,18 +143,32 @@ def recovery_action(fleet: Fleet) -> Judge:
     return judge
 
 
-def dcgm_health(fleet: Fleet) -> Judge:
-    """DCGM's health watches. A failed watch counts, a warning does not: 'WARN' is any violation within a minute."""
+def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+    """DCGM's health watches. A failed watch counts, a warning does not: 'WARN' is any violation within a minute.
+
+    A watch that fails all over the fleet is a matter of the watch; the findings on the fleet say so once.
+    """
     kind = FindingKind.DCGM_HEALTH
     stats = dcgm_health_needs(fleet.policy)
     now, lowest, recovery = (fleet.answers(stat) for stat in stats)
     reporting = fleet.reporting(fleet.policy.window_seconds)
+    watched: dict[str, list[Gpu]] = defaultdict(list)
+    failing: dict[str, list[Gpu]] = defaultdict(list)
+    for gpu in fleet.present:
+        for name, code in now.by_variant(gpu).items():
+            watched[name].append(gpu)
+            if code >= DCGM_FAIL and name not in NOISY_WATCHES:
+                failing[name].append(gpu)
+    everywhere = {name: gpus for name, gpus in failing.items() if _fleet_wide(fleet, gpus, watched[name])}
 
     def judge(gpu: Gpu) -> Conclusion:
         watches = now.by_variant(gpu)
         if not watches:
             return fleet.unknown(gpu, kind, "DCGM's health watches are not exported", [now.stat.signal])
-        failed = {name: code for name, code in watches.items() if code >= DCGM_FAIL and name not in NOISY_WATCHES}
+        bad = {name: code for name, code in watches.items() if code >= DCGM_FAIL and name not in NOISY_WATCHES}
+        failed = {name: code for name, code in bad.items() if name not in everywhere}
+        if bad and not failed:
+            return fleet.unknown(gpu, kind, f"{', '.join(sorted(bad))} failed, as all over the fleet", _ONE_GPU)
         if failed:
             stayed = lowest.by_variant(gpu)
             lasting = reporting(gpu) and any(stayed.get(name, 0.0) >= DCGM_FAIL for name in failed)
@@ -160,7 +177,55 @@ def dcgm_health(fleet: Fleet) -> Judge:
         summary = f"no watch has failed; {', '.join(warned)} warned" if warned else "every watch passes"
         return fleet.healthy(gpu, kind, summary, confidence_ratio=0.7 if warned else 0.8)
 
-    return judge
+    found = [
+        _authority(fleet, kind, f"DCGM's health watch {name}", gpus, len(watched[name]), now)
+        for name, gpus in sorted(everywhere.items())
+    ]
+    return judge, found[:1] if len(found) < 2 else [_merged(found)]
+
+
+_ONE_GPU = ("a failure of some GPUs and not of the fleet",)
+
+
+def _fleet_wide(fleet: Fleet, bad: Sequence[Gpu], of: Sequence[Gpu]) -> bool:
+    machines = {gpu.home for gpu in bad}
+    return len(machines) >= fleet.policy.common_cause_nodes and len(bad) >= fleet.policy.fleet_wide_ratio * len(of)
+
+
+def _authority(fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[Gpu], total: int, answers: Answers) -> Finding:
+    """An authority that finds a large part of a fleet sick at once is the likelier patient."""
+    return Finding(
+        rule=f"health.{kind}",
+        family=Family.HEALTH,
+        kind=kind,
+        subject=Subject(SubjectKind.FLEET, "fleet"),
+        verdict=Verdict.UNKNOWN,
+        summary=f"{name} fails on {len(bad)} of {total} GPUs at once: a matter of the check, or of what all share",
+        severity=Severity.WARNING,
+        advice=Advice.FIX_MONITORING,
+        evidence=(
+            replace(
+                answers.evidence(
+                    bad[0], len(bad) / total, unit="ratio", comparison=">=", bound=fleet.policy.fleet_wide_ratio
+                ),
+                note=f"share of the GPUs that have {name}",
+            ),
+        ),
+        missing=_ONE_GPU,
+        devices=tuple(device.id for gpu in bad for device in gpu.devices),
+        pods=tuple(dict.fromkeys(pod for gpu in bad for pod in gpu.holders)),
+    )
+
+
+def _merged(found: Sequence[Finding]) -> Finding:
+    """One finding for several watches: a subject has one of a kind."""
+    return replace(
+        found[0],
+        summary="; ".join(item.summary for item in found),
+        evidence=tuple(evidence for item in found for evidence in item.evidence),
+        devices=tuple(dict.fromkeys(device for item in found for device in item.devices)),
+        pods=tuple(dict.fromkeys(pod for item in found for pod in item.pods)),
+    )
 
 
 def _failed(
@@ -200,12 +265,15 @@ def _failed(
     )
 
 
-def vendor_health(fleet: Fleet) -> Judge:
+def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """A vendor's own verdict as one truth value, such as AMD's gpu_health (unhealthy from the first uncorrectable
-    error on) or Intel's hw_status."""
+    error on) or Intel's hw_status. On a large part of the fleet at once it is no GPU's, and said once."""
     kind = FindingKind.VENDOR_HEALTH
     now, highest = (fleet.answers(stat) for stat in vendor_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
+    asked = [gpu for gpu in fleet.present if now.of(gpu) is not None]
+    bad = [gpu for gpu in asked if now.of(gpu) == 0]
+    everywhere = _fleet_wide(fleet, bad, asked)
 
     def judge(gpu: Gpu) -> Conclusion:
         state = now.of(gpu)
@@ -213,6 +281,8 @@ def vendor_health(fleet: Fleet) -> Judge:
             return fleet.unknown(gpu, kind, "no verdict of the vendor is exported", [now.stat.signal])
         if state > 0:
             return fleet.healthy(gpu, kind, "the vendor's exporter calls it healthy", now, confidence_ratio=0.8)
+        if everywhere:
+            return fleet.unknown(gpu, kind, "called unhealthy by the vendor, as all over the fleet", _ONE_GPU)
         best = highest.of(gpu)
         lasting = best is not None and best <= 0 and reporting(gpu)
         # AMD's default calls a GPU unhealthy for one uncorrectable error: true, but mild, hence no more than 0.8.
@@ -231,4 +301,5 @@ def vendor_health(fleet: Fleet) -> Judge:
             missing=[] if lasting else ["a steady verdict through the window"],
         )
 
-    return judge
+    name = "the vendor's own verdict"
+    return judge, [_authority(fleet, kind, name, bad, len(asked), now)] if everywhere else []

@@ -90,7 +90,9 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
     stats = xid_needs(fleet.policy)
     last, *counting = (fleet.answers(stat) for stat in stats)
     reporting = fleet.reporting(fleet.policy.change_window_seconds)
-    gauge_is_there = bool(last.values) or fleet.snapshot.schema.has(last.stat.signal)
+    gauge_is_there = (
+        bool(last.values) or bool(fleet.changes(last.stat.signal)) or fleet.snapshot.schema.has(last.stat.signal)
+    )
 
     def class_of(code: int | str) -> XidClass | None:
         found = fleet.xids.get(code) if isinstance(code, int) else None

@@ -1,0 +1,144 @@
+"""What other tools got wrong on healthy hardware, by the place where it was reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from detect.builders import (
+    POLICY,
+    Answer,
+    ago,
+    cluster,
+    device,
+    exporters_of,
+    findings,
+    healthy,
+    machines,
+    on,
+    pod,
+    scene,
+    xid_became,
+)
+from gpuwatch.detect.memory import row_remap_needs
+from gpuwatch.detect.throttle import power_brake_needs, thermal_needs
+from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs
+from gpuwatch.detect.xid_events import xid_needs
+from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+HEALTH = dcgm_health_needs(POLICY)
+ACTION = recovery_action_needs(POLICY).now
+
+
+def test_10_xid_45_on_77_healthy_nodes_is_a_jobs_teardown() -> None:
+    """NVSentinel PR 1629: 77 Nodes in 11 racks of GB300 flagged, because one job ended."""
+    fleet = machines(90, 4, model="NVIDIA GB300", pods=True)
+    hit = [item for item in fleet if int((item.node or "").partition("-")[2]) < 77]
+    changes = [xid_became(item.uuid, 45, before=None, at=ago(minutes=4)) for item in hit]
+    state = cluster(pods=[pod(f"pod-{number}", gang="JobSet/ns/big") for number in range(77)])
+    [finding] = findings(scene(fleet, healthy(fleet), changes=changes, state=state)).values()
+    assert finding.id == "xid:gang/JobSet/ns/big"
+    assert (finding.verdict, finding.confidence_ratio) == (Verdict.UNKNOWN, 0.0)
+    assert len(finding.devices) == 308
+    assert "77 machines" in finding.summary
+    # The same without knowing the job.
+    [finding] = findings(scene(fleet, healthy(fleet), changes=changes)).values()
+    assert (finding.id, finding.verdict) == ("xid:fleet/fleet", Verdict.UNKNOWN)
+
+
+def test_11_a_check_that_fails_on_all_nodes_is_the_checks_fault() -> None:
+    """NVSentinel #1663: `issm` false-positived on every Node; #1826: DCGM's errors mapped wrongly."""
+    fleet = machines(20, 8)
+    watches = {item.uuid: {"ALL": 0.0, "NVLINK": 20.0} for item in fleet}
+    snapshot = scene(fleet, healthy(fleet), variants={HEALTH.now: watches, HEALTH.lowest: watches})
+    [finding] = findings(snapshot).values()
+    assert (finding.id, finding.verdict) == ("dcgm_health:fleet/fleet", Verdict.UNKNOWN)
+    assert finding.advice is Advice.FIX_MONITORING
+
+
+def test_12_an_idle_imex_domain_is_no_sick_gpu() -> None:
+    """NVIDIA/aicr #2641: IMEX 'unhealthy' on idle GB300 for 13 days."""
+    fleet = machines(2, 4, model="NVIDIA GB300")
+    found = findings(scene(fleet, healthy(fleet) | {ACTION: 5.0}))
+    assert {(item.verdict, item.severity) for item in found.values()} == {(Verdict.UNKNOWN, Severity.INFO)}
+
+
+def test_13_a_fatal_check_without_an_action_ends_with_the_window() -> None:
+    """NVSentinel #911: XID 31, 'fatal' with action NONE, left the Node cordoned for ever."""
+    during = on(findings(scene(changes=[xid_became("gpu-0", 31)])), FindingKind.XID)
+    assert during is not None
+    assert during.verdict is Verdict.UNKNOWN
+    later = xid_became("gpu-0", 31, at=ago(seconds=POLICY.change_window_seconds))
+    assert findings(scene(answers={xid_needs(POLICY).last: 31.0}, changes=[later])) == {}
+
+
+def test_14_dcgm_failing_is_monitoring_failing() -> None:
+    """aws/containers-roadmap #2555: `DCGMError` replaced healthy Nodes."""
+    fleet = tuple(
+        device(f"gpu-{node}-{index}", node=f"node-{node}", present=node != 4, last_seen=ago(minutes=node * 5 or 0))
+        for node in range(12)
+        for index in range(8)
+    )
+    well = {row_remap_needs(POLICY).failed: 0.0}
+    [finding] = findings(scene(fleet, well, exporters=exporters_of(fleet, down=["node-4"]))).values()
+    assert (finding.kind, finding.verdict) == (FindingKind.EXPORTER_GONE, Verdict.UNKNOWN)
+    assert finding.advice is Advice.FIX_MONITORING
+
+
+def test_15_a_component_that_marks_everything_unhealthy_is_not_believed() -> None:
+    """karpenter #2811: 'a component inadvertently marked healthy nodes as unhealthy'."""
+    fleet = machines(10, 8, model="AMD Instinct MI300X OAM")
+    sick = healthy(fleet) | {
+        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.LAST): 0.0,
+        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, POLICY.window_seconds): 0.0,
+    }
+    assert list(findings(scene(fleet, sick))) == ["vendor_health:fleet/fleet"]
+
+
+def test_18_a_pending_row_remap_is_not_urgent() -> None:
+    """IBM/autopilot #55: EVICT on a row remap is too severe."""
+    finding = on(findings(scene(answers={row_remap_needs(POLICY).pending: 1.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)
+
+
+@pytest.mark.parametrize("code", [65, 94])
+def test_19_a_first_contained_error_is_not_unhealthy(code: int) -> None:
+    """gpud PR 1165 tightened it; the catalog restarts the program and lets the GPU go on."""
+    finding = on(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
+    assert finding is not None
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("code", [68, 109])
+def test_20_a_busy_gpus_time_out_is_not_unhealthy(code: int) -> None:
+    """k8s-device-plugin #945 (68) and koordinator #2834 (109: 'under heavy load … not unhealthy')."""
+    finding = on(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
+    assert finding is not None
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+def test_21_a_gpu_recovers() -> None:
+    """k8s-device-plugin #1014, gpu-operator #1065: marked unhealthy by XID 94, it never came back."""
+    sick = scene(answers={ACTION: 1.0}, changes=[xid_became("gpu-0", 94)])
+    assert {item.verdict for item in findings(sick).values()} == {Verdict.DEGRADED}
+    old = xid_became("gpu-0", 94, at=ago(hours=2))
+    assert findings(scene(answers={ACTION: 0.0, xid_needs(POLICY).last: 94.0}, changes=[old])) == {}
+
+
+def test_22_a_power_cap_at_full_load_is_how_a_healthy_card_works() -> None:
+    """NVSentinel #1447: DCGM_FR_CLOCK_THROTTLE_POWER flapped ten times a second. Bit 0x4 is in no mask; the cap's own
+    counter, and DCGM's POWER watch, are read by no rule."""
+    fleet = machines(4, 8)
+    heat, brake = thermal_needs(POLICY), power_brake_needs(POLICY)
+    capped: dict[WindowStat, Answer] = healthy(fleet) | {
+        WindowStat(Signal.POWER_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, POLICY.window_seconds): 900.0,
+        WindowStat(Signal.CLOCK_EVENT_REASONS_BITS, Statistic.FRACTION_BITS, POLICY.window_seconds, 0x4): 1.0,
+    }
+    events = {item.uuid: {"power_cap": 10.0} for item in fleet}
+    watches = {item.uuid: {"POWER": 20.0, "THERMAL": 10.0, "ALL": 0.0} for item in fleet}
+    snapshot = scene(
+        fleet, capped, variants={heat.events: events, brake.events: events, HEALTH.now: watches, HEALTH.lowest: watches}
+    )
+    assert findings(snapshot) == {}
+    assert Signal.POWER_THROTTLE_SECONDS_TOTAL not in {stat.signal for stat in (*heat, *brake)}

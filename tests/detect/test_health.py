@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, on, pod, scene
+from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.detect.health import HealthPolicy, assess_health, needs, rule_signals, state_signals
+from gpuwatch.detect.memory import ecc_needs, row_remap_needs
+from gpuwatch.model.decision import FindingKind, Verdict
+from gpuwatch.model.telemetry import Readings, Scope, Signal, Statistic
+
+REMAP = row_remap_needs(POLICY)
+
+
+def test_each_statistic_is_asked_for_once() -> None:
+    found = needs(POLICY)
+    assert len(found) == len(set(found))
+    assert len({stat.key for stat in found}) == len(found)
+
+
+def test_windows_follow_the_policy() -> None:
+    found = needs(HealthPolicy(window_seconds=600, change_window_seconds=1200))
+    assert {stat.window_seconds for stat in found} == {0, 600, 1200, 21_600, 604_800}
+
+
+def test_codes_are_never_counted_up() -> None:
+    """XID_CODE is a code: no increase, no average. increase() over 13 → 79 would be 66."""
+    used = {stat.statistic for stat in needs(POLICY) if stat.signal in (Signal.XID_CODE, Signal.RECOVERY_ACTION_CODE)}
+    assert used == {Statistic.LAST}
+
+
+def test_totals_are_never_read_as_levels_but_where_the_level_means_something() -> None:
+    levels = {
+        stat.signal
+        for stat in needs(POLICY)
+        if stat.signal.value.endswith("_total") and stat.statistic not in (Statistic.INCREASE, Statistic.APPEARED)
+    }
+    assert levels == {
+        Signal.ROW_REMAP_UNCORRECTABLE_TOTAL,
+        Signal.PAGES_RETIRED_SBE_TOTAL,
+        Signal.PAGES_RETIRED_DBE_TOTAL,
+    }
+
+
+def test_every_signal_that_a_rule_uses_is_exported_by_somebody() -> None:
+    exported = {row.signal for row in metric_rows()}
+    assert {signal for signals in rule_signals(POLICY).values() for signal in signals} <= exported
+
+
+def test_rules_and_findings_have_the_same_names() -> None:
+    fleet = machines(1, 2)
+    shown = assess_health(scene(fleet, healthy(fleet)), POLICY, everything=True)
+    assert {item.rule for item in shown} == set(rule_signals(POLICY))
+    assert set(state_signals()) <= {signal for signals in rule_signals(POLICY).values() for signal in signals}
+
+
+def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() -> None:
+    fleet = machines(2, 8)
+    snapshot = scene(fleet, healthy(fleet))
+    assert findings(snapshot) == {}
+    shown = findings(snapshot, everything=True)
+    assert len(shown) == 16 * len(rule_signals(POLICY))
+    known = {item.verdict for item in shown.values() if item.kind is not FindingKind.DCGM_HEALTH}
+    assert known == {Verdict.HEALTHY}
+    assert all(item.confidence_ratio > 0 for item in shown.values() if item.verdict is Verdict.HEALTHY)
+
+
+def test_a_gpu_of_which_nothing_is_known_is_one_finding() -> None:
+    found = findings(scene())
+    assert list(found) == ["health_unknown:device/gpu-0"]
+    assert found["health_unknown:device/gpu-0"].verdict is Verdict.UNKNOWN
+
+
+def test_one_known_signal_is_enough_to_say_something() -> None:
+    assert findings(scene(answers={REMAP.failed: 0.0})) == {}
+
+
+@pytest.mark.parametrize("coverage", [0.0, 0.69])
+def test_a_new_gpu_is_unknown_until_enough_was_seen(coverage: float) -> None:
+    found = findings(scene(answers={ecc_needs(POLICY).dbe: 0.0}, coverage=coverage))
+    assert list(found) == ["health_unknown:device/gpu-0"]
+
+
+def test_an_empty_answer_never_makes_a_gpu_healthy() -> None:
+    fleet = machines(2, 8)
+    silent = replace(scene(fleet), readings=Readings())
+    shown = findings(silent, everything=True)
+    assert {item.verdict for item in shown.values() if item.rule != "health.presence"} == {Verdict.UNKNOWN}
+    assert all(item.confidence_ratio == 0 for item in shown.values() if item.verdict is Verdict.UNKNOWN)
+
+
+def test_every_unknown_says_what_is_missing() -> None:
+    shown = findings(scene(), everything=True)
+    assert [item.id for item in shown.values() if item.verdict is Verdict.UNKNOWN and not item.missing] == []
+
+
+def test_a_physical_fault_is_one_finding_with_all_instances_and_pods() -> None:
+    sliced = [device("gpu-0", mig=mig, pods=[f"ns/p{mig}"]) for mig in ("7", "8", "9")]
+    finding = on(findings(scene(sliced, {REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert finding.devices == ("gpu-0/7", "gpu-0/8", "gpu-0/9")
+    assert finding.pods == ("ns/p7", "ns/p8", "ns/p9")
+
+
+def test_an_unresolved_node_stays_unresolved() -> None:
+    finding = on(findings(scene([device(node=None)], {REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert finding.node is None
+
+
+def test_degraded_findings_carry_evidence_that_can_be_checked() -> None:
+    fleet = machines(2, 8)
+    answers = healthy(fleet) | {REMAP.failed: 1.0, ecc_needs(POLICY).dbe: 1.0}
+    found = [item for item in findings(scene(fleet, answers)).values() if item.verdict is Verdict.DEGRADED]
+    assert len(found) == 32
+    for item in found:
+        assert item.evidence
+        assert all(fact.promql and fact.comparison and fact.bound is not None for fact in item.evidence)
+        assert 0 < item.confidence_ratio <= 1
+
+
+def test_the_same_snapshot_gives_the_same_findings() -> None:
+    fleet = machines(3, 8)
+    snapshot = scene(fleet, healthy(fleet) | {REMAP.failed: 1.0})
+    assert assess_health(snapshot, POLICY) == assess_health(snapshot, POLICY)
+    assert snapshot.at == AT
+
+
+def test_signals_of_a_gpu_as_a_whole_are_marked_so_in_the_catalog() -> None:
+    """Rules look a GPU up by its UUID; the signals that an instance has of its own are the activity of work."""
+    instance = {row.signal for row in metric_rows() if row.scope is Scope.INSTANCE}
+    used = {signal for signals in rule_signals(POLICY).values() for signal in signals}
+    assert used & instance == {
+        Signal.BUSY_RATIO,
+        Signal.DRAM_ACTIVE_RATIO,
+        Signal.MEMORY_COPY_UTIL_RATIO,
+        Signal.TENSOR_ACTIVE_RATIO,
+    }
+
+
+@pytest.mark.slow
+def test_ten_thousand_gpus_take_seconds() -> None:
+    fleet = machines(1250, 8, pods=True)
+    state = cluster(
+        nodes=[f"node-{number}" for number in range(1250)],
+        pods=[pod(f"pod-{number}", gang=f"gang-{number // 4}") for number in range(1250)],
+    )
+    snapshot = scene(fleet, healthy(fleet), state=state)
+    began = time.perf_counter()
+    assert assess_health(snapshot, POLICY) == ()
+    # Measured 0.9 s on two cores; the bound leaves room for a loaded machine.
+    assert time.perf_counter() - began < 5

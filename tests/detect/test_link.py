@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from detect.builders import POLICY, Answer, cluster, findings, gang, machines, on, pod, scene, spread
+from gpuwatch.detect.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
+from gpuwatch.model.cluster import Node
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.model.telemetry import WindowStat
+
+REPLAY = pcie_replay_needs(POLICY)
+WIDTH = pcie_width_needs(POLICY)
+NVLINK = nvlink_needs(POLICY)
+MINUTES = POLICY.window_seconds / 60
+SECONDS = float(POLICY.window_seconds)
+FLEET = machines(2, 8)
+
+
+def replays(per_minute: float, link: Mapping[WindowStat, Answer] | None = None, usual: float = 0.0) -> Finding | None:
+    answers = {REPLAY.replays: spread(FLEET, usual * MINUTES, gpu_0_0=per_minute * MINUTES), **(link or {})}
+    return on(findings(scene(FLEET, answers)), FindingKind.PCIE_REPLAY, "gpu-0-0")
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "expected"), [(3, 16, 7.68), (4, 16, 15.36), (5, 16, 30.72), (5, 8, 15.36), (6, 16, 61.44)]
+)
+def test_dcgms_expected_replays_by_generation_and_width(generation: float, lanes: float, expected: float) -> None:
+    link = {REPLAY.generation: generation, REPLAY.lanes: lanes}
+    assert replays(expected, link) is None
+    finding = replays(expected * 1.001, link)
+    assert finding is not None
+    assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.INSPECT)
+    assert finding.evidence[0].bound == pytest.approx(expected)
+    assert finding.evidence[0].note == f"bound for Gen{generation} ×{lanes}"
+
+
+def test_an_unknown_link_is_taken_for_a_fast_one() -> None:
+    assert replays(30.7) is None
+    finding = replays(30.8)
+    assert finding is not None
+    assert finding.evidence[0].note == "bound for Gen5 ×16 (assumed)"
+
+
+def test_a_platform_on_which_all_replay_is_no_cards_fault() -> None:
+    assert replays(100.0, usual=95.0) is None
+
+
+def test_replays_without_peers_are_unknown() -> None:
+    few = machines(1, 5)
+    found = findings(scene(few, {REPLAY.replays: spread(few, 0.0, gpu_0_0=500.0 * MINUTES)}))
+    finding = on(found, FindingKind.PCIE_REPLAY, "gpu-0-0")
+    assert finding is not None
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+def pools(narrow: int) -> tuple[Node, ...]:
+    return tuple(Node(name=f"node-{number}", pool="narrow" if number < narrow else "wide") for number in range(4))
+
+
+def test_a_link_with_fewer_lanes_than_its_peers() -> None:
+    answers: dict[WindowStat, Answer] = {WIDTH.most: 16.0, WIDTH.lanes: spread(FLEET, 16.0, gpu_0_3=8.0)}
+    [finding] = findings(scene(FLEET, answers)).values()
+    assert (finding.id, finding.verdict) == ("pcie_width:device/gpu-0-3", Verdict.DEGRADED)
+    assert finding.summary == "the PCIe link has 8 of 16 lanes; its peers have 16"
+
+
+def test_a_narrow_slot_is_the_servers_design() -> None:
+    fleet = machines(4, 8)
+    lanes = {item.uuid: 8.0 if item.node in ("node-0", "node-1") else 16.0 for item in fleet}
+    snapshot = scene(fleet, {WIDTH.most: 16.0, WIDTH.lanes: lanes}, state=cluster(nodes=pools(2)))
+    assert findings(snapshot) == {}
+
+
+def test_a_narrow_link_without_peers_is_unknown() -> None:
+    few = machines(1, 2)
+    found = findings(scene(few, {WIDTH.most: 16.0, WIDTH.lanes: spread(few, 16.0, gpu_0_0=4.0)}))
+    finding = on(found, FindingKind.PCIE_WIDTH, "gpu-0-0")
+    assert finding is not None
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+def test_without_the_widest_link_the_peers_tell() -> None:
+    [finding] = findings(scene(FLEET, {WIDTH.lanes: spread(FLEET, 16.0, gpu_1_1=8.0)})).values()
+    assert finding.subject.name == "gpu-1-1"
+
+
+def nvlink(**odd: float) -> dict[WindowStat, Answer]:
+    return {
+        NVLINK.replay: spread(FLEET, 0.0, **odd),
+        NVLINK.recovery: 0.0,
+        NVLINK.crc_flit: 0.0,
+        NVLINK.crc_data: 0.0,
+    }
+
+
+@pytest.mark.parametrize(("per_minute", "named"), [(0.99, False), (1.0, True)])
+def test_dcgms_bound_on_nvlink_replays(per_minute: float, named: bool) -> None:
+    found = findings(scene(FLEET, nvlink(gpu_0_0=per_minute * MINUTES)))
+    finding = on(found, FindingKind.NVLINK_ERRORS, "gpu-0-0")
+    assert (finding is not None) is named
+    if finding is not None:
+        assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
+
+
+@pytest.mark.parametrize(("per_second", "named"), [(99.9, False), (100.0, True)])
+def test_dcgms_bound_on_crc_errors(per_second: float, named: bool) -> None:
+    answers: dict[WindowStat, Answer] = {NVLINK.crc_data: spread(FLEET, 0.0, gpu_0_0=per_second * SECONDS)}
+    assert (on(findings(scene(FLEET, answers)), FindingKind.NVLINK_ERRORS, "gpu-0-0") is not None) is named
+
+
+def test_errors_that_cost_traffic_are_surer() -> None:
+    state = cluster(pods=[pod("pod-0", gang="job"), pod("pod-1", gang="job")], gangs=[gang("job", ["ns/pod-0"])])
+    fleet = machines(2, 8, pods=True)
+    answers = nvlink(gpu_0_0=5.0 * MINUTES) | {NVLINK.traffic: spread(fleet, 3e11, gpu_0_0=1e11)}
+    finding = on(findings(scene(fleet, answers, state=state)), FindingKind.NVLINK_ERRORS, "gpu-0-0")
+    assert finding is not None
+    assert finding.confidence_ratio == 0.85
+    assert finding.evidence[-1].signal == "nvlink_bytes_per_second"
+
+
+def test_errors_that_the_whole_fleet_has_are_unknown() -> None:
+    found = findings(scene(FLEET, {NVLINK.replay: 5.0 * MINUTES}))
+    assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
+
+
+def test_errors_on_a_whole_machine_point_at_its_switches() -> None:
+    fleet = machines(4, 8)
+    sick = {item.uuid: 5.0 * MINUTES if item.node == "node-2" else 0.0 for item in fleet}
+    found = findings(scene(fleet, {NVLINK.replay: sick}))
+    assert {item.node for item in found.values()} == {"node-2"}
+    assert {(item.verdict, item.advice) for item in found.values()} == {(Verdict.DEGRADED, Advice.INSPECT)}
+    assert all("8 of 8 GPUs of this machine" in item.summary for item in found.values())
+
+
+def test_a_port_that_is_down_while_the_peers_ports_are_up() -> None:
+    found = findings(scene(FLEET, {NVLINK.up: spread(FLEET, 1.0, gpu_1_0=0.0)}))
+    assert list(found) == ["nvlink_errors:device/gpu-1-0"]
+
+
+def test_ports_that_nobody_uses_are_no_fault() -> None:
+    shown = findings(scene(FLEET, {NVLINK.up: 0.0}), everything=True)
+    assert {shown[f"nvlink_errors:device/{item.uuid}"].verdict for item in FLEET} == {Verdict.UNKNOWN}

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from detect.builders import POLICY, findings, machines, on, scene, spread
+from gpuwatch.detect.memory import ecc_needs, page_retirement_needs, row_remap_needs
+from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
+
+ECC = ecc_needs(POLICY)
+REMAP = row_remap_needs(POLICY)
+PAGES = page_retirement_needs(POLICY)
+HOUR = POLICY.change_window_seconds
+
+
+def test_a_new_double_bit_error_asks_for_a_reset() -> None:
+    # One error, extrapolated by increase() to the window's edges.
+    finding = on(findings(scene(answers={ECC.dbe: 1.03})), FindingKind.ECC)
+    assert finding is not None
+    assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET)
+    assert finding.summary == "1 new uncorrectable ECC error"
+    assert (finding.evidence[0].value, finding.evidence[0].window_seconds) == (1.03, HOUR)
+
+
+def test_no_new_double_bit_error_is_healthy_where_enough_was_seen() -> None:
+    shown = findings(scene(answers={ECC.dbe: 0.0}), everything=True)
+    assert shown["ecc:device/gpu-0"].verdict is Verdict.HEALTHY
+    shown = findings(scene(answers={ECC.dbe: 0.0}, coverage=0.69), everything=True)
+    assert shown["ecc:device/gpu-0"].verdict is Verdict.UNKNOWN
+    shown = findings(scene(answers={ECC.dbe: 0.0}, coverage=0.7), everything=True)
+    assert shown["ecc:device/gpu-0"].verdict is Verdict.HEALTHY
+
+
+def test_an_error_is_degraded_however_little_was_seen() -> None:
+    finding = on(findings(scene(answers={ECC.dbe: 1.0}, coverage=0.1)), FindingKind.ECC)
+    assert finding is not None
+    assert finding.verdict is Verdict.DEGRADED
+
+
+def test_a_contained_error_waits_for_an_idle_moment() -> None:
+    finding = on(findings(scene(answers={ECC.dbe: 1.0, ECC.remap_pending: 1.0})), FindingKind.ECC)
+    assert finding is not None
+    assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
+
+
+def test_the_lifetime_counter_counts_by_its_increase_alone() -> None:
+    finding = on(findings(scene(answers={ECC.dbe_lifetime: 2.0})), FindingKind.ECC)
+    assert finding is not None
+    assert finding.verdict is Verdict.DEGRADED
+    # 7 errors in its life, none of them new: nothing.
+    assert findings(scene(answers={ECC.dbe_lifetime: 0.0})) == {}
+
+
+def test_errors_from_before_telemetry_began_are_unknown() -> None:
+    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.dbe_appeared: 3.0})), FindingKind.ECC)
+    assert finding is not None
+    assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.WATCH)
+
+
+def test_the_sram_threshold_is_the_drivers_criterion_for_exchange() -> None:
+    finding = on(findings(scene(answers={ECC.sram: 1.0, ECC.dbe: 5.0})), FindingKind.ECC)
+    assert finding is not None
+    assert finding.advice is Advice.REPLACE
+    assert findings(scene(answers={ECC.sram: 0.0, ECC.dbe: 0.0})) == {}
+
+
+def test_one_gpu_with_corrected_errors_in_a_fleet_that_has_none() -> None:
+    """NVSentinel #1748: 17.7k corrected errors per second on one GB200, none on the other 287 Nodes; DCGM: healthy."""
+    fleet = machines(36, 8, model="NVIDIA GB200")
+    found = findings(scene(fleet, {ECC.dbe: 0.0, ECC.sbe: spread(fleet, 0.0, gpu_7_2=17_700.0 * HOUR)}))
+    [finding] = found.values()
+    assert finding.subject.name == "gpu-7-2"
+    assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.8)
+    fact = finding.evidence[0]
+    assert (fact.value, fact.unit, fact.peers_median, fact.peers) == (17_700.0, "errors/second", 0.0, 287)
+
+
+@pytest.mark.parametrize(("rate", "named"), [(0.1, True), (0.0999, False)])
+def test_the_rate_from_which_corrected_errors_are_compared(rate: float, named: bool) -> None:
+    fleet = machines(1, 8)
+    found = findings(scene(fleet, {ECC.sbe: spread(fleet, 0.0, gpu_0_0=rate * HOUR)}))
+    assert (on(found, FindingKind.ECC, "gpu-0-0") is not None) is named
+
+
+def test_corrected_errors_that_every_peer_has_are_no_ones_fault() -> None:
+    fleet = machines(2, 8)
+    assert findings(scene(fleet, {ECC.sbe: 50.0 * HOUR, ECC.dbe: 0.0})) == {}
+
+
+@pytest.mark.parametrize(("others", "verdict"), [(5, Verdict.DEGRADED), (4, Verdict.UNKNOWN)])
+def test_a_comparison_needs_peers(others: int, verdict: Verdict) -> None:
+    fleet = machines(1, others + 1)
+    found = findings(scene(fleet, {ECC.sbe: spread(fleet, 0.0, gpu_0_0=1000.0 * HOUR)}))
+    finding = on(found, FindingKind.ECC, "gpu-0-0")
+    assert finding is not None
+    assert finding.verdict is verdict
+
+
+def test_other_models_are_no_peers() -> None:
+    fleet = (*machines(1, 8, model="Tesla T4"), *(item for item in machines(2, 8) if item.node == "node-1"))
+    rates = spread(fleet, 50.0 * HOUR) | {item.uuid: 0.0 for item in fleet if item.model == "Tesla T4"}
+    assert findings(scene(fleet, {ECC.dbe: 0.0, ECC.sbe: rates})) == {}
+
+
+def test_a_row_that_could_not_be_remapped_means_exchange() -> None:
+    finding = on(findings(scene(answers={REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.REPLACE)
+
+
+def test_failed_outranks_pending_in_one_finding() -> None:
+    finding = on(findings(scene(answers={REMAP.failed: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert finding.advice is Advice.REPLACE
+    assert len(finding.evidence) == 2
+
+
+@pytest.mark.parametrize(("rows", "named"), [(511.0, False), (512.0, True)])
+def test_dcgms_warning_on_remapped_rows(rows: float, named: bool) -> None:
+    finding = on(findings(scene(answers={REMAP.failed: 0.0, REMAP.uncorrectable: rows})), FindingKind.ROW_REMAP)
+    assert (finding is not None) is named
+    if finding is not None:
+        assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.WATCH)
+
+
+def test_many_rows_and_a_pending_one_wait_for_a_reset() -> None:
+    finding = on(findings(scene(answers={REMAP.pending: 1.0, REMAP.uncorrectable: 600.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
+
+
+@pytest.mark.parametrize(("sbe", "dbe", "named"), [(60.0, 2.0, False), (60.0, 3.0, True), (63.0, 0.0, True)])
+def test_dcgms_limit_of_retired_pages(sbe: float, dbe: float, named: bool) -> None:
+    finding = on(findings(scene(answers={PAGES.sbe: sbe, PAGES.dbe: dbe})), FindingKind.PAGE_RETIREMENT)
+    assert (finding is not None) is named
+    if finding is not None:
+        assert finding.advice is Advice.REPLACE
+
+
+@pytest.mark.parametrize(
+    ("dbe", "this_week", "named"), [(16.0, 2.0, True), (15.0, 2.0, False), (16.0, 1.0, False), (16.0, 0.0, False)]
+)
+def test_dcgms_limit_of_double_bit_pages(dbe: float, this_week: float, named: bool) -> None:
+    answers = {PAGES.sbe: 0.0, PAGES.dbe: dbe, PAGES.dbe_new: this_week}
+    assert (on(findings(scene(answers=answers)), FindingKind.PAGE_RETIREMENT) is not None) is named
+
+
+def test_a_page_that_waits_for_a_reset_is_not_urgent() -> None:
+    finding = on(findings(scene(answers={PAGES.sbe: 1.0, PAGES.pending: 1.0})), FindingKind.PAGE_RETIREMENT)
+    assert finding is not None
+    assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)

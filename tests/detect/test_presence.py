@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from detect.builders import POLICY, ago, cluster, device, exporters_of, findings, machines, scene, xid_became
+from gpuwatch.detect.health import HealthPolicy
+from gpuwatch.detect.memory import row_remap_needs
+from gpuwatch.model.cluster import Condition, Node
+from gpuwatch.model.decision import Advice, Finding, Severity, Verdict
+from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind, Readings
+
+# Something that every GPU answers, so that only presence is in question.
+WELL = {row_remap_needs(POLICY).failed: 0.0}
+
+
+LONG_AGO = ago(minutes=20)
+
+
+def without(devices: Sequence[Device], *gone: str, since: datetime = LONG_AGO) -> tuple[Device, ...]:
+    """The same GPUs, of which these (or all of these Nodes) have not been seen since."""
+    return tuple(
+        replace(item, present=False, last_seen=since) if item.uuid in gone or item.node in gone else item
+        for item in devices
+    )
+
+
+def gone(devices: Sequence[Device], nodes: Sequence[Node] = (), **more: object) -> dict[str, Finding]:
+    names = {item.node for item in devices if item.node} - {node.name for node in nodes}
+    state = cluster(nodes=[*nodes, *sorted(names)])
+    return findings(scene(devices, WELL, state=state, **more))  # type: ignore[arg-type]
+
+
+def test_one_gpu_gone_beside_siblings_that_report() -> None:
+    [finding] = gone(without(machines(2), "gpu-0-3")).values()
+    assert finding.id == "gpu_gone:device/gpu-0-3"
+    assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT)
+    assert (finding.node, finding.since, finding.confidence_ratio) == ("node-0", ago(minutes=20), 0.9)
+    assert finding.gpu_hours == pytest.approx(1 / 3)
+    assert finding.evidence[0].note == "7 siblings report"
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(300, Verdict.DEGRADED), (299, Verdict.UNKNOWN)])
+def test_a_short_silence_may_be_a_failed_scrape(seconds: int, verdict: Verdict) -> None:
+    [finding] = gone(without(machines(2), "gpu-0-3", since=ago(seconds=seconds))).values()
+    assert finding.verdict is verdict
+
+
+def test_an_xid_79_before_leaves_no_doubt() -> None:
+    fell = xid_became("gpu-0-3", 79, at=ago(minutes=21))
+    found = gone(without(machines(2), "gpu-0-3"), changes=[fell])
+    assert found["gpu_gone:device/gpu-0-3"].confidence_ratio == 0.97
+    # The two signs corroborate each other.
+    assert found["xid:device/gpu-0-3"].verdict is Verdict.DEGRADED
+
+
+def test_what_the_device_plugin_gave_up_on_is_evidence() -> None:
+    node = Node(name="node-0", accelerators={"nvidia.com/gpu": 8}, allocatable={"nvidia.com/gpu": 7})
+    finding = gone(without(machines(2), "gpu-0-3"), [node])["gpu_gone:device/gpu-0-3"]
+    assert finding.evidence[-1].note == "nvidia.com/gpu: the device plugin has given up on 1"
+
+
+def test_most_of_a_machine_gone_is_less_sure() -> None:
+    found = gone(without(machines(9), *(f"gpu-0-{index}" for index in range(5))))
+    assert {item.confidence_ratio for item in found.values()} == {0.6}
+    assert len(found) == 5
+
+
+def test_an_exporter_that_is_down_says_nothing_about_hardware() -> None:
+    devices = without(machines(12), "node-3")
+    [finding] = gone(devices, exporters=exporters_of(devices, down=["node-3"])).values()
+    assert finding.id == "exporter_gone:node/node-3"
+    assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_MONITORING)
+    assert (finding.node, len(finding.devices)) == ("node-3", 8)
+
+
+def test_an_exporter_that_answers_without_devices_is_no_hardware_either() -> None:
+    [finding] = gone(without(machines(12), "node-3")).values()
+    assert (finding.kind, finding.verdict) == ("exporter_gone", Verdict.UNKNOWN)
+    assert "driver is loaded" in finding.summary
+
+
+def test_a_node_that_is_not_ready_is_named_as_such() -> None:
+    node = Node(name="node-3", conditions=(Condition("Ready", "False"),))
+    devices = without(machines(12), "node-3")
+    [finding] = gone(devices, [node], exporters=exporters_of(devices, down=["node-3"])).values()
+    assert "NotReady" in finding.summary
+    assert finding.advice is Advice.FIX_MONITORING
+
+
+def test_a_scrape_that_has_just_failed_is_only_watched() -> None:
+    [finding] = gone(without(machines(12), "node-3", since=ago(seconds=60))).values()
+    assert (finding.severity, finding.advice) == (Severity.INFO, Advice.WATCH)
+
+
+def test_an_exporter_that_came_back_under_another_address_is_not_gone() -> None:
+    devices = machines(3)
+    old = Exporter(instance="10.0.0.9:9400", node="node-1", node_label="node-1", up=False, devices=8, devices_now=0)
+    assert gone(devices, exporters=[*exporters_of(devices), old]) == {}
+
+
+def test_a_gpu_lost_while_its_exporter_restarted_is_still_gone() -> None:
+    """The lost GPU's series carry the old address, its siblings' the new one."""
+    devices = without(machines(3), "gpu-1-0")
+    moved = tuple(
+        replace(item, exporter="new:9400") if item.node == "node-1" and item.present else item for item in devices
+    )
+    [finding] = gone(moved).values()
+    assert (finding.id, finding.verdict) == ("gpu_gone:device/gpu-1-0", Verdict.DEGRADED)
+
+
+@pytest.mark.parametrize(("silent", "fleet_wide"), [(1, False), (2, True), (3, True)])
+def test_a_fifth_of_the_exporters_is_the_observer(silent: int, fleet_wide: bool) -> None:
+    devices = without(machines(10), *(f"node-{number}" for number in range(silent)))
+    found = gone(devices)
+    assert ("telemetry_gone:fleet/fleet" in found) is fleet_wide
+    assert len(found) == (1 if fleet_wide else silent)
+    assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
+
+
+def test_one_of_three_exporters_is_not_a_fleet() -> None:
+    assert list(gone(without(machines(3), "node-0"))) == ["exporter_gone:node/node-0"]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_all_of_them_always_are(nodes: int) -> None:
+    [finding] = gone(without(machines(nodes), *(f"node-{number}" for number in range(nodes)))).values()
+    assert (finding.id, finding.severity) == ("telemetry_gone:fleet/fleet", Severity.CRITICAL)
+    assert len(finding.devices) == nodes * 8
+
+
+def test_nothing_read_at_all_is_unknown_and_says_why() -> None:
+    gap = Gap(kind=GapKind.UNREACHABLE, what="telemetry", detail="connection refused")
+    empty = replace(scene([]), readings=Readings(), gaps=(gap,))
+    [finding] = findings(empty).values()
+    assert (finding.id, finding.verdict) == ("telemetry_gone:fleet/fleet", Verdict.UNKNOWN)
+    assert "connection refused" in finding.summary
+
+
+def test_a_node_that_left_the_cluster_is_no_fault() -> None:
+    """Autoscaling took node-9 away: no Node object, so its host resolves to nothing."""
+    left = [
+        device(f"gpu-9-{index}", node=None, label="node-9", present=False, last_seen=ago(minutes=20))
+        for index in range(8)
+    ]
+    state = cluster(nodes=["node-0", "node-1"])
+    assert findings(scene([*machines(2), *left], WELL, state=state)) == {}
+    # Without a cluster nobody knows: unknown, not healthy and not a fault.
+    found = findings(scene([*machines(6), *left], WELL))
+    assert [(item.id, item.verdict) for item in found.values()] == [("exporter_gone:node/node-9", Verdict.UNKNOWN)]
+
+
+def test_many_nodes_that_left_are_no_blindness() -> None:
+    left = [device(f"gpu-{node}-0", node=None, label=f"node-{node}", present=False) for node in range(2, 9)]
+    assert findings(scene([*machines(2), *left], WELL, state=cluster(nodes=["node-0", "node-1"]))) == {}
+
+
+def test_hosts_that_never_resolve_are_not_taken_for_removed_nodes() -> None:
+    nameless = [replace(item, node=None) for item in machines(6)]
+    devices = [
+        replace(item, present=False, last_seen=ago(minutes=20)) if item.node_label == "node-0" else item
+        for item in nameless
+    ]
+    found = findings(scene(devices, WELL, state=cluster(nodes=["other"])))
+    assert list(found) == ["exporter_gone:node/node-0"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "fault"),
+    [
+        ({"nvidia.com/mig.config.state": "pending"}, False),
+        ({"nvidia.com/mig.config.state": "rebooting"}, False),
+        ({"nvidia.com/mig.config.state": "success"}, True),
+        ({"nvidia.com/mig.config.state": "failed"}, True),
+        ({"nvidia.com/gpu-driver-upgrade-state": "pod-restart-required"}, False),
+        ({"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}, True),
+    ],
+)
+def test_a_change_that_somebody_makes_is_no_fault(labels: dict[str, str], fault: bool) -> None:
+    found = gone(without(machines(2), "gpu-0-3"), [Node(name="node-0", labels=labels)])
+    assert bool(found) is fault
+
+
+def test_a_new_mig_layout_is_no_loss() -> None:
+    """GI ids are not stable: the old instances are gone, and the GPU is not."""
+    old = [device("gpu-0", mig=mig, present=False, last_seen=ago(minutes=20)) for mig in ("7", "8")]
+    assert gone([*old, device("gpu-0", mig="1"), device("gpu-1")]) == {}
+
+
+def test_an_exchanged_gpu_is_not_missed() -> None:
+    old = device("gpu-old", pci="00000000:53:00.0", present=False, last_seen=ago(minutes=20))
+    new = device("gpu-new", pci="00000000:53:00.0")
+    assert gone([old, new, device("gpu-1", pci="00000000:64:00.0")]) == {}
+    assert list(gone([old, replace(new, pci_bus_id="00000000:75:00.0")])) == ["gpu_gone:device/gpu-old"]
+
+
+@pytest.mark.parametrize(("created", "fault"), [(ago(minutes=19), False), (ago(days=3), True)])
+def test_a_machine_that_was_made_anew_has_other_gpus(created: datetime, fault: bool) -> None:
+    assert bool(gone(without(machines(2), "gpu-0-3"), [Node(name="node-0", created=created)])) is fault
+
+
+def test_the_same_loss_on_many_machines_is_a_change_of_what_is_exported() -> None:
+    found = gone(without(machines(5), "gpu-0-7", "gpu-1-7", "gpu-2-7"))
+    assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
+    assert {item.advice for item in found.values()} == {Advice.FIX_MONITORING}
+    # Two machines in five may well have one bad GPU each.
+    assert {item.verdict for item in gone(without(machines(5), "gpu-0-7", "gpu-1-7")).values()} == {Verdict.DEGRADED}
+
+
+def test_a_gpu_of_unknown_age_is_not_condemned() -> None:
+    devices = tuple(
+        replace(item, last_seen=None) if not item.present else item for item in without(machines(2), "gpu-0-3")
+    )
+    [finding] = gone(devices).values()
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+def test_everything_asked_for_shows_who_is_there() -> None:
+    shown = findings(scene(machines(1), WELL), everything=True)
+    assert shown["gpu_gone:device/gpu-0-0"].verdict is Verdict.HEALTHY
+
+
+def test_the_bounds_are_the_policys() -> None:
+    devices = without(machines(10), "node-0", "node-1")
+    tolerant = HealthPolicy(telemetry_gone_ratio=0.3)
+    state = cluster(nodes=sorted({item.node or "" for item in devices}))
+    found = findings(scene(devices, WELL, state=state), tolerant)
+    assert sorted(found) == ["exporter_gone:node/node-0", "exporter_gone:node/node-1"]
+    assert all(item.since == ago(minutes=20) for item in found.values())

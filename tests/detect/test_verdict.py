@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+
+from detect.builders import AT, POLICY, Answer, ago, device, findings, machines, on, scene, spread
+from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs, vendor_health_needs
+from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.model.telemetry import Signal, StateChange, Vendor, WindowStat
+
+ACTION = recovery_action_needs(POLICY).now
+HEALTH = dcgm_health_needs(POLICY)
+VENDOR = vendor_health_needs(POLICY)
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "severity", "advice"),
+    [
+        (1, Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET),
+        (2, Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT),
+        (3, Verdict.DEGRADED, Severity.WARNING, Advice.WATCH),
+        (4, Verdict.DEGRADED, Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        (5, Verdict.UNKNOWN, Severity.INFO, Advice.WATCH),
+        (6, Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET),
+        (7, Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT),
+        (8, Verdict.UNKNOWN, Severity.WARNING, Advice.WATCH),
+        (255, Verdict.UNKNOWN, Severity.WARNING, Advice.WATCH),
+    ],
+)
+def test_what_the_driver_asks_for(code: float, verdict: Verdict, severity: Severity, advice: Advice) -> None:
+    finding = on(findings(scene(answers={ACTION: float(code)})), FindingKind.DRIVER_VERDICT)
+    assert finding is not None
+    assert (finding.verdict, finding.severity, finding.advice) == (verdict, severity, advice)
+    assert (finding.confidence_ratio == 0) is (verdict is Verdict.UNKNOWN)
+    [fact] = finding.evidence
+    assert (fact.value, fact.comparison, fact.bound) == (code, "!=", 0.0)
+    assert fact.promql == 'query(recovery_action_code:last:0){UUID="gpu-0"}'
+
+
+def test_no_action_is_healthy_and_no_answer_is_unknown() -> None:
+    assert findings(scene(answers={ACTION: 0.0})) == {}
+    shown = findings(scene(answers={ACTION: 0.0}), everything=True)
+    assert shown["driver_verdict:device/gpu-0"].verdict is Verdict.HEALTHY
+    missing = findings(scene(), everything=True)["driver_verdict:device/gpu-0"]
+    assert (missing.verdict, missing.missing) == (Verdict.UNKNOWN, ("recovery_action_code",))
+
+
+def test_since_is_when_the_present_action_was_first_asked_for() -> None:
+    changes = [
+        StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=ago(minutes=40), before=0.0, after=1.0),
+        StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=ago(minutes=20), before=1.0, after=2.0),
+    ]
+    finding = on(findings(scene(answers={ACTION: 2.0}, changes=changes)), FindingKind.DRIVER_VERDICT)
+    assert finding is not None
+    assert finding.since == ago(minutes=20)
+
+
+def watch(
+    name: str, now: float, lowest: float | None = None, *, action: float | None = None, coverage: float = 1.0
+) -> Snapshot:
+    rows: dict[WindowStat, dict[str, dict[str, float]]] = {HEALTH.now: {"gpu-0": {"SM": 0.0, name: now}}}
+    if lowest is not None:
+        rows[HEALTH.lowest] = {"gpu-0": {"SM": 0.0, name: lowest}}
+    answers: dict[WindowStat, Answer] = {} if action is None else {ACTION: action}
+    return scene(answers=answers, variants=rows, coverage=coverage)
+
+
+def test_a_watch_that_failed_all_along_is_degraded() -> None:
+    finding = on(findings(watch("MEM", 20, 20)), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.RESET, 0.85)
+    assert finding.evidence[0].note == "health watch MEM"
+
+
+@pytest.mark.parametrize("code", [0, 10, 19])
+def test_a_warning_is_no_failure(code: float) -> None:
+    assert findings(watch("MEM", code, code)) == {}
+
+
+@pytest.mark.parametrize("name", ["THERMAL", "POWER"])
+def test_thermal_and_power_watches_are_left_to_the_throttling_rules(name: str) -> None:
+    assert findings(watch(name, 20, 20)) == {}
+
+
+@pytest.mark.parametrize(
+    "weaker",
+    [watch("MEM", 20, 0), watch("MEM", 20), watch("MEM", 20, 20, coverage=0.5), watch("MEM", 20, 20, action=0)],
+)
+def test_a_failure_that_flaps_or_that_the_driver_contradicts_is_less_sure(weaker: Snapshot) -> None:
+    finding = on(findings(weaker), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.verdict, finding.severity, finding.confidence_ratio) == (Verdict.DEGRADED, Severity.WARNING, 0.6)
+
+
+def test_the_sticky_watch_of_all_xids_is_unknown_once_the_driver_asks_for_nothing() -> None:
+    finding = on(findings(watch("ALL", 20, 20, action=0)), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert finding.verdict is Verdict.UNKNOWN
+    sick = on(findings(watch("ALL", 20, 20, action=1)), FindingKind.DCGM_HEALTH)
+    assert sick is not None
+    assert sick.verdict is Verdict.DEGRADED
+
+
+def test_the_advice_follows_the_watch() -> None:
+    finding = on(findings(watch("PCIE", 20, 20)), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert finding.advice is Advice.INSPECT
+
+
+def test_a_vendors_verdict_counts_when_it_stays() -> None:
+    amd = [device(vendor=Vendor.AMD, model="AMD Instinct MI300X OAM")]
+    finding = on(findings(scene(amd, {VENDOR.now: 0.0, VENDOR.highest: 0.0})), FindingKind.VENDOR_HEALTH)
+    assert finding is not None
+    assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
+    flapping = on(findings(scene(amd, {VENDOR.now: 0.0, VENDOR.highest: 1.0})), FindingKind.VENDOR_HEALTH)
+    assert flapping is not None
+    assert (flapping.verdict, flapping.confidence_ratio) == (Verdict.UNKNOWN, 0.0)
+    assert findings(scene(amd, {VENDOR.now: 1.0, VENDOR.highest: 1.0})) == {}
+
+
+def test_one_page_of_metrics_is_no_window() -> None:
+    """A bare page gives every statistic a value from a single sample."""
+    bare = scene(answers={VENDOR.now: 0.0, VENDOR.highest: 0.0}, interval=0.0)
+    finding = on(findings(bare), FindingKind.VENDOR_HEALTH)
+    assert finding is not None
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(("sick", "blamed"), [(3, False), (4, True)])
+def test_a_vendor_that_calls_a_fifth_of_the_fleet_sick_is_doubted(sick: int, blamed: bool) -> None:
+    fleet = machines(20, 1)
+    state = spread(fleet, 1.0, **{f"gpu_{node}_0": 0.0 for node in range(sick)})
+    found = findings(scene(fleet, {VENDOR.now: state, VENDOR.highest: state}))
+    assert ("vendor_health:fleet/fleet" in found) is blamed
+    assert len(found) == (1 if blamed else sick)
+
+
+def test_changes_of_the_future_are_not_read() -> None:
+    late = StateChange(
+        device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=AT.replace(hour=13), before=0.0, after=2.0
+    )
+    finding = on(findings(scene(answers={ACTION: 2.0}, changes=[late])), FindingKind.DRIVER_VERDICT)
+    assert finding is not None
+    assert finding.since is None

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from detect.builders import (
+    AT,
+    H100,
+    POLICY,
+    ago,
+    cluster,
+    device,
+    findings,
+    machines,
+    on,
+    pod,
+    scene,
+    spread,
+    xid_became,
+)
+from gpuwatch.catalog.xids import XidClass, find_xid, xids
+from gpuwatch.detect.health import assess_health
+from gpuwatch.detect.memory import ecc_needs, row_remap_needs
+from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs
+from gpuwatch.detect.xid import architecture
+from gpuwatch.detect.xid_events import xid_needs
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import ActivityHistory, Device, Signal, StateChange
+
+NEEDS = xid_needs(POLICY)
+ACTION = recovery_action_needs(POLICY).now
+REMAP = row_remap_needs(POLICY)
+ECC = ecc_needs(POLICY)
+HEALTH = dcgm_health_needs(POLICY)
+
+
+def after(*changes: StateChange, **more: object) -> Finding | None:
+    return on(findings(scene(changes=changes, **more)), FindingKind.XID)  # type: ignore[arg-type]
+
+
+def counted(xid: str, *, window: float = 0, increase: float = 0, appeared: float = 0) -> dict[str, object]:
+    rows = {NEEDS.counted: window, NEEDS.increased: increase, NEEDS.appeared: appeared}
+    return {"variants": {stat: {"gpu-0": {xid: value}} for stat, value in rows.items()}}
+
+
+class TestNews:
+    """What the last-value gauge, the windowed count and the total tell, each with its blind spot."""
+
+    def test_a_fatal_xid_that_is_new(self) -> None:
+        finding = after(xid_became("gpu-0", 79, at=ago(minutes=7)), answers={NEEDS.last: 79.0})
+        assert finding is not None
+        assert (finding.verdict, finding.severity, finding.advice) == (
+            Verdict.DEGRADED,
+            Severity.CRITICAL,
+            Advice.REBOOT,
+        )
+        assert (finding.since, finding.confidence_ratio) == (ago(minutes=7), 0.9)
+        assert finding.evidence[0].value == 79.0
+        assert finding.evidence[0].promql == 'query(xid_code:last:0){UUID="gpu-0"}'
+
+    def test_up_from_another_xid(self) -> None:
+        """13 → 79: increase() over the gauge would say 66."""
+        finding = after(xid_became("gpu-0", 79, before=13))
+        assert finding is not None
+        assert finding.evidence[0].note == "became this value; XID 13 before"
+
+    def test_down_from_a_fatal_one(self) -> None:
+        """79 → 13: the news is 13. That the gauge stood at 79 before says nothing of today."""
+        finding = after(xid_became("gpu-0", 13, before=79))
+        assert finding is not None
+        assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_APPLICATION)
+
+    def test_a_value_that_stands_is_no_news(self) -> None:
+        snapshot = scene(answers={NEEDS.last: 79.0})
+        assert findings(snapshot) == {}
+        shown = findings(snapshot, everything=True)["xid:device/gpu-0"]
+        assert shown.verdict is Verdict.HEALTHY
+        assert "older than the window" in shown.summary
+
+    @pytest.mark.parametrize(("seconds", "news"), [(3599, True), (3600, False)])
+    def test_news_ends_with_the_window(self, seconds: int, news: bool) -> None:
+        assert (after(xid_became("gpu-0", 79, at=ago(seconds=seconds))) is not None) is news
+
+    def test_back_to_zero_is_no_xid(self) -> None:
+        assert after(xid_became("gpu-0", 0, before=79), answers={NEEDS.last: 0.0}) is None
+
+    def test_a_first_appearance_counts(self) -> None:
+        """Since DCGM 4.5 there is no series before the first XID."""
+        finding = after(xid_became("gpu-0", 79, before=None))
+        assert finding is not None
+        assert finding.verdict is Verdict.DEGRADED
+
+    @pytest.mark.parametrize(("minutes", "verdict"), [(31, Verdict.UNKNOWN), (28, Verdict.DEGRADED)])
+    def test_unless_the_whole_gpu_appeared_with_it(self, minutes: int, verdict: Verdict) -> None:
+        """Half of the hour was seen, so telemetry began 30 min ago: a latched code of yesterday looks the same."""
+        finding = after(xid_became("gpu-0", 79, before=None, at=ago(minutes=minutes)), coverage=0.5)
+        assert finding is not None
+        assert finding.verdict is verdict
+
+    def test_a_gpu_that_fell_silent_is_believed(self) -> None:
+        lost = [device(present=False, last_seen=ago(minutes=30)), device("gpu-1")]
+        found = findings(scene(lost, changes=[xid_became("gpu-0", 79, before=None, at=ago(minutes=31))]))
+        assert found["xid:device/gpu-0"].verdict is Verdict.DEGRADED
+
+    def test_a_total_that_was_born_at_one(self) -> None:
+        """increase() gives nothing for it; it has appeared."""
+        finding = after(**counted("79", appeared=1))
+        assert finding is not None
+        assert (finding.verdict, finding.since) == (Verdict.DEGRADED, None)
+
+    def test_a_total_that_went_from_one_to_two(self) -> None:
+        assert after(**counted("79", increase=1)) is not None
+
+    def test_a_windowed_count_is_read_by_its_maximum(self) -> None:
+        assert after(**counted("79", window=1)) is not None
+
+    def test_the_row_without_an_xid_is_the_exporters_zero(self) -> None:
+        assert after(**counted("", window=0)) is None
+        shown = findings(scene(**counted("", window=0)), everything=True)  # type: ignore[arg-type]
+        assert shown["xid:device/gpu-0"].verdict is Verdict.HEALTHY
+
+    def test_no_gauge_anywhere_is_unknown_but_beside_others_it_is_healthy(self) -> None:
+        shown = findings(scene(), everything=True)["xid:device/gpu-0"]
+        assert (shown.verdict, shown.missing) == (
+            Verdict.UNKNOWN,
+            ("xid_code", "xid_window_count", "xid_events_total"),
+        )
+        fleet = machines(1, 2)
+        shown = findings(scene(fleet, {NEEDS.last: {"gpu-0-1": 43.0}}), everything=True)["xid:device/gpu-0-0"]
+        assert shown.verdict is Verdict.HEALTHY
+        shown = findings(scene(fleet, {NEEDS.last: {"gpu-0-1": 43.0}}, coverage=0.5), everything=True)[
+            "xid:device/gpu-0-0"
+        ]
+        assert shown.verdict is Verdict.UNKNOWN
+
+
+class TestClasses:
+    def test_the_conflict_of_the_authorities_is_evidence(self) -> None:
+        finding = after(xid_became("gpu-0", 109))
+        assert finding is not None
+        note = finding.evidence[-1].note
+        assert note.startswith("NVIDIA: RESET_GPU; the device plugin ignores it")
+        assert "EKS" in note
+
+    @pytest.mark.parametrize("code", sorted(code for code, item in xids().items() if item.xid_class is XidClass.FATAL))
+    def test_fatal_on_sight(self, code: int) -> None:
+        known = find_xid(code)
+        assert known is not None
+        model = {"H100": H100, "B100": "NVIDIA B200", "A100": "NVIDIA A100-SXM4-80GB", "GB200": "NVIDIA GB200"}
+        finding = after(xid_became("gpu-0", code), devices=[device(model=model[known.architectures[0]])])
+        assert finding is not None
+        assert finding.verdict is Verdict.DEGRADED
+        assert finding.advice in (Advice.RESET, Advice.REBOOT, Advice.INSPECT)
+
+    @pytest.mark.parametrize(
+        "code",
+        sorted(
+            code
+            for code, item in xids().items()
+            if item.xid_class in (XidClass.CORROBORATE, XidClass.APPLICATION, XidClass.IGNORE)
+        ),
+    )
+    def test_nothing_else_is_degraded_alone(self, code: int) -> None:
+        finding = after(xid_became("gpu-0", code))
+        assert finding is None or finding.verdict is Verdict.UNKNOWN
+
+    @pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.DEGRADED)])
+    def test_the_gsp_timing_out_twice(self, times: int, verdict: Verdict) -> None:
+        finding = after(**counted("119", increase=times))
+        assert finding is not None
+        assert finding.verdict is verdict
+        if verdict is Verdict.DEGRADED:
+            assert (finding.advice, finding.confidence_ratio) == (Advice.RESET, 0.85)
+
+    def test_a_repeat_on_the_gauge_needs_another_value_in_between(self) -> None:
+        twice = [
+            xid_became("gpu-0", 119, at=ago(minutes=40)),
+            xid_became("gpu-0", 45, before=119, at=ago(minutes=30)),
+            xid_became("gpu-0", 119, before=45, at=ago(minutes=20)),
+        ]
+        finding = after(*twice)
+        assert finding is not None
+        assert (finding.verdict, finding.since) == (Verdict.DEGRADED, ago(minutes=40))
+        assert finding.summary.endswith("also XID 45")
+
+    def test_an_ignored_xid_is_shown_on_demand_only(self) -> None:
+        assert after(xid_became("gpu-0", 37)) is None
+        shown = findings(scene(changes=[xid_became("gpu-0", 37)]), everything=True)["xid:device/gpu-0"]
+        assert shown.verdict is Verdict.HEALTHY
+
+    @pytest.mark.parametrize("code", [180.0, 79.5])
+    def test_an_xid_that_the_catalog_lacks_is_unknown_not_ignored(self, code: float) -> None:
+        finding = after(xid_became("gpu-0", code))
+        assert finding is not None
+        assert (finding.verdict, finding.advice, finding.severity) == (
+            Verdict.UNKNOWN,
+            Advice.WATCH,
+            Severity.WARNING,
+        )
+        assert f"XID {code:g} is not in the catalog" in finding.summary
+
+    def test_a_variant_that_is_no_number_is_unknown(self) -> None:
+        finding = after(**counted("0x4f", window=1))
+        assert finding is not None
+        assert "XID 0x4f is not in the catalog" in finding.summary
+
+    def test_the_operators_class_stands_over_the_catalogs(self) -> None:
+        base = find_xid(63)
+        assert base is not None
+        own = {**xids(), 63: replace(base, xid_class=XidClass.FATAL, reason="our supplier replaces on 63")}
+        snapshot = scene(changes=[xid_became("gpu-0", 63)])
+        [finding] = assess_health(snapshot, POLICY, xids=own)
+        assert finding.verdict is Verdict.DEGRADED
+        assert "our supplier" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("model", "column"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H100"),
+        ("NVIDIA B200", "B100"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA GH200 480GB", None),
+        ("Tesla T4", None),
+        ("NVIDIA L40S", None),
+        ("", None),
+    ],
+)
+def test_the_catalogs_column_of_a_model(model: str, column: str | None) -> None:
+    assert architecture(model) == column
+
+
+@pytest.mark.parametrize(
+    ("code", "model", "applies"),
+    [
+        (136, H100, True),
+        (136, "NVIDIA B200", False),
+        (155, "NVIDIA B200", True),
+        (155, H100, False),
+        (136, "Tesla T4", True),
+    ],
+)
+def test_an_xid_of_another_architecture_concludes_nothing(code: int, model: str, applies: bool) -> None:
+    finding = after(xid_became("gpu-0", code), devices=[device(model=model)])
+    assert finding is not None
+    assert finding.verdict is (Verdict.DEGRADED if applies else Verdict.UNKNOWN)
+
+
+class TestCorroboration:
+    def test_an_nvlink_xid_and_the_drivers_verdict(self) -> None:
+        finding = after(xid_became("gpu-0", 74), answers={ACTION: 1.0})
+        assert finding is not None
+        assert (finding.verdict, finding.severity, finding.advice) == (
+            Verdict.DEGRADED,
+            Severity.CRITICAL,
+            Advice.RESET,
+        )
+        # A coin toss beside 0.98: the doubts multiply.
+        assert finding.confidence_ratio == pytest.approx(0.99)
+        assert {fact.signal for fact in finding.evidence} == {"xid_code", "xid_catalog", "recovery_action_code"}
+
+    def test_what_has_to_be_done_is_what_the_other_sign_says(self) -> None:
+        finding = after(xid_became("gpu-0", 63), answers={REMAP.pending: 1.0})
+        assert finding is not None
+        assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)
+
+    def test_a_sign_on_another_gpu_is_none(self) -> None:
+        fleet = machines(1, 2)
+        found = findings(scene(fleet, {ACTION: spread(fleet, 0.0, gpu_0_1=1.0)}, changes=[xid_became("gpu-0-0", 74)]))
+        assert found["xid:device/gpu-0-0"].verdict is Verdict.UNKNOWN
+
+    @pytest.mark.parametrize(("code", "verdict"), [(74, Verdict.UNKNOWN), (154, Verdict.DEGRADED)])
+    def test_dcgms_health_is_no_second_sign_where_it_comes_from_the_xid(self, code: int, verdict: Verdict) -> None:
+        watches = {"gpu-0": {"NVLINK": 20.0}}
+        finding = after(xid_became("gpu-0", code), variants={HEALTH.now: watches, HEALTH.lowest: watches})
+        assert finding is not None
+        assert finding.verdict is verdict
+
+    def test_a_fatal_xid_with_another_sign_is_surer(self) -> None:
+        finding = after(xid_became("gpu-0", 48), answers={ECC.dbe: 1.0})
+        assert finding is not None
+        assert finding.confidence_ratio == pytest.approx(1 - 0.1 * 0.05)
+        assert finding.advice is Advice.RESET
+
+    def test_more_evidence_never_lowers_confidence(self) -> None:
+        alone = after(xid_became("gpu-0", 79))
+        more = after(xid_became("gpu-0", 79), answers={REMAP.pending: 1.0})
+        assert alone is not None and more is not None
+        assert more.confidence_ratio >= alone.confidence_ratio
+        assert more.severity is Severity.CRITICAL
+        assert more.advice is Advice.REBOOT
+
+
+def history(pod_name: str, start_minutes: float, end_minutes: float) -> ActivityHistory:
+    steps = int(start_minutes - end_minutes)
+    return ActivityHistory(
+        device="gpu-0", pod=pod_name, start=ago(minutes=start_minutes), step_seconds=60, steps="#" * steps
+    )
+
+
+class TestApplication:
+    def test_one_programs_fault_is_the_programs(self) -> None:
+        state = cluster(pods=[pod("train", started=ago(hours=2))])
+        finding = after(xid_became("gpu-0", 31), devices=[device(pods=["ns/train"])], state=state)
+        assert finding is not None
+        assert (finding.verdict, finding.severity, finding.advice) == (
+            Verdict.UNKNOWN,
+            Severity.INFO,
+            Advice.FIX_APPLICATION,
+        )
+        assert "workload/Job/ns/train" in finding.summary
+        assert finding.pods == ("ns/train",)
+
+    CHANGES = (
+        xid_became("gpu-0", 13, at=ago(minutes=50)),
+        xid_became("gpu-0", 43, before=13, at=ago(minutes=49)),
+        xid_became("gpu-0", 13, before=43, at=ago(minutes=10)),
+    )
+
+    def test_two_programs_on_one_gpu_are_the_gpus(self) -> None:
+        state = cluster(pods=[pod("first"), pod("second", started=ago(minutes=30))])
+        finding = after(
+            *self.CHANGES,
+            devices=[device(pods=["ns/second"])],
+            state=state,
+            activity=[history("ns/first", 60, 35), history("ns/second", 30, 0)],
+        )
+        assert finding is not None
+        assert (finding.verdict, finding.advice, finding.confidence_ratio) == (
+            Verdict.DEGRADED,
+            Advice.RESET_WHEN_IDLE,
+            0.7,
+        )
+        assert "workload/Job/ns/first, workload/Job/ns/second" in finding.summary
+
+    def test_two_pods_of_one_workload_are_one_program(self) -> None:
+        state = cluster(pods=[pod("first", workload="Job/ns/same"), pod("second", workload="Job/ns/same")])
+        finding = after(
+            *self.CHANGES,
+            state=state,
+            activity=[history("ns/first", 60, 35), history("ns/second", 30, 0)],
+        )
+        assert finding is not None
+        assert finding.verdict is Verdict.UNKNOWN
+
+    def test_a_holder_that_came_later_is_not_blamed(self) -> None:
+        state = cluster(pods=[pod("second", started=ago(minutes=30))])
+        finding = after(*self.CHANGES[:1], devices=[device(pods=["ns/second"])], state=state)
+        assert finding is not None
+        assert "held by" not in finding.summary
+
+
+def fleet_xids(
+    fleet: Sequence[Device], code: float, *, seconds: Mapping[str, float] | None = None, every: float = 1.0
+) -> list[StateChange]:
+    """The XID on every GPU, `every` seconds apart, ending a minute ago."""
+    return [
+        xid_became(item.uuid, code, at=ago(seconds=60 + (seconds or {}).get(item.uuid, number * every)))
+        for number, item in enumerate(fleet)
+    ]
+
+
+class TestCommonCause:
+    def test_gpus_of_one_workload_within_minutes(self) -> None:
+        fleet = machines(2, 8, pods=True)
+        state = cluster(pods=[pod("pod-0", workload="Job/ns/train"), pod("pod-1", workload="Job/ns/train")])
+        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 31), state=state)).values()
+        assert finding.id == "xid:workload/Job/ns/train"
+        assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_APPLICATION)
+        assert len(finding.devices) == 16
+
+    @pytest.mark.parametrize(("seconds", "together"), [(300.0, True), (301.0, False)])
+    def test_minutes_are_five(self, seconds: float, together: bool) -> None:
+        fleet = machines(1, 2, pods=True)
+        changes = fleet_xids(fleet, 31, seconds={"gpu-0-0": 0.0, "gpu-0-1": seconds})
+        found = findings(scene(fleet, changes=changes))
+        assert ("xid:pod/ns/pod-0" in found) is together
+        assert len(found) == (1 if together else 2)
+
+    @pytest.mark.parametrize(("nodes", "together"), [(3, True), (2, False)])
+    def test_many_nodes_at_once(self, nodes: int, together: bool) -> None:
+        fleet = machines(nodes, 1)
+        found = findings(scene(fleet, changes=fleet_xids(fleet, 119)))
+        assert ("xid:fleet/fleet" in found) is together
+        assert len(found) == (1 if together else nodes)
+
+    def test_a_fatal_xid_on_many_nodes_at_once_is_not_called_hardware(self) -> None:
+        fleet = machines(5, 1)
+        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 62))).values()
+        assert (finding.id, finding.verdict) == ("xid:fleet/fleet", Verdict.UNKNOWN)
+
+    def test_unless_the_gpu_shows_it_otherwise_too(self) -> None:
+        fleet = machines(5, 1)
+        snapshot = scene(fleet, {ACTION: spread(fleet, 0.0, gpu_2_0=2.0)}, changes=fleet_xids(fleet, 62))
+        found = findings(snapshot)
+        assert found["xid:device/gpu-2-0"].verdict is Verdict.DEGRADED
+        assert [name for name in found if name.startswith("xid:device")] == ["xid:device/gpu-2-0"]
+
+    def test_a_fatal_xid_on_one_machine_is_hardware_though_one_job_held_it(self) -> None:
+        """Eight GPUs on one board fall off together: a switch or a power feed, not the job."""
+        fleet = machines(2, 8, pods=True)
+        hit = [item for item in fleet if item.node == "node-0"]
+        found = findings(scene(fleet, changes=fleet_xids(hit, 79)))
+        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
+        assert len(found) == 8
+
+    def test_a_fatal_xid_on_two_machines_of_one_job_is_not(self) -> None:
+        fleet = machines(2, 1, pods=True)
+        state = cluster(pods=[pod("pod-0", gang="train"), pod("pod-1", gang="train")])
+        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 95), state=state)).values()
+        assert (finding.id, finding.verdict) == ("xid:gang/train", Verdict.UNKNOWN)
+
+    def test_the_devices_conclusion_is_shown_on_demand(self) -> None:
+        fleet = machines(3, 1)
+        shown = findings(scene(fleet, changes=fleet_xids(fleet, 45)), everything=True)
+        assert "3 GPUs on 3 machines raised it together" in shown["xid:device/gpu-1-0"].summary
+
+    def test_fatal_xids_of_unknown_time_are_not_excused(self) -> None:
+        fleet = machines(4, 1)
+        rows = {NEEDS.appeared: {item.uuid: {"95": 1.0} for item in fleet}}
+        found = findings(scene(fleet, variants=rows))
+        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
+        rows = {NEEDS.appeared: {item.uuid: {"45": 1.0} for item in fleet}}
+        assert list(findings(scene(fleet, variants=rows))) == ["xid:fleet/fleet"]
+
+    def test_several_codes_of_one_cause_are_one_finding(self) -> None:
+        fleet = machines(3, 1)
+        later = [xid_became(item.uuid, 43, before=45, at=ago(seconds=30)) for item in fleet]
+        [finding] = findings(scene(fleet, changes=[*fleet_xids(fleet, 45), *later])).values()
+        assert "XID 43" in finding.summary
+        assert "XID 45" in finding.summary
+
+
+def test_recovery_actions_are_not_read_as_xids() -> None:
+    change = StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=AT, before=0, after=2)
+    assert after(change) is None
