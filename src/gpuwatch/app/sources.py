@@ -92,7 +92,10 @@ def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping
     connection = settings.prometheus
     if options["prometheus"]:
         url = options["prometheus"]
-        connection = replace(connection, url=url) if connection else Connection(url=url)
+        try:
+            connection = replace(connection, url=url) if connection else Connection(url=url)
+        except ValueError as error:
+            raise SourceError(f"--prometheus: {error}") from error
     return PrometheusStore(connection) if connection else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuwatch.catalog.metrics import metric_rows
 from gpuwatch.detect import health, idle
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
@@ -54,14 +55,17 @@ def analyse(snapshot: Snapshot, policies: Policies) -> Analysis:
     )
 
 
-def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[str, ...]]:
-    """Rule → the signals that it could use and that no exporter here gives."""
+def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signal, ...]]:
+    """Rule → the signals that it could use, that the exporters here could give, and that nothing exports."""
     found = {item.signal for item in schema.signals}
-    return {
-        rule: tuple(str(signal) for signal in signals if signal not in found)
+    # Where nothing was found at all, the commonest exporter is the one to set up.
+    spoken = set(schema.vocabularies) or {"dcgm"}
+    possible = {row.signal for row in metric_rows() if row.vocabulary in spoken}
+    missing = {
+        rule: tuple(signal for signal in signals if signal in possible and signal not in found)
         for rule, signals in rule_signals(policies).items()
-        if any(signal not in found for signal in signals)
     }
+    return {rule: signals for rule, signals in missing.items() if signals}
 
 
 def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
@@ -95,5 +99,8 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         devices_shared=sum(1 for device in present if device.shared),
         health_unknown=len(health_unknown),
         idle_unknown=len(idle_unknown),
-        rules_limited=missing_signals(snapshot.schema, policies),
+        rules_limited={
+            rule: tuple(str(signal) for signal in signals)
+            for rule, signals in missing_signals(snapshot.schema, policies).items()
+        },
     )

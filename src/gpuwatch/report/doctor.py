@@ -14,7 +14,7 @@ from gpuwatch.catalog.metrics import MetricRow, rows_for
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
-from gpuwatch.report.analysis import Policies, rule_signals
+from gpuwatch.report.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
 
@@ -72,15 +72,15 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
     """Everything that limits the answers here, with the lines that would lift each limit."""
     schema = snapshot.schema
     found = {item.signal for item in schema.signals}
+    signals_of = rule_signals(policies)
     rules = tuple(
         RuleLimit(
             rule=rule,
-            missing=tuple(str(signal) for signal in signals if signal not in found),
-            present=tuple(str(signal) for signal in signals if signal in found),
-            enable=_enabling(schema.vocabularies, [signal for signal in signals if signal not in found]),
+            missing=tuple(str(signal) for signal in missing),
+            present=tuple(str(signal) for signal in signals_of[rule] if signal in found),
+            enable=_enabling(schema.vocabularies, missing),
         )
-        for rule, signals in sorted(rule_signals(policies).items())
-        if any(signal not in found for signal in signals)
+        for rule, missing in sorted(missing_signals(schema, policies).items())
     )
     return Diagnosis(
         telemetry=telemetry,
@@ -190,11 +190,11 @@ def diagnosis_tables(item: Diagnosis) -> RenderableType:
     if lines:
         parts.append(
             Text(
-                "Add to the exporter's counter list (a custom list replaces the defaults; --csv-out writes",
+                "Add to the exporter's counter list. A custom list replaces the defaults (--csv-out writes a whole one), "
+                "and an exporter refuses a field that its version does not know: try it on one Node first.",
                 style="bold",
             )
         )
-        parts.append(Text("the whole list):", style="bold"))
         parts += [Text(f"  {line}", style="cyan") for line in lines]
     parts.append(Text("\nServiceMonitor that keeps the Node's name and the workload's labels:", style="bold"))
     parts.append(Text(item.service_monitor, style="cyan"))

@@ -50,11 +50,11 @@ class Settings(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings passes all of them by name
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # The file arrives as init values, and the environment goes before it: a Deployment's variable overrides
         # the mounted ConfigMap.
@@ -73,7 +73,12 @@ def load_settings(file: Path | None = None, environment: Mapping[str, str] | Non
         return Settings(**values)
     except ValidationError as error:
         where = f" (file {file} and {PREFIX}* variables)" if file else f" ({PREFIX}* variables)"
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}" for item in error.errors()]
+        # A value of the connection may be a secret, so only the policies' values are shown.
+        lines = [
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+            + ("" if item["loc"][:1] == ("prometheus",) else f", got {item['input']!r}")
+            for item in error.errors()
+        ]
         raise SettingsError("\n".join(line + where for line in lines)) from None
 
 
