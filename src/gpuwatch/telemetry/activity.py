@@ -131,24 +131,24 @@ class _Steps:
         seen = np.where(values[usable] > in_raw_unit(self.bound_ratio, scale), _ACTIVE, _SILENT).astype(np.uint8)
         codes[number[usable]] = np.maximum(codes[number[usable]], seen)
 
-    def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition | None]]:
-        """Matchers for the devices, few enough at once; none where a single question about the fleet is cheaper."""
+    def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition]]:
+        """Matchers for few enough devices at once; none where a single question is about the whole fleet.
+
+        Divided by the label that tells the devices apart: an answer over time can be put together by it alone.
+        """
         at_once = max(1, _POINTS_AT_ONCE // self.count)
-        if not devices:
-            return
-        if len(devices) == len(self.inventory.devices) <= at_once:
-            yield (), self.inventory.partition
-            return
+        interval = self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
         places: dict[str, list[str]] = {}
         for device in devices:
             first = self.inventory.matchers[device.id][0]
             places.setdefault(first.label, []).append(first.value)
-        interval = self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
+        everything = len(devices) == len(self.inventory.devices) <= at_once and len(places) == 1
         for label, values in places.items():
             ordered = sorted(values)
             for begin in range(0, len(ordered), at_once):
                 block = Counter(ordered[begin : begin + at_once])
-                yield (any_of(label, block),), Partition(label, dict(block), interval)
+                partition = Partition(label, dict(block), interval)
+                yield () if everything else (any_of(label, block),), partition
 
     def histories(self) -> Iterator[ActivityHistory]:
         held: dict[DeviceId, _Codes] = {}

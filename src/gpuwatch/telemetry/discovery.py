@@ -132,7 +132,10 @@ def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: 
                 counts[chosen] = int(sum(row.value for row in answer))
                 unanswered.pop(chosen, None)
         open_selectors = [each for each in open_selectors if each not in counts]
-    gaps.extend(failed(f"count of {chosen.metric}", error) for chosen, error in unanswered.items())
+    if unanswered:
+        first, error = next(iter(unanswered.items()))
+        others = f" and {len(unanswered) - 1} other metrics" if len(unanswered) > 1 else ""
+        gaps.append(failed(f"series of {first.metric}{others}", error))
     return [
         _Found(row, counts.get(selector(row), 0))
         for row in rows

@@ -31,7 +31,15 @@ from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.pieces import Piece, joined
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.questions import ADDED, IN_UNITS, WEIGHTED, Question, found_rows, in_si, question, shown
-from gpuwatch.telemetry.samples import Expression, Matcher, Row, SampleStore, TelemetryError
+from gpuwatch.telemetry.samples import (
+    Expression,
+    Matcher,
+    Row,
+    SampleStore,
+    StoreRefused,
+    StoreUnreachable,
+    TelemetryError,
+)
 
 _ROWS_AT_ONCE = 300_000
 _DEVICES_IN_MATCHER = 300
@@ -63,8 +71,14 @@ class _Trouble:
     implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
 
     def gaps(self) -> Iterator[Gap]:
+        by_kind: dict[type[TelemetryError], list[Signal]] = {}
         for signal, error in self.errors.items():
-            yield failed(f"signal {signal}", error)
+            by_kind.setdefault(type(error), []).append(signal)
+        for kind, signals in by_kind.items():
+            # A server that does not answer at all says so once; a question that it cannot answer has its own reason.
+            together = [signals] if kind in (StoreUnreachable, StoreRefused) else [[signal] for signal in signals]
+            for members in together:
+                yield failed(f"signal {', '.join(members)}", self.errors[members[0]])
         for signal in dict.fromkeys((*self.blank, *self.implausible)):
             blank, implausible = self.blank.get(signal, set()), self.implausible.get(signal, set())
             yield dropped(signal, len(blank), len(implausible - blank), *plausible_range(signal))

@@ -1,0 +1,122 @@
+"""The source on a real Prometheus: the same devices, readings, histories and changes as from a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.telemetry.connection import Connection
+from gpuwatch.telemetry.prometheus import PrometheusStore
+from gpuwatch.telemetry.source import TelemetrySource
+from parts import remote_write
+from parts.prometheus_server import ServerBuild, running
+from telemetry.timeline import AT, Timeline, gpu, held, uuid
+
+ENGINE, UTIL, TEMPERATURE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP"
+HOUR = 3600
+
+
+def fleet() -> Timeline:
+    """Two hosts of two vocabularies: Pods that come and go, a shared GPU, MIG, a GPU that is gone, an XID."""
+    timeline = Timeline()
+    own = {"pod": "dcgm-exporter-x1", "namespace": "mon", "container": "exporter"}
+    for number in (1, 2, 3):
+        labels = gpu(number) | own | (held("b") if number == 1 else {})
+        timeline.add(TEMPERATURE, labels, 40 + number, ends=number == 3, until=900 if number == 3 else 0)
+        timeline.add("DCGM_FI_DEV_FB_USED", labels, 1000 * number)
+    timeline.add(ENGINE, gpu(1) | own, 0, until=2700, ends=True)
+    timeline.add(ENGINE, gpu(1) | own | held("a"), 0.8, ago=2700, until=900, ends=True)
+    timeline.add(ENGINE, gpu(1) | own | held("b"), 0.4, ago=900)
+    for slot, pod in (("0", "s"), ("1", "t")):
+        timeline.add(UTIL, gpu(2, vgpu=slot) | own | held(pod), lambda ago: 60 if ago < 1800 else 0)
+    timeline.add("DCGM_FI_DEV_XID_ERRORS", gpu(1, err_code="13") | own, 13, until=900, ends=True)
+    timeline.add("DCGM_FI_DEV_XID_ERRORS", gpu(1, err_code="79") | own, 79, ago=900)
+    timeline.add("DCGM_EXP_XID_ERRORS_TOTAL", gpu(1, xid="79") | own, 1, ago=900)
+    timeline.add("up", {"job": "dcgm", "instance": "node-a:9400", "pod": "dcgm-exporter-x1", "namespace": "mon"}, 1)
+    newer = {"Hostname": "", "hostname": "node-b", "instance": "node-b:9400"}
+    for instance in ("7", "8"):
+        labels = gpu(9, GPU_I_ID=instance, GPU_I_PROFILE="1g.10gb", **newer)
+        timeline.add("DCGM_FI_DEV_BOARD_POWER_WATTS", labels, lambda ago: 200 + ago / 36)
+        timeline.add("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", labels, 0.1 if instance == "7" else 0)
+        timeline.add("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", labels, lambda ago: 1e6 + (HOUR - ago) * 250)
+    return timeline
+
+
+STATS = (
+    WindowStat(Signal.BUSY_RATIO, Statistic.LAST),
+    WindowStat(Signal.BUSY_RATIO, Statistic.AVG, HOUR),
+    WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, HOUR),
+    WindowStat(Signal.BUSY_RATIO, Statistic.MAX, 900),
+    WindowStat(Signal.BUSY_RATIO, Statistic.FRACTION_ABOVE, HOUR, 0.5),
+    WindowStat(Signal.BUSY_RATIO, Statistic.QUANTILE, HOUR, 0.9),
+    WindowStat(Signal.MEMORY_USED_BYTES, Statistic.MIN, HOUR),
+    WindowStat(Signal.POWER_WATTS, Statistic.AVG, HOUR),
+    WindowStat(Signal.ENERGY_JOULES_TOTAL, Statistic.INCREASE, 1800),
+    WindowStat(Signal.XID_CODE, Statistic.CHANGES, HOUR),
+    WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, 1800),
+    WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.DISAPPEARED, HOUR),
+)
+
+
+def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, tmp_path: Path) -> None:
+    timeline = fleet()
+    recorded = TelemetrySource(timeline.store(tmp_path))
+    with running(prometheus_build) as url:
+        remote_write.write(url, timeline.for_remote_write())
+        # A server that takes few samples at once: every larger question is divided by host.
+        for most in (50_000_000, 1000):
+            store = PrometheusStore(Connection(url=url, max_samples_per_query=most))
+            served = TelemetrySource(store)
+            schema, gaps = served.discover(AT)
+            expected_schema, _ = recorded.discover(AT)
+            assert gaps == ()
+            assert schema.signals == expected_schema.signals
+            assert schema.vocabularies == ("dcgm", "dcgm49")
+            assert schema.node_labels == ("Hostname", "hostname")
+            assert schema.pod_labels == "exported_*"
+            assert schema.interval_seconds == 30
+
+            inventory = served.inventory(AT, schema)
+            expected = recorded.inventory(AT, expected_schema)
+            assert inventory.devices == expected.devices
+            assert inventory.exporters == expected.exporters
+            assert inventory.gaps == expected.gaps == ()
+            assert {device.id: device.holders for device in inventory.devices} == {
+                uuid(1): ("team/b",),
+                uuid(2): ("team/s", "team/t"),
+                uuid(3): (),
+                f"{uuid(9)}/7": (),
+                f"{uuid(9)}/8": (),
+            }
+
+            readings, gaps = served.readings(STATS, AT, schema, inventory)
+            expected_readings, _ = recorded.readings(STATS, AT, expected_schema, expected)
+            assert gaps == ()
+            assert readings.promql == expected_readings.promql
+            assert readings.variants == expected_readings.variants
+            for key, values in expected_readings.values.items():
+                # increase() of Prometheus 2.42 does not extrapolate quite as that of 3.
+                exactness = 0.02 if "increase" in key else 1e-9
+                assert readings.values[key] == pytest.approx(values, rel=exactness), key
+
+            for devices in (None, {uuid(1), f"{uuid(9)}/7"}):
+                options = {"window_seconds": HOUR, "step_seconds": 300, "bound_ratio": 0.05, "devices": devices}
+                histories, gaps = served.activity(AT, schema, inventory, **options)
+                assert gaps == ()
+                assert histories == recorded.activity(AT, expected_schema, expected, **options)[0]
+
+            changes, gaps = served.changes([Signal.XID_CODE], AT, 1800, schema, inventory)
+            assert gaps == ()
+            assert changes == recorded.changes([Signal.XID_CODE], AT, 1800, expected_schema, expected)[0]
+            assert [(change.before, change.after) for change in changes] == [(13, 79)]
+            store.close()
+
+
+def test_a_server_that_is_not_there_is_a_gap() -> None:
+    source = TelemetrySource(PrometheusStore(Connection(url="http://127.0.0.1:9", retries=0)))
+    schema, gaps = source.discover(AT)
+    assert [gap.kind for gap in gaps] == ["unreachable"]
+    assert schema.signals == ()
+    assert source.inventory(AT, schema).devices == ()
