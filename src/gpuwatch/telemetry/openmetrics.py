@@ -59,7 +59,7 @@ class Problems:
 def parse(lines: Iterable[str], page_ms: int) -> tuple[list[RecordedSeries], Problems]:
     """Series in the order of the text, their samples too, and what could not be read. Never raises on the content.
 
-    page_ms is the time of samples that carry none. A series may come several times, with its labels in another order.
+    page_ms is the time of samples that carry none. Labels in another order make the same series.
     """
     reader = _Reader()
     ended = described = False
@@ -92,6 +92,7 @@ class _Column:
 @dataclass(slots=True)
 class _Reader:
     columns: dict[str, _Column] = field(default_factory=dict)  # by the text before the value
+    distinct: dict[tuple[str, frozenset[tuple[str, str]]], _Column] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
     dumped: bool = False  # metric names stand among the labels, as only `promtool tsdb dump` writes them
 
@@ -114,12 +115,15 @@ class _Reader:
             time = _number(fields[1])
             if not abs(time) < _LATEST_MS:
                 raise ValueError(f"{fields[1]} is no timestamp")
-        self.columns.setdefault(text[:cut], column)
+        if text[:cut] not in self.columns:
+            # The same labels in another order are the same series, and the order of its samples is that of the text.
+            column = self.distinct.setdefault((column.metric, frozenset(column.labels.items())), column)
+            self.columns[text[:cut]] = column
         column.times.append(time)
         column.values.append(value)
 
     def series(self, page_ms: int, *, openmetrics: bool) -> list[RecordedSeries]:
-        columns = list(self.columns.values())
+        columns = list(self.distinct.values())
         given = [np.frombuffer(column.times, np.float64) for column in columns]
         largest = max((float(np.nanmax(times)) for times in given if not np.isnan(times).all()), default=None)
         scale = 1000 if openmetrics else 1

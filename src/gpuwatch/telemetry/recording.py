@@ -140,6 +140,8 @@ class RecordingStore:
         step_seconds: int,
         partition: Partition | None = None,
     ) -> list[Series]:
+        if step_seconds <= 0:
+            raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
         ends_ms = np.arange(_milliseconds(start), _milliseconds(end) + 1, step_seconds * 1000, dtype=np.int64)
         return [
             Series(labels, tuple((ends_ms[present] / 1000).tolist()), tuple(values[present].tolist()))
@@ -219,6 +221,8 @@ class RecordingStore:
 
 
 def _milliseconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise ValueError("a datetime without a time zone; say which, for example datetime.now(UTC)")
     return round(moment.timestamp() * 1000)
 
 
@@ -227,9 +231,8 @@ def _chosen(selector: Selector, samples: MetricSamples) -> IntArray:
     accepted = np.ones(len(samples.labels), np.bool_)
     for matcher in selector.matchers:
         if matcher.label == "__name__":
-            values = [selector.metric] * len(samples.labels)
-        else:
-            values = [labels.get(matcher.label, "") for labels in samples.labels]
+            raise QueryFailed(f"{selector.metric}: the metric's name is set twice; leave the matcher on __name__ away")
+        values = [labels.get(matcher.label, "") for labels in samples.labels]
         fitting = _fitting(matcher, set(values))
         accepted &= np.array([value in fitting for value in values], np.bool_)
     return np.flatnonzero(accepted)

@@ -89,8 +89,8 @@ def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -
         for reason in cut_off:
             problems.add(0, f"the file is cut off or damaged ({reason}); what stands before is read")
     if not series:
-        first = f"; line {problems.shown[0][0]}: {problems.shown[0][1]}" if problems.shown else ""
-        raise TelemetryError(f"{path} has no samples; give a recording, a page of metrics, a dump or an answer{first}")
+        first = "".join(f" (line {line}: {detail})" if line else f" ({detail})" for line, detail in problems.shown[:1])
+        raise TelemetryError(f"{path} has no samples{first}; give a recording, a page of metrics, a dump or an answer")
     gaps = [gap(path, line, detail) for line, detail in problems.shown]
     if problems.hidden:
         gaps.append(gap(path, 0, f"{problems.hidden} more lines have problems of these kinds"))
