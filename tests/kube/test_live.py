@@ -94,7 +94,7 @@ def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
     """All frameworks' examples at once, served as lists and recorded as one file."""
     found: dict[str, list[dict[str, Any]]] = {"/apis/policy/v1/poddisruptionbudgets": []}
     by_key = {kind.key: kind for kind in (*kinds.OWNERS.values(), kinds.NODE, *_group_kinds())}
-    everything = []
+    everything: list[dict[str, Any]] = []
     for path in sorted(FRAMEWORKS.iterdir()):
         for document in yaml.safe_load_all(path.read_text()):
             everything += document["items"] if document["kind"] == "List" else [document]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -224,3 +226,9 @@ def test_budgets_of_every_form(tmp_path: Path) -> None:
 
 def test_the_description_names_the_folder(tmp_path: Path) -> None:
     assert RecordedCluster(tmp_path).description == f"recorded cluster in {tmp_path}"
+
+
+def test_a_recorded_cluster_does_not_load_the_kubernetes_client() -> None:
+    """It takes half a second, which commands on recorded state need not pay."""
+    check = "import sys, gpuwatch.kube.recorded; sys.exit('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
