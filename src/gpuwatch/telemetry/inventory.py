@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -32,6 +32,10 @@ _PRESENCE = (
     Signal.GPU_UTIL_RATIO,
 )
 """Signals of which one at least is exported of every device, and which between them show every holder."""
+
+_METRICS_LOOKED_BACK = 2
+"""Metrics per vocabulary by which a device of the look-back is found: newest times are dear, and two are enough to find
+devices of which an exporter with a counter list of its own leaves one out."""
 
 INSTANT_SECONDS = 300
 """How far back an instant query looks: the default of Prometheus (--query.lookback-delta)."""
@@ -91,14 +95,15 @@ def take_inventory(
     gaps: list[Gap] = []
     metrics = _presence_metrics(rows, schema)
     step = max(1, round(schema.interval_seconds)) if schema.interval_seconds else 60
+    looked_back = [row for rank, row in _ranked(metrics) if rank < _METRICS_LOOKED_BACK]
     now_questions = [Expression(selector(row), Function.LAST, by=_all_labels(row.vendor)) for row in metrics]
     seen_questions = [
         Expression(selector(row), Function.LAST_TIME, lookback_seconds, step_seconds=step, by=_all_labels(row.vendor))
-        for row in metrics
+        for row in looked_back
     ]
     answers = store.evaluate_many([*now_questions, *seen_questions], at) if metrics else []
     now = _answered(metrics, answers[: len(metrics)], "devices that are there now", gaps)
-    seen = _answered(metrics, answers[len(metrics) :], "devices of the look-back", gaps)
+    seen = _answered(looked_back, answers[len(metrics) :], "devices of the look-back", gaps)
     jobs = sorted({job for _, answer in (*now, *seen) for row in answer if (job := row.labels.get("job"))})
     ups, known_instances, targets = _ups(store, jobs, at, lookback_seconds, gaps)
     targets |= {pod for _, answer in (*now, *seen) for row in answer if (pod := door.target(row.labels))}
@@ -121,7 +126,7 @@ def take_inventory(
 
 
 def _presence_metrics(rows: Sequence[MetricRow], schema: Schema) -> list[MetricRow]:
-    """Per vocabulary the metric with most rows, and those of `_PRESENCE`; each once."""
+    """Per vocabulary the metric with most rows, then those of `_PRESENCE`; each once."""
     by_key = {(row.vocabulary, row.metric, row.signal): row for row in reversed(rows)}
     chosen: dict[Selector, MetricRow] = {}
     for vocabulary in schema.vocabularies:
@@ -133,6 +138,14 @@ def _presence_metrics(rows: Sequence[MetricRow], schema: Schema) -> list[MetricR
             row = by_key[each.vocabulary, each.metric, each.signal]
             chosen.setdefault(selector(row), row)
     return list(chosen.values())
+
+
+def _ranked(metrics: Sequence[MetricRow]) -> Iterator[tuple[int, MetricRow]]:
+    """Each metric with its place within its vocabulary."""
+    places: Counter[str] = Counter()
+    for row in metrics:
+        yield places[row.vocabulary], row
+        places[row.vocabulary] += 1
 
 
 def _all_labels(vendor: Vendor) -> tuple[str, ...]:

@@ -137,6 +137,18 @@ def identity(labels: Labels, vendor: Vendor) -> Identity | None:
     return Identity(uuid, uuid) if uuid else None
 
 
+def ids(labels: Labels, vendor: Vendor) -> tuple[DeviceId, str] | None:
+    """`id` and `uuid` of `identity`, quicker: this runs for every row of every answer."""
+    if vendor is Vendor.NVIDIA:
+        uuid = labels.get("UUID") or labels.get("uuid") or labels.get("gpu_uuid")
+        if not uuid:
+            return None
+        instance = labels.get("GPU_I_ID")
+        return (f"{uuid}/{instance}" if instance else uuid), uuid
+    found = identity(labels, vendor)
+    return None if found is None else (found.id, found.uuid)
+
+
 def _amd(labels: Labels) -> Identity | None:
     host, index = labels.get("hostname", ""), labels.get("gpu_id", "")
     if not index:

@@ -9,40 +9,60 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuwatch.catalog.metrics import MetricRow
 from gpuwatch.model.telemetry import Statistic
+from gpuwatch.telemetry.labels import SLOT_LABELS
 from gpuwatch.telemetry.questions import ADDED, WEIGHTED, Question
+from gpuwatch.telemetry.samples import Expression
 
 _TOLERANCE = 1.05
 """Samples may come up to 5 % more often than the median says, before pieces count as being there at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
-    """One row of an answer. Pieces with different slots (`labels.SLOT_LABELS`) can be there at once by their nature."""
+    """One row of an answer to a question that is asked in pieces."""
 
     value: float
-    slot: tuple[str, ...]
     question: Question
     labels: Mapping[str, str]
 
+    @property
+    def slot(self) -> tuple[str, ...]:
+        """Pieces with different slots can be there at once by their nature."""
+        return tuple(self.labels.get(name, "") for name in SLOT_LABELS)
+
+    @property
+    def samples_key(self) -> tuple[Expression, tuple[tuple[str, str], ...]]:
+        """Where the number of its samples stands."""
+        return self.question.counts, tuple(sorted(self.labels.items()))
+
+
+def lowest_counts(statistic: Statistic, row: MetricRow) -> bool:
+    """Whether the lowest of several rows that are there at once is the device's value, not the highest."""
+    return statistic is Statistic.MIN or (statistic is Statistic.LAST and row.combine == "min")
+
+
+def needs_samples(statistic: Statistic, pieces: Sequence[Piece]) -> bool:
+    """Whether the pieces make a different whole when they follow each other than when they are there at once."""
+    if len(pieces) < 2 or statistic is Statistic.COUNT:
+        return False
+    if statistic in WEIGHTED:
+        return len({piece.value for piece in pieces}) > 1
+    return statistic in ADDED and sum(piece.value != 0 for piece in pieces) > 1
+
 
 def joined(
-    statistic: Statistic,
-    pieces: Sequence[Piece],
-    samples: Sequence[float] | None,
-    fitting: float | None,
-    *,
-    lowest: bool = False,
+    statistic: Statistic, pieces: Sequence[Piece], samples: Sequence[float] | None, fitting: float | None
 ) -> float:
     """One value of one device.
 
     samples: how many each piece has, in their order; None where the whole does not depend on it.
     fitting: samples that fit into the window one after the other; None where the interval is not known, and then
         pieces count as being there at once.
-    lowest: the last value of a device is the lowest of its rows, not the highest.
     """
     values = [piece.value for piece in pieces]
-    if statistic is Statistic.MIN or (statistic is Statistic.LAST and lowest):
+    if lowest_counts(statistic, pieces[0].question.row):
         return min(values)
     if samples is None or statistic not in ADDED | WEIGHTED:
         return max(values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
@@ -50,6 +50,7 @@ class Question:
     counts: the samples behind each row of `value`.
     beside: for APPEARED and DISAPPEARED, where no sample may be; for FRACTION_*, the maximum, which shows blank values.
     pieces: the answer has one row per device and Pod, not one per device.
+    plausible: bounds of a measurement, in the metric's own unit.
     """
 
     stat: WindowStat
@@ -59,6 +60,7 @@ class Question:
     beside: Expression | None
     counts: Expression
     pieces: bool
+    plausible: tuple[float, float]
 
     def counts_of(self, *only: Matcher) -> Expression:
         """`counts`, of some devices."""
@@ -132,7 +134,9 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
     elif statistic in FRACTIONS:
         beside = replace(per_device, function=Function.MAX)
     counts = replace(value, function=Function.COUNT, parameter=None, step_seconds=0, combine=Combine.MAX)
-    return Question(stat, row, scale, value, beside, counts, pieces)
+    low, high = plausible_range(stat.signal)
+    plausible = in_raw_unit(low, scale), in_raw_unit(high, scale)
+    return Question(stat, row, scale, value, beside, counts, pieces, plausible)
 
 
 def _combine(statistic: Statistic, row: MetricRow) -> Combine:

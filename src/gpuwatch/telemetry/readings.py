@@ -8,7 +8,7 @@ decided by how many samples each has: more than fit into the window one after th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -28,9 +28,9 @@ from gpuwatch.model.telemetry import (
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
-from gpuwatch.telemetry.pieces import Piece, joined
+from gpuwatch.telemetry.pieces import Piece, joined, lowest_counts, needs_samples
 from gpuwatch.telemetry.promql import any_of
-from gpuwatch.telemetry.questions import ADDED, IN_UNITS, WEIGHTED, Question, found_rows, in_si, question, shown
+from gpuwatch.telemetry.questions import IN_UNITS, Question, found_rows, in_si, question, shown
 from gpuwatch.telemetry.samples import (
     Expression,
     Matcher,
@@ -41,7 +41,8 @@ from gpuwatch.telemetry.samples import (
     TelemetryError,
 )
 
-_ROWS_AT_ONCE = 300_000
+_ROWS_AT_ONCE = 100_000
+_STATS_AT_FIRST, _STATS_AT_LEAST = 8, 4
 _DEVICES_IN_MATCHER = 300
 
 _Key = tuple[DeviceId, str]
@@ -107,10 +108,31 @@ def read(
             each = question(stat, row, signal.scale, per_process, schema.interval_seconds)
             levels.setdefault(row.preference, []).append(each)
         asked.append(_Asked(stat, list(levels.values())))
-    at_once = max(8, _ROWS_AT_ONCE // max(1, len(inventory.devices)))
-    for start in range(0, len(asked), at_once):
-        reader.answer(asked[start : start + at_once])
+    start, at_once = 0, _STATS_AT_FIRST
+    while start < len(asked):
+        reader.rows = 0
+        batch = asked[start : start + at_once]
+        reader.answer(batch)
+        start += len(batch)
+        # Long windows have many Pods per device, so that what an answer weighs is only known from the ones before.
+        at_once = max(_STATS_AT_LEAST, _ROWS_AT_ONCE * len(batch) // max(1, reader.rows))
     return reader.readings(asked), (*dict.fromkeys(gaps), *reader.trouble.gaps())
+
+
+@dataclass(slots=True)
+class _Level:
+    """Answers of one stat at one level of preference: values that are final, and pieces by device and variant.
+
+    Devices of `values` are what the signal is about (the GPU, or its instance); of `pieces` always instances.
+    """
+
+    values: dict[_Key, float] = field(default_factory=dict)
+    pieces: dict[_Key, list[Piece]] = field(default_factory=dict)
+
+    def take(self, key: _Key, value: float, lowest: bool) -> None:
+        known = self.values.get(key)
+        if known is None or (value < known if lowest else value > known):
+            self.values[key] = value
 
 
 class _Reader:
@@ -121,6 +143,7 @@ class _Reader:
         self._inventory = inventory
         self._ids = {device.id for device in inventory.devices} | {device.uuid for device in inventory.devices}
         self.trouble = _Trouble()
+        self.rows = 0
 
     def answer(self, batch: Sequence[_Asked]) -> None:
         """Asks one level of preference after the other, until no device is left or no level."""
@@ -128,10 +151,11 @@ class _Reader:
         while pending:
             questions = [question for each in pending for question in each.questions()]
             answers = self._evaluated(e for q in questions for e in (q.value, q.beside) if e is not None)
-            pieces = [self._pieces(each, answers) for each in pending]
-            counts = self._counts(pending, pieces)
-            for each, found in zip(pending, pieces, strict=True):
-                self._join(each, found, counts)
+            levels = [self._level(each, answers) for each in pending]
+            answers.clear()
+            samples = self._samples(pending, levels)
+            for each, level in zip(pending, levels, strict=True):
+                self._join(each, level, samples)
             pending = [each for each in pending if self._next_level(each)]
 
     def _evaluated(self, expressions: Iterable[Expression]) -> dict[Expression, list[Row] | TelemetryError]:
@@ -139,13 +163,12 @@ class _Reader:
         if not distinct:
             return {}
         answers = self._store.evaluate_many(distinct, self._at, self._inventory.partition)
+        self.rows += sum(len(answer) for answer in answers if not isinstance(answer, TelemetryError))
         return dict(zip(distinct, answers, strict=True))
 
-    def _pieces(
-        self, asked: _Asked, answers: Mapping[Expression, list[Row] | TelemetryError]
-    ) -> dict[_Key, list[Piece]]:
-        """The usable rows of a level, by device (instances apart) and variant."""
-        found: dict[_Key, list[Piece]] = {}
+    def _level(self, asked: _Asked, answers: Mapping[Expression, list[Row] | TelemetryError]) -> _Level:
+        usable: list[tuple[Question, list[Row]]] = []
+        excluded: set[_Key] = set()
         for each in asked.questions():
             answer, beside = answers[each.value], answers[each.beside] if each.beside else []
             if isinstance(answer, TelemetryError):
@@ -153,10 +176,37 @@ class _Reader:
             elif isinstance(beside, TelemetryError):
                 self.trouble.errors.setdefault(asked.stat.signal, beside)
             else:
-                excluded = self._excluded(each, beside)
-                for row in answer:
-                    self._add(found, each, row, excluded)
-        return {key: self._without_processes(parts) for key, parts in found.items()}
+                usable.append((each, answer))
+                excluded |= self._excluded(each, beside)
+        level = _Level()
+        for each, answer in usable:
+            self._take(level, each, answer, excluded)
+        if self._inventory.per_process:
+            level.pieces = {key: self._without_processes(parts) for key, parts in level.pieces.items()}
+        return level
+
+    def _take(self, level: _Level, question: Question, answer: Iterable[Row], excluded: Set[_Key]) -> None:
+        """The usable rows of one answer."""
+        metric, statistic = question.row, question.stat.statistic
+        vendor, variant_label, is_physical = metric.vendor, metric.variant_label, metric.scope is Scope.PHYSICAL
+        in_units, lowest = statistic in IN_UNITS, lowest_counts(statistic, metric)
+        for row in answer:
+            labels, value = row.labels, row.value
+            found = door.ids(labels, vendor)
+            if found is None or math.isnan(value):
+                continue
+            device = found[is_physical]
+            variant = labels.get(variant_label, "") if variant_label else ""
+            if device not in self._ids or (excluded and (device, variant) in excluded):
+                continue
+            if in_units:
+                if (value == 0 and metric.zero_means_absent) or self._is_no_measurement(question, value, device):
+                    continue
+                value = in_si(value, question.scale)
+            if question.pieces:
+                level.pieces.setdefault((found[0], variant), []).append(Piece(value, question, labels))
+            else:
+                level.take((device, variant), value, lowest)
 
     def _without_processes(self, parts: list[Piece]) -> list[Piece]:
         """Where an exporter writes rows per process beside that of the device, the latter alone."""
@@ -176,115 +226,86 @@ class _Reader:
         targets = self._inventory.scrape_targets
         return door.holder(part.labels, part.question.row.vendor, targets) is not None
 
-    def _excluded(self, question: Question, beside: Sequence[Row]) -> set[_Key]:
+    def _excluded(self, question: Question, beside: Iterable[Row]) -> set[_Key]:
         """Devices (and variants) that this answer says nothing of, because of what is beside it."""
         excluded: set[_Key] = set()
         appearance = question.stat.statistic in (Statistic.APPEARED, Statistic.DISAPPEARED)
         for row in beside:
-            identity = door.identity(row.labels, question.row.vendor)
-            if identity is None:
+            found = door.ids(row.labels, question.row.vendor)
+            if found is None:
                 continue
-            key = (self._device_of(identity, question.row), row.labels.get(question.row.variant_label, ""))
+            key = (found[question.row.scope is Scope.PHYSICAL], row.labels.get(question.row.variant_label, ""))
             if appearance or self._is_no_measurement(question, row.value, key[0]):
                 excluded.add(key)
         return excluded
 
-    def _device_of(self, identity: door.Identity, row: MetricRow) -> DeviceId:
-        return identity.uuid if row.scope is Scope.PHYSICAL else identity.id
-
-    def _add(self, found: dict[_Key, list[Piece]], question: Question, row: Row, excluded: set[_Key]) -> None:
-        labels, metric = row.labels, question.row
-        identity = door.identity(labels, metric.vendor)
-        if identity is None or math.isnan(row.value):
-            return
-        device = self._device_of(identity, metric)
-        variant = labels.get(metric.variant_label, "") if metric.variant_label else ""
-        if device not in self._ids or (device, variant) in excluded:
-            return
-        value, in_units = row.value, question.stat.statistic in IN_UNITS
-        if in_units:
-            if (metric.zero_means_absent and value == 0) or self._is_no_measurement(question, value, device):
-                return
-            value = in_si(value, question.scale)
-        slot = tuple(labels.get(name, "") for name in door.SLOT_LABELS) if question.pieces else ()
-        found.setdefault((identity.id, variant), []).append(Piece(value, slot, question, labels))
-
     def _is_no_measurement(self, question: Question, value: float, device: DeviceId) -> bool:
-        signal = question.stat.signal
-        if value >= BLANK:
-            self.trouble.blank.setdefault(signal, set()).add(device)
-            return True
-        low, high = plausible_range(signal)
-        if low <= in_si(value, question.scale) <= high or math.isnan(value):
+        low, high = question.plausible
+        if low <= value <= high or math.isnan(value):
             return False
-        self.trouble.implausible.setdefault(signal, set()).add(device)
+        trouble = self.trouble.blank if value >= BLANK else self.trouble.implausible
+        trouble.setdefault(question.stat.signal, set()).add(device)
         return True
 
-    def _counts(
-        self, asked: Sequence[_Asked], pieces: Sequence[Mapping[_Key, Sequence[Piece]]]
+    def _samples(
+        self, asked: Sequence[_Asked], levels: Sequence[_Level]
     ) -> dict[tuple[Expression, tuple[tuple[str, str], ...]], float]:
-        """Samples behind the pieces whose value as a whole depends on them, by question and the piece's labels."""
+        """Samples behind the pieces whose value as a whole depends on them, by `Piece.samples_key`."""
         needed: dict[Expression, tuple[Question, set[DeviceId]]] = {}
-        for each, found in zip(asked, pieces, strict=True):
-            for (device, _), parts in found.items():
-                if not _needs_counts(each.stat.statistic, parts):
-                    continue
-                for part in parts:
-                    needed.setdefault(part.question.counts, (part.question, set()))[1].add(device)
+        for each, level in zip(asked, levels, strict=True):
+            for (device, _), parts in level.pieces.items():
+                if needs_samples(each.stat.statistic, parts):
+                    for part in parts:
+                        needed.setdefault(part.question.counts, (part.question, set()))[1].add(device)
         restricted = {plain: asks.counts_of(*self._only(devices)) for plain, (asks, devices) in needed.items()}
         answers = self._evaluated(restricted.values())
-        counts: dict[tuple[Expression, tuple[tuple[str, str], ...]], float] = {}
+        samples: dict[tuple[Expression, tuple[tuple[str, str], ...]], float] = {}
         for plain, expression in restricted.items():
             answer = answers[expression]
             if isinstance(answer, TelemetryError):
                 self.trouble.errors.setdefault(needed[plain][0].stat.signal, answer)
                 continue
             for row in answer:
-                counts[plain, tuple(sorted(row.labels.items()))] = row.value
-        return counts
+                samples[plain, tuple(sorted(row.labels.items()))] = row.value
+        return samples
 
-    def _only(self, devices: set[DeviceId]) -> tuple[Matcher, ...]:
+    def _only(self, devices: Set[DeviceId]) -> tuple[Matcher, ...]:
         """A matcher for few devices; none where they are many or have no label in common."""
+        if len(devices) > _DEVICES_IN_MATCHER:
+            return ()
         chosen = [self._inventory.matchers[device][0] for device in devices if self._inventory.matchers.get(device)]
         names = {matcher.label for matcher in chosen}
-        if len(devices) > _DEVICES_IN_MATCHER or len(chosen) < len(devices) or len(names) != 1:
+        if len(chosen) < len(devices) or len(names) != 1:
             return ()
         return (any_of(names.pop(), sorted({matcher.value for matcher in chosen})),)
 
     def _join(
         self,
         asked: _Asked,
-        pieces: Mapping[_Key, Sequence[Piece]],
-        counts: Mapping[tuple[Expression, tuple[tuple[str, str], ...]], float],
+        level: _Level,
+        samples: Mapping[tuple[Expression, tuple[tuple[str, str], ...]], float],
     ) -> None:
         statistic = asked.stat.statistic
         fitting = asked.stat.window_seconds / self._interval_seconds if self._interval_seconds else None
-        level: dict[_Key, float] = {}
-        for (_, variant), parts in pieces.items():
+        for (_, variant), parts in level.pieces.items():
+            first = parts[0]
+            counts: list[float] | None = None
             if statistic is Statistic.COUNT:
-                samples: list[float] | None = [part.value for part in parts]
-            elif _needs_counts(statistic, parts):
-                known = [counts.get((part.question.counts, tuple(sorted(part.labels.items())))) for part in parts]
-                if any(count is None for count in known):
+                counts = [part.value for part in parts]
+            elif needs_samples(statistic, parts):
+                known = [samples.get(part.samples_key) for part in parts]
+                counts = [count for count in known if count is not None]
+                if len(counts) < len(known):
                     continue  # without the number of samples the whole is not known; its Gap is written
-                samples = [count for count in known if count is not None]
-            else:
-                samples = None
-            row = parts[0].question.row
-            value = joined(statistic, parts, samples, fitting, lowest=row.combine == "min")
-            identity = door.identity(parts[0].labels, row.vendor)
-            assert identity is not None
-            key = (self._device_of(identity, row), variant)
-            if key not in level:
-                level[key] = value
-            elif statistic is Statistic.MIN or (statistic is Statistic.LAST and row.combine == "min"):
-                level[key] = min(level[key], value)
-            else:
-                level[key] = max(level[key], value)
-        for key, value in level.items():
+            value = first.value if len(parts) == 1 else joined(statistic, parts, counts, fitting)
+            found = door.ids(first.labels, first.question.row.vendor)
+            assert found is not None
+            device = found[first.question.row.scope is Scope.PHYSICAL]
+            level.take((device, variant), value, lowest_counts(statistic, first.question.row))
+        for key, value in level.values.items():
             if key[0] not in asked.answered:
                 asked.answers[key] = value
-        asked.answered.update(device for device, _ in level)
+        asked.answered.update(device for device, _ in level.values)
 
     def _next_level(self, asked: _Asked) -> bool:
         asked.level += 1
@@ -318,13 +339,6 @@ class _Reader:
                 values[key] = {device: value for (device, _), value in each.answers.items()}
         promql.update(_matchers(self._inventory.devices, self._inventory.matchers))
         return Readings(values=values, variants=variants, promql=promql)
-
-
-def _needs_counts(statistic: Statistic, parts: Sequence[Piece]) -> bool:
-    """Whether several pieces make a different whole when they follow each other than when they are there at once."""
-    if statistic in WEIGHTED:
-        return len({part.value for part in parts}) > 1
-    return statistic in ADDED and statistic is not Statistic.COUNT and sum(part.value != 0 for part in parts) > 1
 
 
 def _matchers(devices: Iterable[Device], matchers: Mapping[DeviceId, tuple[Matcher, ...]]) -> dict[str, str]:
