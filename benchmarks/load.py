@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import urllib.request
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+from rich.console import Console
+from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -64,19 +65,21 @@ def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_sec
     rng = np.random.default_rng(11)
     heads = [_labels(series_labels(metric, gpu)) for metric in metrics for gpu in range(gpus)]
     heads += [_labels(up_labels(node)) for node in range(gpus // GPUS_PER_NODE)]
+    # Ratios from 0 to 1, everything else from 0 to 100: plausible for every default metric.
+    scales = np.array(
+        [[0.01 if "_PROF_" in metric and "PCIE" not in metric else 1.0] for metric in metrics for _ in range(gpus)]
+    )
+    scales = np.vstack([scales, np.ones((len(heads) - len(scales), 1))])
     times = np.arange(int(END.timestamp()) - seconds + interval_seconds, int(END.timestamp()) + 1, interval_seconds)
     # About 200,000 samples a request keeps a request under 4 MB.
     steps = max(min(200_000 // len(heads), 120), 1)
-    written, began = 0, time.monotonic()
-    for first in range(0, len(times), steps):
+    written = 0
+    for first in track(range(0, len(times), steps), "loading", console=Console(stderr=True)):
         chunk = times[first : first + steps]
-        values = rng.integers(0, 100, size=(len(heads), len(chunk))).astype("<f8")
+        values = rng.integers(0, 101, size=(len(heads), len(chunk))).astype("<f8") * scales
         for part in range(0, len(heads), 20_000):
             _send(url, _request(heads[part : part + 20_000], chunk, values[part : part + 20_000]))
         written += len(heads) * len(chunk)
-        done = (first + len(chunk)) / len(times)
-        print(f"\rloading {done:4.0%}, {written / (time.monotonic() - began):,.0f} samples/s", end="", file=sys.stderr)
-    print(file=sys.stderr)
     return written
 
 

@@ -21,11 +21,11 @@ import urllib.request
 from datetime import timedelta
 
 import load
-from gpuwatch.detect.health import HealthPolicy, needs
 from rich.console import Console
 from rich.table import Table
 
 from gpuwatch.catalog.metrics import rows_for
+from gpuwatch.detect.health import HealthPolicy, needs
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 WEEK = 7 * 86400
@@ -150,7 +150,7 @@ WAYS = {"bare": measure_bare, "gpuwatch": measure_gpuwatch, "ranges": measure_ra
 def in_process(way: str, question: str, url: str) -> dict[str, float]:
     """One way in a process of its own, so that its peak memory is its own."""
     command = [sys.executable, __file__, question, "--only", way, "--url", url]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return dict(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
 def main() -> None:

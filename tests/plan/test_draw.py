@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.kube import keys
-from gpuwatch.model.cluster import Condition, DisruptionBudget, Gang, Namespace, OwnerStatus, Taint
+from gpuwatch.model.cluster import ClaimedDevice, Condition, DisruptionBudget, Gang, Namespace, OwnerStatus, Taint
 from gpuwatch.model.decision import (
     ActionKind,
     Advice,
@@ -96,6 +96,17 @@ def test_an_idle_workload_is_released_and_a_busy_replica_keeps_it() -> None:
         [pod("ml/chat", "n0", owner=owner), pod("ml/chat-2", "n1", owner=owner)],
     )
     assert guards(only(draw_plan(two, findings, POLICY), ActionKind.RELEASE_GANG)) == {"whole_group_idle"}
+
+
+def test_a_pod_that_holds_its_gpu_by_a_claim_counts_like_any_other() -> None:
+    state, findings = one_idle(accelerators={}, claims=("c",))
+    held = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0")
+    item = only(
+        draw_plan(replace(state, cluster=replace(state.cluster, claims=(held,))), findings, POLICY),
+        ActionKind.RELEASE_GANG,
+    )
+    assert item.admitted, item.refusals
+    assert item.candidate.gpus == 1
 
 
 def test_unknown_findings_make_no_candidate() -> None:

@@ -17,7 +17,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.plan.facts import Facts, gpus_of
+from gpuwatch.plan.facts import Facts
 
 # Advice that needs the Node to be kept free of new Pods; the rest is watching, or somebody else's work.
 _FENCING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
@@ -80,7 +80,7 @@ def _group_candidate(
         namespace=pods[0].namespace,
         pool=facts.pool(node),
         gpu_model=node.gpu_product if node else "",
-        gpus=gpus_of(pods),
+        gpus=facts.gpus(pods),
     )
 
 

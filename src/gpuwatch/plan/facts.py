@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +64,7 @@ class Facts:
         """Live Pods that hold accelerators, by gang id, or by workload id where there is no gang."""
         found: dict[str, list[Pod]] = defaultdict(list)
         for pod in self.snapshot.cluster.pods:
-            if pod.phase in ("Running", "Pending") and pod.accelerators:
+            if pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
                 found[pod.gang or pod.workload].append(pod)
         return found
 
@@ -95,7 +95,13 @@ class Facts:
                 return f"{node.name} has the taint {taint.key}"
         return ""
 
+    @cached_property
+    def _claimed(self) -> Counter[str]:
+        return Counter(item.claim for item in self.snapshot.cluster.claims)
 
-def gpus_of(pods: Iterable[Pod]) -> int:
-    """Accelerators that these Pods ask for."""
-    return sum(sum(pod.accelerators.values()) for pod in pods)
+    def gpus(self, pods: Iterable[Pod]) -> int:
+        """Accelerators that these Pods ask for, or hold by a claim (DRA)."""
+        return sum(
+            sum(pod.accelerators.values()) + sum(self._claimed[f"{pod.namespace}/{name}"] for name in pod.claims)
+            for pod in pods
+        )

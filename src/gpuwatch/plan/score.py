@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Score, Severity
-from gpuwatch.plan.facts import Facts, gpus_of
+from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
 # Share of a degraded GPU's hours that are taken to be lost while nothing is done. CRITICAL: it cannot be used, or
@@ -33,10 +33,10 @@ def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
         # Idle work has nothing to lose but its start-up; a loaded model has to be loaded again, well under an hour.
         disrupted = float(candidate.gpus)
     elif candidate.action is ActionKind.EVICT_GANG:
-        gained = gpus_of(pods) * policy.horizon_hours * loss
-        disrupted = sum(_restart_hours(pod, facts, policy) * sum(pod.accelerators.values()) for pod in pods)
+        gained = facts.gpus(pods) * policy.horizon_hours * loss
+        disrupted = sum(_restart_hours(pod, facts, policy) * facts.gpus([pod]) for pod in pods)
     else:
-        affected = max(len(candidate.devices), gpus_of(_whole_groups(pods, facts)))
+        affected = max(len(candidate.devices), facts.gpus(_whole_groups(pods, facts)))
         gained = affected * policy.horizon_hours * loss
         disrupted = _free_healthy_gpus(candidate, facts) * min(policy.repair_hours, policy.horizon_hours)
     return Score(

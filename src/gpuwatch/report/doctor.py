@@ -190,8 +190,8 @@ def diagnosis_tables(item: Diagnosis) -> RenderableType:
     if lines:
         parts.append(
             Text(
-                "Add to the exporter's counter list. A custom list replaces the defaults (--csv-out writes a whole one), "
-                "and an exporter refuses a field that its version does not know: try it on one Node first.",
+                "Add to the exporter's counter list. A custom list replaces the defaults (--csv-out writes a whole "
+                "one), and an exporter refuses a field that its version does not know: try it on one Node first.",
                 style="bold",
             )
         )
