@@ -15,6 +15,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from gpuwatch.catalog.metrics import plausible_range, rows_named
 from parts.prometheus_server import ServerBuild, find_servers
 
 GPUS_PER_NODE = 8
@@ -65,10 +66,7 @@ def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_sec
     rng = np.random.default_rng(11)
     heads = [_labels(series_labels(metric, gpu)) for metric in metrics for gpu in range(gpus)]
     heads += [_labels(up_labels(node)) for node in range(gpus // GPUS_PER_NODE)]
-    # Ratios from 0 to 1, everything else from 0 to 100: plausible for every default metric.
-    scales = np.array(
-        [[0.01 if "_PROF_" in metric and "PCIE" not in metric else 1.0] for metric in metrics for _ in range(gpus)]
-    )
+    scales = np.array([[_top(metric) / 100] for metric in metrics for _ in range(gpus)])
     scales = np.vstack([scales, np.ones((len(heads) - len(scales), 1))])
     times = np.arange(int(END.timestamp()) - seconds + interval_seconds, int(END.timestamp()) + 1, interval_seconds)
     # About 200,000 samples a request keeps a request under 4 MB.
@@ -81,6 +79,14 @@ def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_sec
             _send(url, _request(heads[part : part + 20_000], chunk, values[part : part + 20_000]))
         written += len(heads) * len(chunk)
     return written
+
+
+def _top(metric: str) -> float:
+    """A plausible largest value of the metric, as exported: states stay 0, everything else at most 100 or its bound."""
+    row = rows_named(metric)[0]
+    if row.kind == "state":
+        return 0.0
+    return min(plausible_range(row.signal)[1] / row.scale, 100.0)
 
 
 def _labels(labels: dict[str, str]) -> bytes:
