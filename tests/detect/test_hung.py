@@ -12,8 +12,8 @@ from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import Device, WindowStat
 
 HUNG = hung_needs(POLICY)
-# An H100 (limit 700 W) that idles at 70 W: 5 % of its range above that is 101.5 W.
-BOUND_WATTS = 70 + 0.05 * 630
+# An H100 (limit 700 W) that idles at 70 W: 10 % of its range above that is 133 W, a loaded context alone 120 W.
+BOUND_WATTS = 70 + 0.1 * 630
 
 
 def stuck(
@@ -72,7 +72,7 @@ def test_power_within_a_few_percent_of_idle(watts: float, named: bool) -> None:
 
 
 @pytest.mark.parametrize("signal", ["dram", "tensor", "copy"])
-@pytest.mark.parametrize(("share", "named"), [(0.01, True), (0.011, False)])
+@pytest.mark.parametrize(("share", "named"), [(0.001, True), (0.0011, False)])
 def test_any_work_refutes_it(signal: str, share: float, named: bool) -> None:
     assert (alone(**{signal: share}) is not None) is named
 
@@ -97,7 +97,7 @@ def test_a_low_but_steady_load_is_not_taken_for_idle_power() -> None:
     answers = stuck(unknown, ["gpu-0"], 360.0, power_past=350.0)
     shown = findings(scene(unknown, answers), everything=True)["hung:device/gpu-0"]
     assert (shown.verdict, shown.missing) == (Verdict.UNKNOWN, ("its power at idle",))
-    shown = findings(scene(unknown, answers | {HUNG.power_past: 280.0, HUNG.power_highest: 290.0}), everything=True)[
+    shown = findings(scene(unknown, answers | {HUNG.power_past: 280.0, HUNG.power_highest: 300.0}), everything=True)[
         "hung:device/gpu-0"
     ]
     assert shown.verdict is Verdict.DEGRADED

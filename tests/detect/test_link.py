@@ -33,18 +33,28 @@ def test_dcgms_expected_replays_by_generation_and_width(generation: float, lanes
     assert finding is not None
     assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.INSPECT)
     assert finding.evidence[0].bound == pytest.approx(expected)
-    assert finding.evidence[0].note == f"bound for Gen{generation} ×{lanes}"
+    assert finding.evidence[0].note == f"bound for Gen{generation} ×{lanes}; compared with its peers"
 
 
 def test_an_unknown_link_is_taken_for_a_fast_one() -> None:
     assert replays(30.7) is None
     finding = replays(30.8)
     assert finding is not None
-    assert finding.evidence[0].note == "bound for Gen5 ×16 (assumed)"
+    assert finding.evidence[0].note.startswith("bound for Gen5 ×16 (assumed)")
 
 
 def test_a_platform_on_which_all_replay_is_no_cards_fault() -> None:
     assert replays(100.0, usual=95.0) is None
+
+
+def test_too_few_of_a_model_are_compared_with_all_models() -> None:
+    """What a link may resend depends on the link; how much of it healthy links use is the same for every model."""
+    fleet = (*machines(1, 2, model="Tesla T4"), *(item for item in machines(2, 8) if item.node == "node-1"))
+    found = findings(scene(fleet, {REPLAY.replays: spread(fleet, 0.0, gpu_0_0=100.0 * MINUTES)}))
+    finding = on(found, FindingKind.PCIE_REPLAY, "gpu-0-0")
+    assert finding is not None
+    assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
+    assert "GPUs of all models" in finding.summary
 
 
 def test_replays_without_peers_are_unknown() -> None:

@@ -101,6 +101,14 @@ def test_other_models_are_no_peers() -> None:
     assert findings(scene(fleet, {ECC.dbe: 0.0, ECC.sbe: rates})) == {}
 
 
+def test_unless_there_are_too_few_of_its_own() -> None:
+    fleet = (*machines(1, 2, model="Tesla T4"), *(item for item in machines(2, 8) if item.node == "node-1"))
+    found = findings(scene(fleet, {ECC.dbe: 0.0, ECC.sbe: spread(fleet, 0.0, gpu_0_0=50.0 * HOUR)}))
+    finding = on(found, FindingKind.ECC, "gpu-0-0")
+    assert finding is not None
+    assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
+
+
 def test_a_row_that_could_not_be_remapped_means_exchange() -> None:
     finding = on(findings(scene(answers={REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
     assert finding is not None

@@ -9,7 +9,7 @@ import pytest
 from detect.builders import POLICY, ago, cluster, device, exporters_of, findings, machines, scene, xid_became
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.memory import row_remap_needs
-from gpuwatch.model.cluster import Condition, Node
+from gpuwatch.model.cluster import Condition, Node, Sharing
 from gpuwatch.model.decision import Advice, Finding, Severity, Verdict
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind, Readings
 
@@ -230,3 +230,70 @@ def test_the_bounds_are_the_policys() -> None:
     found = findings(scene(devices, WELL, state=state), tolerant)
     assert sorted(found) == ["exporter_gone:node/node-0", "exporter_gone:node/node-1"]
     assert all(item.since == ago(minutes=20) for item in found.values())
+
+
+def counted(name: str, capacity: int = 8, allocatable: int | None = None, **more: object) -> Node:
+    whole = {"nvidia.com/gpu": capacity}
+    left = {} if allocatable is None else {"nvidia.com/gpu": allocatable}
+    return Node(name=name, accelerators=whole, allocatable=left, **more)  # type: ignore[arg-type]
+
+
+class TestAgainstTheCluster:
+    """A GPU that was lost before the inventory's window is known to nobody but the Node's capacity."""
+
+    FLEET = tuple(item for item in machines(4) if item.uuid != "gpu-2-5")
+    NODES = tuple(counted(f"node-{number}") for number in range(4))
+
+    def test_fewer_gpus_than_the_capacity_says(self) -> None:
+        [finding] = gone(self.FLEET, self.NODES).values()
+        assert (finding.id, finding.verdict, finding.confidence_ratio) == (
+            "gpu_gone:node/node-2",
+            Verdict.DEGRADED,
+            0.6,
+        )
+        assert finding.summary == "1 of its 8 GPUs is missing in telemetry"
+
+    def test_the_device_plugin_agrees(self) -> None:
+        nodes = [counted("node-2", allocatable=7), *(node for node in self.NODES if node.name != "node-2")]
+        [finding] = gone(self.FLEET, nodes).values()
+        assert (finding.severity, finding.confidence_ratio) == (Severity.CRITICAL, 0.85)
+
+    def test_a_gpu_that_is_still_remembered_is_counted_once(self) -> None:
+        assert list(gone(without(machines(4), "gpu-2-5"), self.NODES)) == ["gpu_gone:device/gpu-2-5"]
+
+    @pytest.mark.parametrize(
+        "node",
+        [
+            counted("node-2", replicas=4, sharing=Sharing.TIME_SLICING),
+            counted("node-2", mig_layout={"1g.10gb": 7}),
+            counted("node-2", labels={"nvidia.com/mig.config.state": "pending"}),
+            counted("node-2", created=ago(minutes=59)),
+            Node(name="node-2"),
+            Node(name="node-2", accelerators={"nvidia.com/mig-1g.10gb": 56}),
+        ],
+    )
+    def test_capacities_that_count_something_else_say_nothing(self, node: Node) -> None:
+        others = [item for item in self.NODES if item.name != "node-2"]
+        assert gone(self.FLEET, [node, *others]) == {}
+
+    def test_exporters_that_leave_some_out_are_no_faults(self) -> None:
+        fleet = tuple(item for item in machines(4) if not item.uuid.endswith("-7"))
+        [finding] = gone(fleet, self.NODES).values()
+        assert (finding.id, finding.verdict) == ("gpu_gone:fleet/fleet", Verdict.UNKNOWN)
+
+    def test_a_node_that_no_exporter_speaks_for_is_unknown(self) -> None:
+        nodes = [*self.NODES, *(counted(f"node-{number}") for number in range(5, 9))]
+        fleet = [item for item in machines(9) if item.node != "node-4"]
+        dark = counted("node-4", conditions=(Condition("Ready", "False"),))
+        [finding] = gone(fleet, [*nodes, dark]).values()
+        assert (finding.id, finding.verdict) == ("exporter_gone:node/node-4", Verdict.UNKNOWN)
+        assert finding.summary == "no telemetry of its 8 GPUs, and the Node is NotReady"
+
+    def test_many_such_nodes_are_one_finding(self) -> None:
+        nodes = [*self.NODES, counted("node-7"), counted("node-8")]
+        [finding] = gone(machines(4), nodes).values()
+        assert (finding.id, finding.verdict) == ("exporter_gone:fleet/fleet", Verdict.UNKNOWN)
+
+    def test_hosts_that_resolve_to_no_node_may_be_the_missing_ones(self) -> None:
+        lost = tuple(replace(item, node=None) if item.uuid == "gpu-0-0" else item for item in self.FLEET)
+        assert findings(scene(lost, WELL, state=cluster(nodes=self.NODES))) == {}

@@ -347,6 +347,14 @@ class TestApplication:
         assert finding is not None
         assert finding.verdict is Verdict.UNKNOWN
 
+    @pytest.mark.parametrize(("minutes", "held"), [(37, True), (38, True), (39, False)])
+    def test_a_program_that_died_of_it_still_held_the_gpu(self, minutes: int, held: bool) -> None:
+        """Its last sample may be two steps older than the first that shows the XID."""
+        change = xid_became("gpu-0", 31, at=ago(minutes=36, seconds=1))
+        finding = after(change, activity=[history("ns/first", 60, minutes)], state=cluster(pods=[pod("first")]))
+        assert finding is not None
+        assert ("workload/Job/ns/first" in finding.summary) is held
+
     def test_a_holder_that_came_later_is_not_blamed(self) -> None:
         state = cluster(pods=[pod("second", started=ago(minutes=30))])
         finding = after(*self.CHANGES[:1], devices=[device(pods=["ns/second"])], state=state)
@@ -407,6 +415,14 @@ class TestCommonCause:
         found = findings(scene(fleet, changes=fleet_xids(hit, 79)))
         assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
         assert len(found) == 8
+
+    def test_gpus_of_one_machine_whose_holder_is_gone(self) -> None:
+        """A job that was killed holds nothing any more when its XID 45 is seen."""
+        fleet = machines(2, 8)
+        hit = [item for item in fleet if item.node == "node-0"]
+        found = findings(scene(fleet, changes=fleet_xids(hit, 45)))
+        assert list(found) == ["xid:node/node-0"]
+        assert (found["xid:node/node-0"].node, found["xid:node/node-0"].advice) == ("node-0", Advice.WATCH)
 
     def test_a_fatal_xid_on_two_machines_of_one_job_is_not(self) -> None:
         fleet = machines(2, 1, pods=True)

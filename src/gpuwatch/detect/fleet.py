@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
@@ -88,6 +88,15 @@ class Answers:
         value = self.values.get(gpu.uuid)
         if value is None and gpu.sliced:
             return max((self.values[device.id] for device in gpu.devices if device.id in self.values), default=None)
+        return value
+
+    def times(self, factor: float) -> Callable[[Gpu], float | None]:
+        """Values × factor, for instance an increase as a rate."""
+
+        def value(gpu: Gpu) -> float | None:
+            found = self.of(gpu)
+            return None if found is None else found * factor
+
         return value
 
     def by_variant(self, gpu: Gpu) -> Mapping[str, float]:
@@ -221,27 +230,40 @@ class Fleet:
 
     def peers(
         self,
-        answers: Answers,
+        value: Callable[[Gpu], float | None],
         *,
         among: Iterable[Gpu] | None = None,
         kin: Callable[[Gpu], Hashable] | None = None,
-        scale: float = 1.0,
+        any_model: bool = False,
     ) -> Callable[[Gpu], Peers | None]:
-        """Per GPU how its cohort answers (× scale): GPUs of the same model, and the same `kin` where given.
+        """Per GPU how its cohort does: GPUs of the same model, and the same `kin` where given.
 
-        None for a GPU of unknown model and for a cohort with too few others: then nothing is compared.
+        None for a GPU of unknown model and for a cohort with too few others: then nothing is compared. With
+        `any_model` all GPUs of the vendor serve instead, for values that a healthy GPU of any model has alike.
         """
         cohorts: dict[Hashable, list[float]] = defaultdict(list)
         key = _model if kin is None else lambda gpu: (_model(gpu), kin(gpu))
         for gpu in self.present if among is None else among:
-            value = answers.of(gpu)
-            if value is not None and gpu.model:
-                cohorts[key(gpu)].append(value * scale)
+            found = value(gpu)
+            if found is None:
+                continue
+            if gpu.model:
+                cohorts[key(gpu)].append(found)
+            if any_model:
+                cohorts[gpu.lead.vendor].append(found)
         ratio = self.policy.peer_spread_ratio
-        found = {
+        peers = {
             name: peers_of(values, ratio) for name, values in cohorts.items() if len(values) > self.policy.min_peers
         }
-        return lambda gpu: found.get(key(gpu))
+
+        def of(gpu: Gpu) -> Peers | None:
+            near = peers.get(key(gpu)) if gpu.model else None
+            if near is not None or not any_model:
+                return near
+            wide = peers.get(gpu.lead.vendor)
+            return None if wide is None else replace(wide, same_model=False)
+
+        return of
 
     def conclude(
         self,

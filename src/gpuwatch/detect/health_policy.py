@@ -75,9 +75,10 @@ class HealthPolicy:
 
     Hung
         hung_busy_ratio: lowest engine activity in the whole window. 0.95: a stuck kernel never pauses.
-        hung_power_ratio: power above idle as a share of the card's range from idle to limit. 0.05: real work of any
-            kind takes more; a card that waits in NCCL's polling loop already draws about that much.
-        hung_activity_ratio: memory or tensor activity that counts as none. 0.01, the noise of the counters.
+        hung_power_ratio: power above idle as a share of the card's range from idle to limit. 0.1: a loaded context
+            alone takes up to 8 % (an H100 goes from 70 to 120 of 700 W), and real work takes more.
+        hung_activity_ratio: memory or tensor activity that counts as none. 0.001: the counters of idle cards read
+            0.000005 and less; the smallest of real programs, and the polling of a collective, read 0.002 and more.
         idle_power_ratio: share of the power limit above which no reading is taken for idle power. 0.4: idle cards
             draw 10 to 20 % of their limit, small ones with a context loaded up to 40 % (T4: 27 of 70 W).
     """
@@ -111,8 +112,8 @@ class HealthPolicy:
     telemetry_gone_ratio: float = 0.2
     telemetry_gone_exporters: int = 2
     hung_busy_ratio: float = 0.95
-    hung_power_ratio: float = 0.05
-    hung_activity_ratio: float = 0.01
+    hung_power_ratio: float = 0.1
+    hung_activity_ratio: float = 0.001
     idle_power_ratio: float = 0.4
 
     def __post_init__(self) -> None:

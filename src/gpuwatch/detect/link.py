@@ -73,45 +73,62 @@ def pcie_replay(fleet: Fleet) -> Judge:
     policy = fleet.policy
     minutes = policy.window_seconds / 60
     replays, generation, lanes = (fleet.answers(stat) for stat in pcie_replay_needs(policy))
-    peers_of = fleet.peers(replays, scale=1 / minutes)
     reporting = fleet.reporting(policy.window_seconds)
+
+    def allowed(gpu: Gpu) -> tuple[float, str]:
+        bound, assumed = _expected_replays(generation.of(gpu), lanes.of(gpu))
+        return bound * policy.pcie_replay_factor, assumed
+
+    def excess(gpu: Gpu) -> float | None:
+        increase = replays.of(gpu)
+        return None if increase is None else increase / minutes / allowed(gpu)[0]
+
+    # As multiples of what each link allows, so that links of other models compare where there are too few alike.
+    peers_of = fleet.peers(excess, any_model=True)
 
     def judge(gpu: Gpu) -> Conclusion:
         increase = replays.of(gpu)
         if increase is None:
             return fleet.unknown(gpu, kind, "PCIe replays are not exported", [replays.stat.signal])
         rate = increase / minutes
-        bound, assumed = _expected_replays(generation.of(gpu), lanes.of(gpu))
-        bound *= policy.pcie_replay_factor
+        bound, assumed = allowed(gpu)
         if rate <= bound:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "no more replays than its link allows", replays, confidence_ratio=0.9)
             return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
-        peers = peers_of(gpu)
+        multiples = peers_of(gpu)
+        peers = None if multiples is None else multiples.times(bound)
+        whom = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
         fact = replays.evidence(
-            gpu, rate, unit="replays/minute", comparison=">", bound=bound, peers=peers, note=f"bound for {assumed}"
+            gpu,
+            rate,
+            unit="replays/minute",
+            comparison=">",
+            bound=bound,
+            peers=peers,
+            note=f"bound for {assumed}; compared with {whom}",
         )
         if peers is None:
             return fleet.conclude(
                 gpu,
                 kind,
                 Verdict.UNKNOWN,
-                f"{rate:,.3g} PCIe replays per minute, and too few GPUs of its model to compare with",
+                f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with",
                 advice=Advice.WATCH,
                 evidence=[fact],
-                missing=[f"{policy.min_peers} other GPUs of this model that export replays"],
+                missing=[f"{policy.min_peers} other GPUs that export replays"],
             )
         if rate <= peers.upper(policy.peer_deviations):
-            return fleet.healthy(gpu, kind, "as many replays as its peers have", replays, confidence_ratio=0.6)
+            return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
         return fleet.conclude(
             gpu,
             kind,
             Verdict.DEGRADED,
-            f"{rate:,.3g} PCIe replays per minute, where {bound:.3g} are normal and its peers have {peers.median:.3g}",
+            f"{rate:,.3g} PCIe replays per minute, where {bound:.3g} are normal and {whom} have {peers.median:.3g}",
             severity=Severity.WARNING,
             advice=Advice.INSPECT,
             # Two independent bounds passed; but replays cost speed and seldom anything else.
-            confidence_ratio=0.75,
+            confidence_ratio=0.75 if peers.same_model else 0.6,
             evidence=[fact],
         )
 
@@ -137,7 +154,7 @@ def pcie_width(fleet: Fleet) -> Judge:
     kind = FindingKind.PCIE_WIDTH
     policy = fleet.policy
     lanes, most = (fleet.answers(stat) for stat in pcie_width_needs(policy))
-    peers_of = fleet.peers(lanes, kin=lambda gpu: _pool(fleet, gpu))
+    peers_of = fleet.peers(lanes.of, kin=lambda gpu: _pool(fleet, gpu))
     reporting = fleet.reporting(policy.window_seconds)
 
     def judge(gpu: Gpu) -> Conclusion:
@@ -206,9 +223,9 @@ def nvlink_errors(fleet: Fleet) -> Judge:
         (crc_flit, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
         (crc_data, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
     )
-    peers_of = [fleet.peers(answers, scale=scale) for answers, scale, _, _ in rates]
-    traffic_peers = fleet.peers(traffic, kin=lambda gpu: (gpu.home, _jobs(fleet, gpu)))
-    up_peers = fleet.peers(up, kin=lambda gpu: _pool(fleet, gpu))
+    peers_of = [fleet.peers(answers.times(scale)) for answers, scale, _, _ in rates]
+    traffic_peers = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, _jobs(fleet, gpu)))
+    up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
     reporting = fleet.reporting(window)
 
     def over(gpu: Gpu) -> bool:

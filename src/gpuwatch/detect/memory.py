@@ -77,7 +77,9 @@ def ecc(fleet: Fleet) -> Judge:
     stats = ecc_needs(policy)
     sram, dbe, appeared, dbe_lifetime, sbe, sbe_lifetime, pending = (fleet.answers(stat) for stat in stats)
     reporting = fleet.reporting(window)
-    sbe_peers = {answers.stat.key: fleet.peers(answers, scale=1 / window) for answers in (sbe, sbe_lifetime)}
+    sbe_peers = {
+        answers.stat.key: fleet.peers(answers.times(1 / window), any_model=True) for answers in (sbe, sbe_lifetime)
+    }
 
     def judge(gpu: Gpu) -> Conclusion:
         if (sram.of(gpu) or 0) > 0:
@@ -150,18 +152,25 @@ def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: P
     that has them while its peers have none is."""
     kind = FindingKind.ECC
     bound = fleet.policy.sbe_per_second
+    whom = "GPUs of all models" if peers is not None and not peers.same_model else "peers"
     fact = corrected.evidence(
-        gpu, rate, unit="errors/second", comparison=">=", bound=bound, peers=peers, note="increase ÷ window"
+        gpu,
+        rate,
+        unit="errors/second",
+        comparison=">=",
+        bound=bound,
+        peers=peers,
+        note=f"increase ÷ window, compared with {whom}",
     )
     if peers is None:
         return fleet.conclude(
             gpu,
             kind,
             Verdict.UNKNOWN,
-            f"{rate:,.3g} corrected ECC errors per second, and too few GPUs of its model to compare with",
+            f"{rate:,.3g} corrected ECC errors per second, and too few GPUs to compare with",
             advice=Advice.WATCH,
             evidence=[fact],
-            missing=[f"{fleet.policy.min_peers} other GPUs of this model that export corrected errors"],
+            missing=[f"{fleet.policy.min_peers} other GPUs that export corrected errors"],
         )
     if rate <= peers.upper(fleet.policy.peer_deviations):
         return fleet.healthy(
@@ -175,11 +184,12 @@ def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: P
         gpu,
         kind,
         Verdict.DEGRADED,
-        f"{rate:,.3g} corrected ECC errors per second; the median of its {peers.count} peers has {peers.median:,.3g}",
+        f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}",
         severity=Severity.WARNING,
         advice=Advice.RESET_WHEN_IDLE,
         # The fact is certain and so is its rarity; that it will get worse is not ('SBE trend predicts' is unverified).
-        confidence_ratio=0.8,
+        # Another model's memory is another memory, which leaves more doubt.
+        confidence_ratio=0.8 if peers.same_model else 0.6,
         evidence=[fact],
     )
 

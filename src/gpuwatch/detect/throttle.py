@@ -269,8 +269,8 @@ def _of_job_or_model(fleet: Fleet, answers: Answers, working: list[Gpu]) -> Call
     def job(gpu: Gpu) -> Hashable:
         return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
 
-    in_job = fleet.peers(answers, among=working, kin=job)
-    of_model = fleet.peers(answers, among=working)
+    in_job = fleet.peers(answers.of, among=working, kin=job)
+    of_model = fleet.peers(answers.of, among=working)
     return lambda gpu: in_job(gpu) or of_model(gpu)
 
 

@@ -303,19 +303,20 @@ def _strongest(found: list[Finding]) -> Finding:
 def _words(cause: CommonCause) -> str:
     gpus = len({event.gpu.uuid for event in cause.events})
     where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together"
-    if cause.workload is not None:
-        return f"{where}, all of {cause.workload}: one cause, and not each GPU's hardware"
+    if cause.subject.kind is not SubjectKind.FLEET:
+        return f"{where}, all of {cause.subject}: one cause, and not each GPU's hardware"
     return f"{where}: a job, a rollout, a driver or the site is the likelier cause than each GPU's hardware"
 
 
 def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
-    """One finding per common cause: on the workload where there is one, on the fleet otherwise."""
+    """One finding per subject that GPUs with the same XID have in common."""
     by_subject: dict[Subject, list[CommonCause]] = defaultdict(list)
     for cause in causes:
-        by_subject[cause.workload or Subject(SubjectKind.FLEET, "fleet")].append(cause)
+        by_subject[cause.subject].append(cause)
     for subject, found in by_subject.items():
         events = [event for cause in found for event in cause.events]
         gpus = {event.gpu.uuid: event.gpu for event in events}
+        nodes = {gpu.lead.node for gpu in gpus.values()}
         times = [time for event in events for time in event.times]
         evidence = [
             Evidence(
@@ -329,7 +330,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             for cause in found
         ]
         catalog = [_catalog(known) for cause in found if (known := _known(fleet, cause)) is not None]
-        fleet_wide = subject.kind is SubjectKind.FLEET
+        nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
         only_application = all(
             (known := _known(fleet, cause)) is not None and known.xid_class is XidClass.APPLICATION for cause in found
         )
@@ -341,12 +342,13 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             verdict=Verdict.UNKNOWN,
             summary="; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
             severity=Severity.INFO if only_application else Severity.WARNING,
-            advice=Advice.WATCH if fleet_wide else Advice.FIX_APPLICATION,
+            advice=Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
             since=min(times, default=None),
             evidence=(*evidence, *catalog),
             missing=("a sign on one GPU alone that would make it that GPU's hardware",),
             devices=tuple(device.id for gpu in gpus.values() for device in gpu.devices),
             pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.holders)),
+            node=next(iter(nodes)) if len(nodes) == 1 else None,
         )
 
 

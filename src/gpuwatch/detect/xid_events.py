@@ -17,7 +17,7 @@ from gpuwatch.catalog.xids import XidClass
 from gpuwatch.detect.coverage import coverage_stat
 from gpuwatch.detect.fleet import REPORTING_SIGNALS, Answers, Fleet, Gpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Evidence, Subject
+from gpuwatch.model.decision import Evidence, Subject, SubjectKind
 from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
 
 
@@ -149,9 +149,11 @@ def _holders(fleet: Fleet) -> Callable[[Gpu, datetime | None], frozenset[Subject
         pods = set()
         for device in gpu.devices:
             for history in histories.get(device.id, ()):
-                # Step i covers (start + i·step, start + (i+1)·step].
+                # Step i covers (start + i·step, start + (i+1)·step]. A program that dies of the XID, or raises it by
+                # dying, may be gone in the sample that shows it, so the two steps before belong to it.
                 index = -int(-(at - history.start).total_seconds() // history.step_seconds) - 1
-                if 0 <= index < len(history.steps) and history.steps[index] != Activity.UNKNOWN:
+                recent = history.steps[max(index - 2, 0) : max(index + 1, 0)]
+                if recent.strip(Activity.UNKNOWN):
                     pods.add(history.pod)
         if not pods:
             for pod in gpu.holders:
@@ -165,11 +167,11 @@ def _holders(fleet: Fleet) -> Callable[[Gpu, datetime | None], frozenset[Subject
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. `workload` is whose GPUs they are; None where they are many workloads'."""
+    """One XID on many GPUs at once. `subject` is what they have in common: a workload, a Node, or the fleet."""
 
     code: int | str
     events: tuple[XidEvent, ...]
-    workload: Subject | None
+    subject: Subject
 
     @property
     def homes(self) -> int:
@@ -179,7 +181,7 @@ class CommonCause:
 def common_causes(
     fleet: Fleet, events: Iterable[XidEvent], classes: Callable[[int | str], XidClass | None]
 ) -> list[CommonCause]:
-    """The same XID on many Nodes, or on several GPUs of one workload, within minutes.
+    """The same XID on many Nodes, or on several GPUs of one workload or of one machine, within minutes.
 
     A fatal XID on GPUs of one machine is left alone: they share a board, a power feed and a switch, which is hardware.
     """
@@ -191,22 +193,40 @@ def common_causes(
     causes = []
     for code, found in by_code.items():
         fatal = classes(code) is XidClass.FATAL
-        together = _at_once(found, policy.common_cause_seconds, fatal=fatal)
-        explained: set[int] = set()
+        left = list(found)
+        together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
-            causes.append(CommonCause(code, tuple(together), _one_workload(together)))
-            explained = {id(event) for event in together}
-        groups: dict[Subject, list[XidEvent]] = defaultdict(list)
-        for event in found:
-            if id(event) not in explained:
-                for workload in frozenset().union(*event.workloads):
-                    groups[workload].append(event)
-        for workload, members in groups.items():
-            together = _at_once(members, policy.common_cause_seconds, fatal=fatal)
-            enough = len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus
-            if enough and (not fatal or len({event.gpu.home for event in together}) > 1):
-                causes.append(CommonCause(code, tuple(together), workload))
+            causes.append(CommonCause(code, tuple(together), _one_workload(together) or _FLEET))
+            widespread = set(together)
+            left = [event for event in left if event not in widespread]
+        for group in (_by_workload, _by_machine):
+            explained: set[XidEvent] = set()
+            for subject, members in group(left).items():
+                together = _at_once(members, policy.common_cause_seconds, fatal=fatal)
+                enough = len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus
+                if enough and (not fatal or len({event.gpu.home for event in together}) > 1):
+                    causes.append(CommonCause(code, tuple(together), subject))
+                    explained |= set(together)
+            left = [event for event in left if event not in explained]
     return causes
+
+
+_FLEET = Subject(SubjectKind.FLEET, "fleet")
+
+
+def _by_workload(events: Iterable[XidEvent]) -> dict[Subject, list[XidEvent]]:
+    groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+    for event in events:
+        for workload in frozenset().union(*event.workloads):
+            groups[workload].append(event)
+    return groups
+
+
+def _by_machine(events: Iterable[XidEvent]) -> dict[Subject, list[XidEvent]]:
+    groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+    for event in events:
+        groups[Subject(SubjectKind.NODE, event.gpu.home)].append(event)
+    return groups
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
