@@ -5,8 +5,9 @@
         connect(cluster.user("stranger"))                                  # one that may do nothing
         connect(cluster.service_account("team-a", "reader"))               # of a ServiceAccount that exists
 
-RBAC decides, resource.k8s.io is served. There is no scheduler and no controller: what is created stays as it is, so
-that a test writes status itself, deletes only what has no finalizer, and gets no default ServiceAccounts.
+RBAC decides, resource.k8s.io is served, and `cluster.asked()` is the server's own log of what users asked. There is no
+scheduler and no controller: what is created stays as it is, so that a test writes status itself, deletes only what has
+no finalizer, and gets no default ServiceAccounts.
 
 `parts/install` builds the programs of `cluster/kubernetes/go.mod`; nothing here builds or downloads.
 """
@@ -39,6 +40,13 @@ _VERSION_FLAGS = (
 KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
 
 ADMINISTRATOR = "administrator"
+# Without the administrator, so that the log shows what the users under test asked for.
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "None", "userGroups": ["system:masters"]}, {"level": "Metadata"}],
+}
 USERS: Mapping[str, str] = {ADMINISTRATOR: "system:masters", "stranger": ""}
 """Who may log in from the start, with the group that gives them their rights."""
 
@@ -54,6 +62,17 @@ def find_control_plane() -> ControlPlaneBuild | None:
     folder = KUBERNETES_TOOLS.folder
     build = ControlPlaneBuild(etcd=folder / "server", apiserver=folder / "kube-apiserver")
     return build if all(os.access(program, os.X_OK) for program in (build.etcd, build.apiserver)) else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that the server answered, from its audit log. `resource` is '' where the request was for none."""
+
+    user: str
+    verb: str
+    resource: str
+    uri: str
+    status: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +118,20 @@ class ControlPlane:
         written.write_text(json.dumps(content))
         return written
 
+    def asked(self) -> list[Asked]:
+        """Everything that anybody but the administrator has asked for so far, oldest first."""
+        found = []
+        for line in self.audit_log.read_text().splitlines():
+            event = json.loads(line)
+            resource = event.get("objectRef", {}).get("resource", "")
+            status = event["responseStatus"]["code"]
+            found.append(Asked(event["user"]["username"], event["verb"], resource, event["requestURI"], status))
+        return found
+
+    @property
+    def audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
     def ready(self) -> bool:
         """Does /readyz answer 200? A failing answer also has an `ok` in its body."""
         try:
@@ -127,6 +160,8 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = ()) -> Iterator[
         token_file = folder / "tokens.csv"
         lines = (f'{tokens[name]},{name},{name},"{group}"' for name, group in USERS.items())
         token_file.write_text("".join(f"{line}\n" for line in lines))
+        audit_policy = folder / "audit-policy.json"
+        audit_policy.write_text(json.dumps(_AUDIT_POLICY))
         port = free_port()
         url = f"https://127.0.0.1:{port}"
         certificates = folder / "certificates"
@@ -141,6 +176,8 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = ()) -> Iterator[
             f"--client-ca-file={_key(folder).with_name('cert.pem')}",
             f"--token-auth-file={token_file}",
             "--authorization-mode=Node,RBAC",
+            f"--audit-policy-file={audit_policy}",
+            f"--audit-log-path={cluster.audit_log}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={_key(folder)}",
             f"--service-account-key-file={_key(folder)}",

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from cluster.api import Api
-from cluster.control_plane import VERSION, ControlPlane, ControlPlaneBuild, running
+from cluster.control_plane import VERSION, Asked, ControlPlane, ControlPlaneBuild, running
+from parts.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,16 @@ def test_users_may_do_only_what_a_binding_allows(control_plane: ControlPlane, ad
     reader = Api(control_plane.service_account("harness", "reader"))
     refused = reader.answer("GET", "/api/v1/nodes")
     assert refused.status_code == 403
-    assert '"system:serviceaccount:harness:reader" cannot list resource "nodes"' in refused.json()["message"]
+    user = "system:serviceaccount:harness:reader"
+    assert f'"{user}" cannot list resource "nodes"' in refused.json()["message"]
+    wait_until(  # the log follows the answer
+        lambda: (
+            [item for item in control_plane.asked() if item.user == user]
+            == [Asked(user, "list", "nodes", "/api/v1/nodes", 403)]
+        ),
+        lambda: f"not in the audit log: {control_plane.asked()}",
+        seconds=10,
+    )
 
 
 def test_an_unknown_token_is_not_accepted(control_plane: ControlPlane) -> None:
