@@ -1,0 +1,156 @@
+"""The commands as a user runs them: on recorded pages and folders, with their output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gpuwatch.app.cli import cli
+from gpuwatch.report.machine import analysis_schema, to_json
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SHARED = Path(__file__).parents[2].parent / "shared"
+PAGE = FIXTURES / "exposition" / "honor-labels-false.prom"
+
+
+def gpuwatch(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+
+
+def analysis(*arguments: str | Path) -> dict[str, object]:
+    result = gpuwatch("analyze", *arguments, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, object] = json.loads(result.stdout)
+    return document
+
+
+def test_help_imports_nothing_that_it_does_not_need() -> None:
+    code = (
+        "import sys\n"
+        "from gpuwatch.app.cli import cli\n"
+        "try: cli(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'pandas', 'numpy', 'pyarrow', 'kubernetes', 'rich', 'requests', 'pydantic', 'msgspec', 'yaml'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Commands:" in done.stdout
+
+
+def test_json_keeps_to_the_published_schema() -> None:
+    published = json.loads((Path(__file__).parents[2] / "docs" / "analysis-v1.schema.json").read_text())
+    assert published == json.loads(to_json(analysis_schema()))
+    document = analysis("--telemetry", PAGE, "--no-cluster")
+    jsonschema.Draft202012Validator(published).validate(document)
+    assert document["version"] == 1
+    assert document["devices"]
+
+
+def test_yaml_says_the_same_as_json() -> None:
+    result = gpuwatch("analyze", "--telemetry", PAGE, "--no-cluster", "--format", "yaml")
+    assert yaml.safe_load(result.stdout)["devices"] == analysis("--telemetry", PAGE, "--no-cluster")["devices"]
+
+
+def test_one_page_is_too_little_to_call_anything_idle_or_degraded() -> None:
+    """A page is one sample: no window is covered, so all that can be said is unknown."""
+    verdicts = {item["verdict"] for item in analysis("--telemetry", PAGE, "--no-cluster")["findings"]}  # type: ignore[attr-defined]
+    assert verdicts <= {"unknown", "busy"}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the real pages of ../shared are not here")
+@pytest.mark.parametrize(
+    ("page", "devices"),
+    [
+        ("dcgm/aicr-h100x8-eks-driver580.prom", 8),
+        ("dcgm/aicr-promapi-DCGM_FI_DEV_FB_USED.json", 16),
+        ("dcgm/runai-t4-x2-1workload.prom", 2),
+        ("dcgm/runai-a100-mig-1g5gb-active.prom", 1),
+        ("dcgm/runai-a100-mig-enabled-empty.prom", 1),
+        ("amd/issue259-unpartitioned-excerpt.prom", 1),
+    ],
+)
+def test_analyze_on_real_pages(page: str, devices: int) -> None:
+    document = analysis("--telemetry", SHARED / "samples" / page, "--no-cluster")
+    assert len(document["devices"]) == devices  # type: ignore[arg-type]
+    plan = document["plan"]
+    assert isinstance(plan, dict)
+    assert [item for item in plan["items"] if not item["refusals"]] == []
+
+
+def test_a_capture_gives_the_same_analysis(tmp_path: Path) -> None:
+    file = tmp_path / "c.json.gz"
+    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "-o", file).exit_code == 0
+    assert analysis("--telemetry", file) == analysis("--telemetry", PAGE, "--no-cluster")
+
+
+def test_a_capture_under_pseudonyms_keeps_the_findings(tmp_path: Path) -> None:
+    file = tmp_path / "c.json.gz"
+    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--pseudonyms", "-o", file).exit_code == 0
+    plain, hidden = analysis("--telemetry", PAGE, "--no-cluster"), analysis("--telemetry", file)
+    assert len(hidden["devices"]) == len(plain["devices"])  # type: ignore[arg-type]
+    kinds = [sorted(item["kind"] for item in each["findings"]) for each in (plain, hidden)]  # type: ignore[attr-defined]
+    assert kinds[0] == kinds[1]
+    uuid = plain["devices"][0]["uuid"]  # type: ignore[index]
+    assert uuid not in json.dumps(hidden)
+
+
+def test_explain_a_device_by_a_beginning_of_its_id() -> None:
+    document = analysis("--telemetry", PAGE, "--no-cluster")
+    uuid = document["devices"][0]["uuid"]  # type: ignore[index]
+    result = gpuwatch("explain", f"device/{uuid[:14]}", "--telemetry", PAGE, "--no-cluster")
+    assert result.exit_code == 0
+    assert "health." in result.stdout
+
+
+def test_explain_names_what_comes_near() -> None:
+    result = gpuwatch("explain", "node/nowhere", "--telemetry", PAGE, "--no-cluster")
+    assert result.exit_code == 1
+    assert "No Node 'nowhere'" in result.stderr
+
+
+def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(tmp_path: Path) -> None:
+    out = tmp_path / "counters.csv"
+    result = gpuwatch("doctor", "--telemetry", PAGE, "--cluster", tmp_path, "--format", "json", "--csv-out", out)
+    assert result.exit_code == 1, "without a cluster a source cannot be read"
+    document = json.loads(result.stdout)
+    assert document["limited"] is True
+    lines = out.read_text().splitlines()
+    assert any(line.startswith("DCGM_FI_DEV_XID_ERRORS") for line in lines), "a custom list replaces the defaults"
+    assert any(line.startswith("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL") for line in lines), "what the rules lack"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--telemetry", "nowhere.prom"], "nowhere.prom"),
+        (["--prometheus", "prom:9090"], "must begin with http"),
+        (["--prometheus", "http://p", "--telemetry", str(PAGE)], "exclude each other"),
+        (["--telemetry", str(PAGE), "--config", "none.yaml"], "none.yaml: cannot be read"),
+    ],
+)
+def test_wrong_input_is_a_sentence_and_exit_code_1(arguments: list[str], complaint: str) -> None:
+    result = gpuwatch("analyze", "--no-cluster", *arguments)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unreachable_prometheus_is_a_gap_and_exit_code_1() -> None:
+    result = gpuwatch("analyze", "--no-cluster", "--prometheus", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:9" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("moment", ["noon", "2026-01-31T18:00"])
+def test_a_moment_needs_a_form_and_a_zone(moment: str) -> None:
+    result = gpuwatch("analyze", "--at", moment, "--telemetry", PAGE)
+    assert result.exit_code == 2
+    assert "--at" in result.stderr
