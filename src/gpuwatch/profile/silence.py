@@ -1,0 +1,340 @@
+"""How long a workload is silent between two pieces of work, learnt from its own past and from workloads like it.
+
+A lane is what was seen of some devices, step by step: one code per step of a Calendar. Devices that work for one
+Pod, and Pods that work together, are joined into one lane: it is active where any of them was, unknown where none
+was active and any is unknown, silent where all of them were.
+
+Silences are measured in counted time. Steps in which the whole telemetry is missing count for nobody; Saturdays and
+Sundays count only for workloads that were seen to work on them. An office-hours service is then silent for the same
+15 hours from Friday to Monday as from Monday to Tuesday, in every time zone, because a whole weekend of 48 hours
+lies within its long silence wherever midnight is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwatch.model.telemetry import ActivityHistory
+
+Lane: TypeAlias = NDArray[np.uint8]
+"""One code per step of the calendar. The codes are bits, so that lanes are joined by `|`."""
+
+ABSENT, SILENT, UNKNOWN, ACTIVE = 0, 1, 2, 4
+
+_HOUR = 3600
+_DAY = 24 * _HOUR
+_EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calendar:
+    """The common grid of all histories. Step i covers (start + i·step, start + (i+1)·step].
+
+    every_day, week_days: counted seconds before step i, for i in 0..steps; the second leaves weekends out.
+    hours: for each step the number of the hour it lies in, counted from the first.
+    weekend: for each step whether it lies on a weekend (UTC).
+    first_known: the first step in which any device was known; `steps` where none ever was.
+    """
+
+    start: datetime
+    step_seconds: int
+    steps: int
+    every_day: NDArray[np.float64]
+    week_days: NDArray[np.float64]
+    hours: NDArray[np.int64]
+    weekend: NDArray[np.bool_]
+    first_known: int
+
+    @property
+    def end(self) -> datetime:
+        return self.time_of(self.steps)
+
+    def time_of(self, index: int) -> datetime:
+        """When step `index` begins."""
+        return self.start + timedelta(seconds=index * self.step_seconds)
+
+    def index_after(self, moment: datetime) -> int:
+        """The first step that begins at or after the moment, within 0..steps."""
+        index = math.ceil((moment - self.start).total_seconds() / self.step_seconds)
+        return min(max(index, 0), self.steps)
+
+    def clock(self, weekends_count: bool) -> NDArray[np.float64]:
+        return self.every_day if weekends_count else self.week_days
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silences:
+    """What the past of a workload says about its silences. Mergeable over its Pods and over workloads.
+
+    longest_seconds: the longest silence that ended in work, in counted time; 0 where there was none. The silence
+        that goes on now is no part of it.
+    count: how many silences ended in work.
+    observed_seconds: counted time for which lanes were there, all of them added up of which anything was seen.
+    worked_seconds: counted time from the first to the last activity of the workload as a whole; the most of the
+        merged ones.
+    active_ratio: share of the known steps with activity.
+    works_weekends: None where less than one whole weekend and one other day were seen since the first activity.
+    """
+
+    longest_seconds: float = 0.0
+    count: int = 0
+    observed_seconds: float = 0.0
+    worked_seconds: float = 0.0
+    active_ratio: float = 0.0
+    works_weekends: bool | None = None
+
+    @property
+    def worked(self) -> bool:
+        return self.worked_seconds > 0
+
+    def merged(self, other: Silences) -> Silences:
+        """Both pasts as one."""
+        observed = self.observed_seconds + other.observed_seconds
+        active = self.active_ratio * self.observed_seconds + other.active_ratio * other.observed_seconds
+        known = [seen for seen in (self.works_weekends, other.works_weekends) if seen is not None]
+        return Silences(
+            longest_seconds=max(self.longest_seconds, other.longest_seconds),
+            count=self.count + other.count,
+            observed_seconds=observed,
+            worked_seconds=max(self.worked_seconds, other.worked_seconds),
+            active_ratio=active / observed if observed > 0 else 0.0,
+            works_weekends=any(known) if known else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceNow:
+    """The silence at the end of a lane.
+
+    first_step: the step after the last activity, or the lane's first where there was none.
+    silent_seconds: counted time of the steps that are known to be silent.
+    elapsed_seconds: calendar time from `first_step` to the end of the lane, known or not.
+    coverage_ratio: known share of the steps since `first_step`.
+    blind_seconds: time at the lane's end in which nothing is known.
+    active_before: the lane has activity before this silence.
+    """
+
+    first_step: int
+    silent_seconds: float
+    elapsed_seconds: float
+    coverage_ratio: float
+    blind_seconds: float
+    active_before: bool
+
+
+_CODES = np.zeros(256, dtype=np.uint8)
+for _letter, _code in (("?", UNKNOWN), (".", SILENT), ("#", ACTIVE)):
+    _CODES[ord(_letter)] = _code
+
+
+def read_steps(history: ActivityHistory) -> Lane:
+    """The history's characters as codes. ValueError names the history that has others."""
+    codes = _CODES[np.frombuffer(history.steps.encode("ascii", "backslashreplace"), dtype=np.uint8)]
+    if not codes.all():
+        raise ValueError(
+            f"the activity of {history.device} under {history.pod or 'nobody'} has characters other than '?', '.' "
+            "and '#'; collect the Snapshot again"
+        )
+    return codes
+
+
+def calendar_of(
+    histories: Sequence[ActivityHistory], codes: Sequence[Lane], weekend_days: frozenset[int] = frozenset({5, 6})
+) -> Calendar:
+    """The grid that all histories lie on.
+
+    codes: `read_steps` of each. weekend_days: 0 is Monday. ValueError where there is no history, or where the
+    histories differ in their step.
+    """
+    if not histories:
+        raise ValueError("no activity history: a calendar needs at least one")
+    step = histories[0].step_seconds
+    odd = next((item for item in histories if item.step_seconds != step or step <= 0), None)
+    if odd is not None:
+        raise ValueError(
+            f"the activity of {odd.device} has steps of {odd.step_seconds} s and others have {step} s; "
+            "one Snapshot needs one step above 0"
+        )
+    start = min(item.start for item in histories)
+    offsets = [_offset(start, item) for item in histories]
+    steps = max(offset + len(item) for offset, item in zip(offsets, codes, strict=True))
+    known = np.zeros(steps, dtype=bool)
+    for offset, item in zip(offsets, codes, strict=True):
+        known[offset : offset + len(item)] |= item != UNKNOWN
+    begins = math.floor(start.timestamp()) + np.arange(steps, dtype=np.int64) * step
+    weekend = np.isin((begins // _DAY + _EPOCH_WEEKDAY) % 7, list(weekend_days))
+    counted = known * float(step)
+    return Calendar(
+        start=start,
+        step_seconds=step,
+        steps=steps,
+        every_day=_cumulative(counted),
+        week_days=_cumulative(counted * ~weekend),
+        hours=begins // _HOUR - begins[0] // _HOUR if steps else begins,
+        weekend=weekend,
+        first_known=int(np.argmax(known)) if known.any() else steps,
+    )
+
+
+def lane_of(calendar: Calendar, history: ActivityHistory, codes: Lane, begin: int | None, lasts: bool) -> Lane:
+    """The history laid on the calendar.
+
+    begin: the step in which its Pod's life begins; None: its first known step. lasts: the Pod lives to the
+    calendar's end; else its life ends with the last known step. Steps of its life of which the history says
+    nothing are UNKNOWN, all others ABSENT.
+    """
+    offset = _offset(calendar.start, history)
+    known = np.flatnonzero(codes != UNKNOWN)
+    lane = np.zeros(calendar.steps, dtype=np.uint8)
+    first = begin if begin is not None else (offset + int(known[0]) if len(known) else calendar.steps)
+    end = calendar.steps if lasts else (offset + int(known[-1]) + 1 if len(known) else 0)
+    lane[first:end] = UNKNOWN
+    low, high = max(first, offset), min(end, offset + len(codes))
+    if low < high:
+        lane[low:high] = codes[low - offset : high - offset]
+    return lane
+
+
+def joined(lanes: Sequence[Lane]) -> Lane:
+    """All lanes as one; of one lane the lane itself."""
+    if len(lanes) == 1:
+        return lanes[0]
+    both = np.bitwise_or.reduce(np.stack(lanes), axis=0)
+    return np.where(both & ACTIVE, ACTIVE, np.where(both & UNKNOWN, UNKNOWN, both)).astype(np.uint8)
+
+
+def silences_of(
+    calendar: Calendar,
+    lanes: Sequence[Lane],
+    *,
+    weekends_count: bool | None = None,
+    weekend_ratio: float = 0.5,
+) -> Silences:
+    """What these lanes, the units of one workload past and present, say about its silences.
+
+    A silence is the time from activity to activity, or from the beginning of a unit's life to its first activity,
+    with its unknown steps: they neither end it nor shorten it. The silences of each lane count, and those of the
+    workload as a whole, which outlast a Pod where another follows it; time in which no unit was there is not one.
+    weekends_count: None lets the past decide, by `weekend_ratio`: the share of active hours on weekends from which
+    a workload works on them, as a part of the share on other days.
+    """
+    whole = joined(lanes) if lanes else np.zeros(calendar.steps, dtype=np.uint8)
+    active = np.flatnonzero(whole & ACTIVE)
+    works_weekends = _works_weekends(calendar, whole, active, weekend_ratio)
+    clock = calendar.clock(works_weekends is True if weekends_count is None else weekends_count)
+    longest, count, observed = 0.0, 0, 0.0
+    for lane in lanes:
+        alive = np.flatnonzero(lane)
+        if not (lane & (SILENT | ACTIVE)).any():
+            continue
+        observed += float(clock[alive[-1] + 1] - clock[alive[0]])
+        lengths = _lengths(clock, np.flatnonzero(lane & ACTIVE) if len(lanes) > 1 else active, int(alive[0]))
+        count += len(lengths)
+        longest = max(longest, float(lengths.max(initial=0.0)))
+    worked = 0.0
+    if len(active):
+        present = clock if len(lanes) == 1 else _cumulative(np.diff(clock) * (whole != ABSENT))
+        worked = float(present[active[-1] + 1] - present[active[0]])
+        if len(lanes) > 1:
+            longest = max(longest, float(_lengths(present, active, int(active[0])).max(initial=0.0)))
+    known = int(np.count_nonzero(whole & (SILENT | ACTIVE)))
+    return Silences(
+        longest_seconds=longest,
+        count=count,
+        observed_seconds=observed,
+        # Work on a weekend that does not count is work all the same.
+        worked_seconds=max(worked, float(calendar.step_seconds)) if len(active) else 0.0,
+        active_ratio=len(active) / known if known else 0.0,
+        works_weekends=works_weekends,
+    )
+
+
+def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool) -> SilenceNow:
+    """The silence at the lane's end; of length 0 where its last step is active or the lane is empty."""
+    alive = np.flatnonzero(lane)
+    active = np.flatnonzero(lane & ACTIVE)
+    first = int(active[-1]) + 1 if len(active) else (int(alive[0]) if len(alive) else calendar.steps)
+    rest = lane[first:]
+    silent = np.flatnonzero(rest & SILENT)
+    counted = np.diff(calendar.clock(weekends_count)[first:])
+    seen = silent[-1] + 1 if len(silent) else 0
+    return SilenceNow(
+        first_step=first,
+        silent_seconds=float(counted[silent].sum()),
+        elapsed_seconds=float(len(rest) * calendar.step_seconds),
+        coverage_ratio=len(silent) / len(rest) if len(rest) else 1.0,
+        blind_seconds=float((len(rest) - seen) * calendar.step_seconds),
+        active_before=len(active) > 0,
+    )
+
+
+def unlikely_silence_seconds(past: Silences, chance_ratio: float, step_seconds: float) -> float:
+    """The silence that a workload with this past exceeds with no more than this chance in as long again.
+
+    Order statistics of gaps with an exponential tail: the longest of n silences is about ln(n) times the tail's
+    mean, and one in the next n exceeds ln(n / chance) times that mean with the given chance; their quotient is
+    1 + ln(1 / chance) / ln(n). For n stands the number of times that the longest silence fits into the time
+    observed (plus one), rather than the number of silences: many short ones say nothing about the long ones.
+    A past without silences is taken to have had one of a single step.
+    """
+    longest = max(past.longest_seconds, step_seconds)
+    fits = max(past.observed_seconds / longest, 1.0)
+    return longest * (1 - math.log(chance_ratio) / math.log(1 + fits))
+
+
+def chance_of_longer(past: Silences, silent_seconds: float, step_seconds: float) -> float:
+    """The chance, by the same reckoning, that a workload with this past is silent for so long and works again."""
+    longest = max(past.longest_seconds, step_seconds)
+    fits = max(past.observed_seconds / longest, 1.0)
+    return math.exp(min(0.0, (1 - silent_seconds / longest) * math.log(1 + fits)))
+
+
+def _offset(start: datetime, history: ActivityHistory) -> int:
+    return round((history.start - start).total_seconds() / history.step_seconds)
+
+
+def _cumulative(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums = np.zeros(len(values) + 1)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+def _lengths(clock: NDArray[np.float64], active: NDArray[np.intp], begin: int) -> NDArray[np.float64]:
+    """Counted lengths of the silences before each active step, the empty ones left out."""
+    ends = np.concatenate(([begin], active[:-1] + 1)) if len(active) else active
+    lengths: NDArray[np.float64] = clock[active] - clock[ends]
+    return lengths[lengths > 0]
+
+
+def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], weekend_ratio: float) -> bool | None:
+    if not len(active):
+        return None
+    since = whole[active[0] :]
+    weekend, hours = calendar.weekend[active[0] :], calendar.hours[active[0] :]
+    known = (since & (SILENT | ACTIVE)) > 0
+    # Nine tenths of two days and of one: a few holes do not make a weekend unseen.
+    if (
+        np.count_nonzero(known & weekend) * calendar.step_seconds < 0.9 * 2 * _DAY
+        or np.count_nonzero(known & ~weekend) * calendar.step_seconds < 0.9 * _DAY
+    ):
+        return None
+
+    worked = (since & ACTIVE) > 0
+
+    def active_hours_ratio(days: NDArray[np.bool_]) -> float:
+        seen = _distinct(hours[known & days])
+        return _distinct(hours[worked & days]) / seen if seen else 0.0
+
+    return active_hours_ratio(weekend) >= weekend_ratio * active_hours_ratio(~weekend)
+
+
+def _distinct(rising: NDArray[np.int64]) -> int:
+    """How many different values a rising sequence has."""
+    return int(np.count_nonzero(np.diff(rising))) + 1 if len(rising) else 0

@@ -1,0 +1,180 @@
+"""Up to which length a silence is explained, and by what."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.profile.explanation import (
+    ExplainedBy,
+    Explanation,
+    Kin,
+    Prior,
+    confidence_in_silence,
+    explained_silence_seconds,
+    kin_of,
+    past_text,
+    spoken,
+)
+from gpuwatch.profile.silence import Silences, unlikely_silence_seconds
+
+HOUR, DAY = 3600.0, 86400.0
+SERVICE = Prior(seconds=24 * HOUR, mature_seconds=12 * HOUR, reason="a service may rest: 24 h")
+
+
+def past(*, longest: float, worked: float, observed: float | None = None, count: int = 20) -> Silences:
+    """Hours."""
+    return Silences(
+        longest_seconds=longest * HOUR,
+        count=count,
+        observed_seconds=(observed or worked) * HOUR,
+        worked_seconds=worked * HOUR,
+    )
+
+
+def explained(own: Silences, kin: Kin | None = None, *, own_alone: bool = True, prior: Prior = SERVICE) -> Explanation:
+    return explained_silence_seconds(
+        own,
+        kin,
+        prior,
+        chance_ratio=0.01,
+        kin_quantile_ratio=0.9,
+        kin_limit_ratio=2.0,
+        floor_seconds=2 * HOUR,
+        step_seconds=300,
+        own_alone=own_alone,
+    )
+
+
+def kin(*hours: float) -> Kin:
+    return Kin(bounds=tuple(sorted(each * HOUR for each in hours)), likeness="serving in namespace chat")
+
+
+class TestOwnPast:
+    def test_an_old_workload_is_measured_by_its_own_silences(self) -> None:
+        own = past(longest=185 / 60, worked=6 * 24, count=212)
+        found = explained(own, kin(50, 50, 50, 50, 50))
+        assert found.by is ExplainedBy.OWN
+        assert found.seconds == unlikely_silence_seconds(own, 0.01, 300)
+        assert found.text.startswith("longest of its 212 silences in 6 days: 3 h 05 min, of which more than ")
+
+    def test_a_past_of_short_silences_is_given_the_floor(self) -> None:
+        found = explained(past(longest=0.1, worked=100))
+        assert found.seconds == 2 * HOUR
+        assert "up to 2 h are always waited out" in found.text
+
+
+class TestYoung:
+    def test_without_kin_the_prior_is_waited_out(self) -> None:
+        found = explained(past(longest=0.5, worked=5))
+        assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
+        assert found.text == (
+            "worked over only 5 h so far, and too few workloads like it are known (a service may rest: 24 h); "
+            "24 h are waited out"
+        )
+
+    def test_a_workload_that_was_never_seen_to_work_waits_for_the_prior(self) -> None:
+        found = explained(Silences(observed_seconds=3 * DAY))
+        assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
+        assert found.text.startswith("no work of it was seen")
+
+    def test_kin_speak_for_it_up_to_nine_in_ten_of_them(self) -> None:
+        found = explained(past(longest=0.5, worked=5), kin(4, 5, 6, 6, 7, 7, 8, 9, 10, 40))
+        assert (found.by, found.seconds) == (ExplainedBy.KIN, 10 * HOUR)
+        assert "9 of 10 workloads like it (serving in namespace chat) need no more than 10 h" in found.text
+
+    def test_of_five_kin_the_longest_decides(self) -> None:
+        assert explained(past(longest=0.5, worked=5), kin(4, 5, 6, 7, 30)).seconds == 30 * HOUR
+
+    @pytest.mark.parametrize(("bound", "waited"), [(47, 47), (49, 48)])
+    def test_kin_stretch_the_prior_to_twice_its_length(self, bound: float, waited: float) -> None:
+        found = explained(past(longest=0.5, worked=5), kin(bound, bound, bound, bound, bound))
+        assert found.seconds == waited * HOUR
+        assert found.by is ExplainedBy.KIN
+
+    def test_its_own_longer_silences_are_never_cut_by_kin(self) -> None:
+        own = past(longest=5, worked=11)
+        assert explained(own, kin(1, 1, 1, 1, 1)).seconds == unlikely_silence_seconds(own, 0.01, 300) > 20 * HOUR
+
+    @pytest.mark.parametrize(("worked", "waited"), [(12, 24), (14, 22), (30, 6), (34, 2), (40, 2)])
+    def test_the_prior_fades_as_it_works_on(self, worked: float, waited: float) -> None:
+        assert explained(past(longest=0.05, worked=worked)).seconds == waited * HOUR
+
+    def test_a_mixed_past_never_replaces_the_prior(self) -> None:
+        found = explained(past(longest=0.05, worked=300), own_alone=False)
+        assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
+        assert found.text.startswith("other Pods work on the same device")
+
+
+hours = st.floats(min_value=0.1, max_value=300)
+
+
+@given(longest=hours, worked=hours, more=hours, silent=hours)
+def test_work_within_the_silence_never_makes_it_unexplained(
+    longest: float, worked: float, more: float, silent: float
+) -> None:
+    """A silence that is explained stays so where the workload worked `more` hours into it."""
+    more = min(more, silent)
+    observed = worked + silent
+    before = past(longest=min(longest, worked), worked=worked, observed=observed)
+    after = past(longest=max(min(longest, worked), more), worked=worked + more, observed=observed)
+    if silent * HOUR <= explained(before).seconds:
+        assert (silent - more) * HOUR <= explained(after).seconds + 1e-6
+
+
+class TestConfidence:
+    own = past(longest=3, worked=6 * 24)
+
+    def test_grows_with_the_silence_up_to_a_limit(self) -> None:
+        by_own = Explanation(seconds=0, by=ExplainedBy.OWN, text="")
+        grown = [confidence_in_silence(self.own, by_own, each * HOUR, 300) for each in (3, 4, 5, 100)]
+        assert grown == sorted(grown)
+        assert grown[0] == 0.0
+        assert grown[-1] == 0.97
+
+    @pytest.mark.parametrize(("by", "limit"), [(ExplainedBy.KIN, 0.85), (ExplainedBy.PRIOR, 0.7)])
+    def test_what_is_further_away_is_trusted_less(self, by: ExplainedBy, limit: float) -> None:
+        assert confidence_in_silence(Silences(), Explanation(seconds=0, by=by, text=""), 10 * DAY, 300) == limit
+
+
+class TestKin:
+    def test_the_workload_itself_is_no_kin_of_its_own(self) -> None:
+        found = kin_of((1.0, 2.0, 2.0, 3.0), own=2.0, likeness="serving", least=3)
+        assert found is not None
+        assert found.bounds == (1.0, 2.0, 3.0)
+
+    @pytest.mark.parametrize(("least", "found"), [(4, True), (5, False)])
+    def test_too_few_are_none(self, least: int, found: bool) -> None:
+        assert (kin_of((1.0, 2.0, 2.0, 3.0), own=None, likeness="serving", least=least) is not None) is found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (20, "20 s"),
+        (59 * 60, "59 min"),
+        (HOUR, "1 h"),
+        (33000, "9 h 10 min"),
+        (11100, "3 h 05 min"),
+        (DAY, "24 h"),
+        (47 * HOUR + 59 * 60, "47 h 59 min"),
+        (2 * DAY, "2 days"),
+        (50 * HOUR, "2 days 2 h"),
+        (6 * DAY + HOUR, "6 days"),
+    ],
+)
+def test_lengths_are_spoken_as_people_do(seconds: float, text: str) -> None:
+    assert spoken(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("own", "text"),
+    [
+        (past(longest=3.0, worked=40, count=1), "its only silence in 40 h: 3 h"),
+        (past(longest=0, worked=40, count=0), "no silence in 40 h"),
+        (Silences(), "it was never seen to work"),
+    ],
+)
+def test_a_past_in_words(own: Silences, text: str) -> None:
+    assert past_text(own) == text
