@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.telemetry import evaluate, recording
@@ -50,13 +50,24 @@ def agree(found: float | None, expected: float | None) -> bool:
 times = st.lists(
     st.integers(-700_000, 0) | st.integers(-70, 0).map(lambda tens: tens * 10_000), min_size=1, max_size=12, unique=True
 ).map(sorted)
-values = st.sampled_from([0.0, 1.0, 2.0, 3.5, 8.0, 12.0, -1.0, math.nan, math.inf, -math.inf, None, None]) | st.floats(
-    -1e6, 1e6
+common = st.sampled_from([0.0, 1.0, 2.0, 3.5, 8.0, 12.0, math.nan])
+values = (
+    common
+    | common
+    | st.sampled_from([math.nan, math.nan, -1.0, math.inf, -math.inf, None, None])
+    | st.floats(-1e6, 1e6)
 )
-one_series = times.flatmap(
+edges = st.lists(
+    st.sampled_from([0, -1, -299_999, -300_000, -300_001, -60_000, -10_000]), min_size=1, max_size=5, unique=True
+)
+one_series = (times | edges.map(sorted)).flatmap(
     lambda chosen: st.tuples(*(values.map(lambda value, time=time: (BASE_MS + time, value)) for time in chosen))
 )
-moments = st.integers(-720, 120).map(lambda seconds: BASE_MS + seconds * 1000) | st.integers(BASE_MS - 700_000, BASE_MS)
+moments = (
+    st.just(BASE_MS)
+    | st.integers(-720, 120).map(lambda seconds: BASE_MS + seconds * 1000)
+    | st.integers(BASE_MS - 700_000, BASE_MS)
+)
 
 
 def _expression(function: Function, window: int, parameter: float, offset: int, step: int) -> Expression:
@@ -70,19 +81,23 @@ def _expression(function: Function, window: int, parameter: float, offset: int, 
     return Expression(Selector("m"), function, window, given_parameter, offset, step, by=None)
 
 
-expressions = st.builds(
-    _expression,
-    st.sampled_from(Function),
-    st.sampled_from([1, 10, 30, 60, 300, 600]),
-    st.floats(0, 1) | st.sampled_from([0.0, 1.0, 0.5, -0.5, 1.5]),
-    st.sampled_from([0, 0, 60]),
-    st.sampled_from([10, 30, 60]),
-)
+def expressions(functions: st.SearchStrategy[Function]) -> st.SearchStrategy[Expression]:
+    return st.builds(
+        _expression,
+        functions,
+        st.sampled_from([600, 300, 60, 30, 10, 1]),
+        st.floats(0, 1) | st.sampled_from([0.0, 1.0, 0.5, -0.5, 1.5]),
+        st.sampled_from([0, 0, 60]),
+        st.sampled_from([10, 30, 60]),
+    )
 
 
-@given(st.lists(one_series, min_size=1, max_size=4), expressions, moments)
-@settings(max_examples=300)
-def test_every_function_of_every_series(columns: list[Samples], expression: Expression, at_ms: int) -> None:
+@pytest.mark.parametrize("function", Function)
+@given(data=st.data())
+def test_every_function_of_every_series(function: Function, data: st.DataObject) -> None:
+    columns: list[Samples] = data.draw(st.lists(one_series, min_size=1, max_size=4))
+    expression = data.draw(expressions(st.just(function)))
+    at_ms = data.draw(moments)
     if not any(value is not None for samples in columns for _, value in samples):
         return
     found = {row.labels["i"]: row.value for row in store(columns).evaluate(expression, moment(at_ms))}
@@ -90,7 +105,12 @@ def test_every_function_of_every_series(columns: list[Samples], expression: Expr
         assert agree(found.get(str(index)), promql_oracle.answer(samples, expression, at_ms)), index
 
 
-@given(st.lists(one_series, min_size=1, max_size=4), expressions, moments, st.sampled_from([1, 7, 60, 400]))
+@given(
+    st.lists(one_series, min_size=1, max_size=4),
+    expressions(st.sampled_from(Function)),
+    moments,
+    st.sampled_from([1, 7, 60, 400]),
+)
 def test_a_grid_is_one_evaluation_after_another(
     columns: list[Samples], expression: Expression, at_ms: int, step: int
 ) -> None:
@@ -155,3 +175,43 @@ def test_the_mean_of_large_numbers_does_not_overflow() -> None:
     together = Expression(Selector("m"), Function.MAX, 60, combine=Combine.AVG)
     assert [row.value for row in store(columns).evaluate(each, moment(BASE_MS))] == [1.6e308, 1.7e308]
     assert [row.value for row in store(columns).evaluate(together, moment(BASE_MS))] == [1.7e308]
+
+
+@pytest.mark.parametrize(("late", "carried_on"), [(65, 65), (66, 30), (67, 30)])
+def test_a_slope_is_carried_on_to_an_edge_nearer_than_eleven_tenths_of_the_distance(
+    late: int, carried_on: float
+) -> None:
+    """Samples a minute apart, the first so long after the window's begin; the counter is far from zero."""
+    times = range(BASE_MS - 900_000 + late * 1000, BASE_MS + 1, 60_000)
+    samples = [(time, 1000.0 + number) for number, time in enumerate(times)]
+    sampled, to_end = (times[-1] - times[0]) / 1000, (BASE_MS - times[-1]) / 1000
+    (row,) = store([samples]).evaluate(Expression(Selector("m"), Function.INCREASE, 900), moment(BASE_MS))
+    assert row.value == pytest.approx((len(samples) - 1) * (sampled + carried_on + to_end) / sampled, rel=1e-12)
+
+
+def at_every_half_minute(*runs: tuple[float | None, int]) -> Samples:
+    """Runs of a value (None: no samples) from BASE_MS on, as in promtool's test notation."""
+    values = [value for value, count in runs for _ in range(count)]
+    return [(BASE_MS + 30_000 * number, value) for number, value in enumerate(values) if value is not None]
+
+
+def test_increase_is_blind_to_a_first_occurrence_and_sees_events_in_a_code() -> None:
+    """Why XIDs are never asked for with increase() alone: the worked examples of Prometheus' own semantics."""
+    up, down = at_every_half_minute((13.0, 31), (79.0, 31)), at_every_half_minute((79.0, 31), (13.0, 31))
+    born, second = at_every_half_minute((None, 31), (1.0, 31)), at_every_half_minute((1.0, 31), (2.0, 31))
+    codes = store([up, down]).evaluate(
+        Expression(Selector("m"), Function.INCREASE, 300, by=("i",)), moment(BASE_MS + 1_020_000)
+    )
+    assert [row.value for row in codes] == pytest.approx([66 * 300 / 270, 13 * 300 / 270])
+    counts = store([born, second]).evaluate(
+        Expression(Selector("m"), Function.INCREASE, 600, by=("i",)), moment(BASE_MS + 1_200_000)
+    )
+    assert [row.value for row in counts] == pytest.approx([0, 600 / 570])
+
+
+@pytest.mark.parametrize(("reasons", "share"), [(8.0, 1.0), (4.0, 0.0), (196.0, 1.0), (0.0, 0.0), (16.0, 0.0)])
+def test_throttling_that_matters_is_told_from_a_software_power_cap(reasons: float, share: float) -> None:
+    """Hardware slowdown (8), thermal (64) and power brake (128); a software power cap (4) at full load is normal."""
+    question = Expression(Selector("m"), Function.FRACTION_BITS, 600, 8 + 64 + 128, step_seconds=60)
+    (row,) = store([at_every_half_minute((reasons, 41))]).evaluate(question, moment(BASE_MS + 1_200_000))
+    assert row.value == share
