@@ -74,6 +74,16 @@ def test_a_gpu_of_which_nothing_is_known_is_one_finding() -> None:
     assert found["health_unknown:device/gpu-0"].verdict is Verdict.UNKNOWN
 
 
+def test_a_machine_of_which_nothing_is_known_is_one_finding() -> None:
+    fleet = machines(2, 8, pods=True)
+    answers = {REMAP.failed: {"gpu-1-0": 0.0}}
+    found = findings(scene(fleet, answers))
+    assert len(found) == 1 + 7
+    whole = found["health_unknown:node/node-0"]
+    assert (len(whole.devices), whole.pods, whole.node) == (8, ("ns/pod-0",), "node-0")
+    assert len(findings(scene(fleet, answers), everything=True)) == 16 * len(rule_signals(POLICY)) + 15
+
+
 def test_one_known_signal_is_enough_to_say_something() -> None:
     assert findings(scene(answers={REMAP.failed: 0.0})) == {}
 

@@ -287,7 +287,12 @@ class TestAgainstTheCluster:
         dark = counted("node-4", conditions=(Condition("Ready", "False"),))
         [finding] = gone(fleet, [*nodes, dark]).values()
         assert (finding.id, finding.verdict) == ("exporter_gone:node/node-4", Verdict.UNKNOWN)
-        assert finding.summary == "no telemetry of its 8 GPUs, and the Node is NotReady"
+        assert finding.summary == "no telemetry of its GPUs, and the Node is NotReady"
+
+    def test_a_dark_node_needs_no_whole_gpus(self) -> None:
+        shared = counted("node-9", replicas=4, sharing=Sharing.TIME_SLICING)
+        nodes = [*(counted(f"node-{number}") for number in range(6)), shared]
+        assert list(gone(machines(6), nodes)) == ["exporter_gone:node/node-9"]
 
     def test_many_such_nodes_are_one_finding(self) -> None:
         nodes = [*self.NODES, counted("node-7"), counted("node-8")]

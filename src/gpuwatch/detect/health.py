@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from gpuwatch.catalog.xids import Xid
+from gpuwatch.detect.capacity import missing_from_telemetry
 from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
@@ -34,7 +36,7 @@ from gpuwatch.detect.verdict import (
 )
 from gpuwatch.detect.xid import xid
 from gpuwatch.detect.xid_events import xid_needs
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, WindowStat
 
 __all__ = ["HealthPolicy", "assess_health", "needs", "rule_signals", "state_signals"]
@@ -104,7 +106,7 @@ def assess_health(
     """
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
     gone = presence(fleet)
-    findings = list(gone.findings)
+    findings = [*gone.findings, *missing_from_telemetry(fleet)]
     told: set[str] = set()  # GPUs of which some rule could say something
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
@@ -149,16 +151,28 @@ def assess_health(
 
 
 def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
-    """One finding, not a dozen, for a GPU that reports and of which no rule could tell anything."""
-    for gpu in fleet.present:
-        if gpu.uuid in told or gpu.uuid in gone.explained:
+    """One finding, not a dozen, for a GPU that reports and of which no rule could tell anything; one for the machine
+    where that is so of all of its GPUs."""
+    for home, gpus in fleet.at_home.items():
+        silent = [gpu for gpu in gpus if gpu.uuid not in told and gpu.uuid not in gone.explained]
+        findings = [
+            fleet.conclude(
+                gpu,
+                FindingKind.HEALTH_UNKNOWN,
+                Verdict.UNKNOWN,
+                "it reports, but no health rule has the signals or the samples that it needs",
+                advice=Advice.FIX_MONITORING,
+                missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
+            )
+            for gpu in silent
+        ]
+        if len(silent) < 2 or len(silent) < len(gpus) or fleet.everything:
+            yield from findings
             continue
-        yield fleet.conclude(
-            gpu,
-            FindingKind.HEALTH_UNKNOWN,
-            Verdict.UNKNOWN,
-            "it reports, but no health rule has the signals or the samples that it needs",
-            severity=Severity.INFO,
-            advice=Advice.FIX_MONITORING,
-            missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
+        yield replace(
+            findings[0],
+            subject=Subject(SubjectKind.NODE, home),
+            summary=f"its {len(gpus)} GPUs report, but no health rule has the signals or the samples that it needs",
+            devices=tuple(device for finding in findings for device in finding.devices),
+            pods=tuple(dict.fromkeys(pod for finding in findings for pod in finding.pods)),
         )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gpuwatch.detect.coverage import coverage_stat
 from gpuwatch.detect.fleet import REPORTING_SIGNALS, Fleet, Gpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.cluster import Node, Sharing
+from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import (
     Advice,
     Evidence,
@@ -96,17 +96,22 @@ def presence(fleet: Fleet) -> Presence:
         else:
             counted.append(machine)
     silent = [machine for machine in counted if machine.silent]
-    if silent and (len(silent) == len(counted) or _many(fleet, len(silent), len(counted))):
+    if silent and (len(silent) == len(counted) or widespread(fleet, len(silent), len(counted))):
         result.findings.append(_telemetry_gone(fleet, silent, len(counted)))
     else:
         result.findings += [_exporter_gone(fleet, machine) for machine in silent]
     result.explained |= {gpu.uuid for machine in silent for gpu in machine.gpus}
     lost = [gpu for gpu in fleet.gpus if not gpu.present and gpu.uuid not in result.explained]
     _judge_lost(fleet, lost, result)
-    result.findings += _against_the_cluster(fleet)
     if fleet.everything:
         result.findings += [_there(fleet, gpu) for gpu in fleet.present]
     return result
+
+
+def widespread(fleet: Fleet, few: int, of: int) -> bool:
+    """Whether so many machines of so many point at the observer rather than at them."""
+    policy = fleet.policy
+    return few >= policy.telemetry_gone_exporters and few >= policy.telemetry_gone_ratio * of
 
 
 def _machines(fleet: Fleet) -> list[_Machine]:
@@ -187,7 +192,7 @@ def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
     node = fleet.nodes.get(machine.node or "")
     seen = max((gpu.last_seen for gpu in gpus if gpu.last_seen is not None), default=None)
     fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.gone_seconds
-    change = _being_changed(node)
+    change = being_changed(node)
     if change:
         why = f"{change}, which takes the exporter away for a while"
     elif node is not None and node.ready is False:
@@ -225,7 +230,7 @@ def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
     )
 
 
-def _being_changed(node: Node | None) -> str:
+def being_changed(node: Node | None) -> str:
     """What somebody is doing to the Node's GPUs on purpose; '' for nothing."""
     if node is None:
         return ""
@@ -251,7 +256,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
             suspects.append(gpu)
     homes = {gpu.home for gpu in suspects}
     everybody = set(fleet.at_home) | homes
-    wide = _many(fleet, len(homes), len(everybody)) and len(homes) > 2
+    wide = widespread(fleet, len(homes), len(everybody)) and len(homes) > 2
     lost_at = Counter(gpu.home for gpu in lost)
     for gpu in suspects:
         result.explained.add(gpu.uuid)
@@ -265,7 +270,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
 def _excused(fleet: Fleet, gpu: Gpu) -> str:
     """Why a GPU's absence is no fault; '' where nothing explains it."""
     node = fleet.nodes.get(gpu.lead.node or "")
-    change = _being_changed(node)
+    change = being_changed(node)
     if change:
         return f"{change}, so devices come and go"
     seen = gpu.last_seen
@@ -360,152 +365,6 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
         since=seen,
         evidence=evidence,
         gpu_hours=silence / 3600,
-    )
-
-
-class _Count(NamedTuple):
-    """A Node with the whole GPUs that Kubernetes counts there, and those that telemetry has seen."""
-
-    node: Node
-    capacity: int
-    seen: int
-
-
-def _against_the_cluster(fleet: Fleet) -> list[Finding]:
-    """Nodes whose capacity counts more GPUs than telemetry has seen within the inventory window: a GPU that was lost
-    before it, or a Node that no exporter speaks for.
-
-    Nothing where some host of telemetry resolves to no Node: the GPUs that seem to lack may be there.
-    """
-    if not fleet.snapshot.cluster.known or not fleet.present or any(gpu.lead.node is None for gpu in fleet.present):
-        return []
-    seen = Counter(gpu.lead.node for gpu in fleet.gpus if gpu.lead.node is not None)
-    at, settling = fleet.snapshot.at, fleet.policy.change_window_seconds
-    counts = [
-        _Count(node, capacity, seen[node.name])
-        for node in fleet.snapshot.cluster.nodes
-        if (capacity := _whole_gpus(node))
-        and not _being_changed(node)
-        and not (node.created is not None and (at - node.created).total_seconds() < settling)
-    ]
-    dark = [count for count in counts if not count.seen]
-    short = [count for count in counts if 0 < count.seen < count.capacity]
-    return [
-        *_dark(fleet, dark, len(counts)),
-        *_short(fleet, short, len(counts) - len(dark)),
-    ]
-
-
-def _whole_gpus(node: Node) -> int | None:
-    """GPUs that its capacity counts; None where it counts replicas or MIG instances instead."""
-    if node.sharing is not Sharing.NONE or node.replicas > 1 or node.mig_layout:
-        return None
-    whole = [count for resource, count in node.accelerators.items() if resource.endswith("/gpu")]
-    return whole[0] if len(whole) == 1 and whole[0] > 0 else None
-
-
-def _many(fleet: Fleet, few: int, of: int) -> bool:
-    policy = fleet.policy
-    return few >= policy.telemetry_gone_exporters and few >= policy.telemetry_gone_ratio * of
-
-
-def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
-    """Nodes with GPUs of which telemetry knows nothing: unknown, one by one or as one."""
-    if _many(fleet, len(dark), total):
-        names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
-        yield _of_nodes(
-            Subject(SubjectKind.FLEET, "fleet"),
-            FindingKind.EXPORTER_GONE,
-            f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
-            evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
-            missing=["an exporter on these Nodes, or its scrape"],
-        )
-        return
-    for count in dark:
-        down = ", and the Node is NotReady" if count.node.ready is False else ""
-        yield _of_nodes(
-            Subject(SubjectKind.NODE, count.node.name),
-            FindingKind.EXPORTER_GONE,
-            f"no telemetry of its {count.capacity} GPUs{down}",
-            evidence=[_capacity(count)],
-            missing=["an exporter on this Node, or its scrape"],
-            node=count.node.name,
-        )
-
-
-def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Finding]:
-    """Nodes that lack some of their GPUs. On many Nodes alike it is what the exporters are told to show."""
-    if _many(fleet, len(short), total) and len(short) > 2:
-        yield _of_nodes(
-            Subject(SubjectKind.FLEET, "fleet"),
-            FindingKind.GPU_GONE,
-            f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
-            evidence=[Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}")],
-            missing=["telemetry of these GPUs"],
-        )
-        return
-    for count in short:
-        name, lost = count.node.name, count.capacity - count.seen
-        given_up = sum(count.node.accelerators.values()) - sum(count.node.allocatable.values())
-        agrees = bool(count.node.allocatable) and given_up >= lost
-        evidence = [_capacity(count)]
-        if agrees:
-            evidence.append(
-                Evidence(
-                    signal="allocatable",
-                    value=float(count.capacity - given_up),
-                    comparison="<",
-                    bound=float(count.capacity),
-                )
-            )
-        yield Finding(
-            rule=RULE,
-            family=Family.HEALTH,
-            kind=FindingKind.GPU_GONE,
-            subject=Subject(SubjectKind.NODE, name),
-            verdict=Verdict.DEGRADED,
-            summary=f"{lost} of its {count.capacity} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
-            + (", and the device plugin has given up on as many" if agrees else ""),
-            severity=Severity.CRITICAL if agrees else Severity.WARNING,
-            advice=Advice.REBOOT,
-            # Two countings disagree; with the device plugin on one side they are three, and two of them agree.
-            confidence_ratio=0.85 if agrees else 0.6,
-            evidence=tuple(evidence),
-            node=name,
-        )
-
-
-def _capacity(count: _Count) -> Evidence:
-    return Evidence(
-        signal="gpus_in_telemetry",
-        value=float(count.seen),
-        comparison="<",
-        bound=float(count.capacity),
-        note="the bound is the Node's capacity",
-    )
-
-
-def _of_nodes(
-    subject: Subject,
-    kind: FindingKind,
-    summary: str,
-    *,
-    evidence: Iterable[Evidence],
-    missing: Iterable[str],
-    node: str | None = None,
-) -> Finding:
-    return Finding(
-        rule=RULE,
-        family=Family.HEALTH,
-        kind=kind,
-        subject=subject,
-        verdict=Verdict.UNKNOWN,
-        summary=summary,
-        severity=Severity.WARNING,
-        advice=Advice.FIX_MONITORING,
-        evidence=tuple(evidence),
-        missing=tuple(missing),
-        node=node,
     )
 
 
