@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detect.builders import POLICY, Answer, findings, machines, on, scene, spread
+from detect.builders import POLICY, Answer, ago, findings, machines, on, scene, spread
 from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS, power_brake_needs, thermal_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, WindowStat
@@ -77,6 +77,7 @@ def test_lost_time_is_counted_in_gpu_hours() -> None:
     finding = thermal(seconds(0.6, 1.0))
     assert finding is not None
     assert finding.gpu_hours == pytest.approx(1.6 * WINDOW / 3600)
+    assert finding.since == ago(seconds=2 * WINDOW)
 
 
 def test_a_clean_counter_and_hot_bits_are_both_read() -> None:

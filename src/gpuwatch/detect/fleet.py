@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TypeAlias
 
@@ -186,14 +186,22 @@ class Fleet:
             found[gpu.home].append(gpu)
         return {home: tuple(gpus) for home, gpus in found.items()}
 
-    def changes(self, signal: Signal) -> dict[str, list[StateChange]]:
+    def changes(self, signal: Signal) -> Mapping[str, Sequence[StateChange]]:
         """New values of a state signal within the change window, oldest first, by GPU."""
-        found: dict[str, list[StateChange]] = defaultdict(list)
+        return self._changes.get(signal, {})
+
+    @cached_property
+    def _changes(self) -> dict[Signal, dict[str, list[StateChange]]]:
+        found: dict[Signal, dict[str, list[StateChange]]] = {}
         for change in sorted(self.snapshot.changes, key=lambda item: item.at):
-            age = (self.snapshot.at - change.at).total_seconds()
-            if change.signal is signal and 0 <= age < self.policy.change_window_seconds:
-                found[self.uuids.get(change.device, change.device)].append(change)
+            if 0 <= (self.snapshot.at - change.at).total_seconds() < self.policy.change_window_seconds:
+                by_gpu = found.setdefault(change.signal, defaultdict(list))
+                by_gpu[self.uuids.get(change.device, change.device)].append(change)
         return found
+
+    def before(self, seconds: float) -> datetime:
+        """So long ago: since when at least, for what lasted through a window."""
+        return self.snapshot.at - timedelta(seconds=seconds)
 
     @cached_property
     def uuids(self) -> dict[DeviceId, str]:

@@ -129,6 +129,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
             advice=Advice.INSPECT,
             # Two independent bounds passed; but replays cost speed and seldom anything else.
             confidence_ratio=0.75 if peers.same_model else 0.6,
+            since=fleet.before(policy.window_seconds),
             evidence=[fact],
         )
 
@@ -193,6 +194,7 @@ def pcie_width(fleet: Fleet) -> Judge:
             advice=Advice.INSPECT,
             # A count of lanes leaves little to interpret; a mixed pool of servers is the doubt that remains.
             confidence_ratio=0.85,
+            since=fleet.before(policy.window_seconds),
             evidence=[fact],
         )
 
@@ -291,6 +293,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
             # Errors that cost traffic are a fault; errors alone are often lived with.
             confidence_ratio=0.85 if outlier and slower else 0.6,
+            since=fleet.before(window),
             evidence=evidence,
         )
 

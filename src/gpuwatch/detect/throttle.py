@@ -162,6 +162,7 @@ def _thermal(fleet: Fleet, gpu: Gpu, duty: _Duty, margin: Answers) -> Finding:
         advice=Advice.INSPECT if severe else Advice.WATCH,
         # The driver's own bookkeeping, twice; below half of the time a hot day explains it as well as a sick card.
         confidence_ratio=0.9 if severe else 0.8,
+        since=fleet.before(2 * policy.window_seconds),
         evidence=evidence,
         gpu_hours=(duty.now + duty.before) * policy.window_seconds / 3600,
     )
@@ -192,6 +193,7 @@ def _lasting_events(
         advice=Advice.WATCH,
         # That it happened all along is sure, for how much of the time is not.
         confidence_ratio=0.6,
+        since=fleet.before(fleet.policy.window_seconds),
         evidence=[
             events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in names
         ],
@@ -227,6 +229,7 @@ def _heat_and_clock(fleet: Fleet, needs: ThermalNeeds) -> Judge:
                 advice=Advice.WATCH,
                 # Hot enough to throttle; whether it does is not exported.
                 confidence_ratio=0.6,
+                since=fleet.before(policy.window_seconds),
                 evidence=[margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
                 missing=missing,
             )
@@ -250,6 +253,7 @@ def _heat_and_clock(fleet: Fleet, needs: ThermalNeeds) -> Judge:
                 advice=Advice.WATCH,
                 # Three measurements agree, but none of them says 'throttled'.
                 confidence_ratio=0.5,
+                since=fleet.before(2 * policy.window_seconds),
                 evidence=[
                     clock.evidence(gpu, comparison="<", bound=slow_now.lower(deviations), peers=slow_now),
                     temperature.evidence(gpu, comparison=">", bound=heat.upper(deviations), peers=heat),
@@ -329,6 +333,7 @@ def _braked(fleet: Fleet, gpu: Gpu, duty: _Duty, words: str, severity: Severity,
         severity=severity,
         advice=Advice.INSPECT,
         confidence_ratio=confidence_ratio,
+        since=fleet.before(2 * policy.window_seconds),
         evidence=[_duty_evidence(gpu, duty, policy.power_brake_duty_ratio)],
         gpu_hours=(duty.now + duty.before) * policy.window_seconds / 3600,
     )

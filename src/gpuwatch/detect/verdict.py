@@ -261,6 +261,7 @@ def _failed(
         severity=Severity.CRITICAL if confidence > 0.6 else Severity.WARNING,
         advice=max((_WATCH_ADVICE.get(name, Advice.RESET) for name in names), key=list(Advice).index),
         confidence_ratio=confidence,
+        since=fleet.before(fleet.policy.window_seconds) if lasting else None,
         evidence=evidence if asked is None else [*evidence, recovery.evidence(gpu)],
     )
 
@@ -294,6 +295,7 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             severity=Severity.WARNING,
             advice=Advice.RESET_WHEN_IDLE if lasting else Advice.WATCH,
             confidence_ratio=0.8 if lasting else 0.0,
+            since=fleet.before(fleet.policy.window_seconds) if lasting else None,
             evidence=[
                 now.evidence(gpu, comparison="==", bound=0.0),
                 highest.evidence(gpu, comparison="==", bound=0.0),
