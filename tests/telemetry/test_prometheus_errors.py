@@ -258,6 +258,15 @@ def test_a_server_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) 
         server.stop_waiting.set()
 
 
+def test_a_query_that_takes_too_long_is_cut_in_two_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwatch.telemetry.http_api._GRACE_SECONDS", 0.1)
+    with scripted(accepts_at_most(4, Reply(pause_seconds=30))) as server:
+        rows = PrometheusStore(connection(server.url, timeout_seconds=0.4)).evaluate(QUESTION, AT, NODES)
+        assert len(rows) == 8
+        assert len(server.queries) == 3
+        server.stop_waiting.set()
+
+
 def test_a_proxy_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://user:proxy-password@127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://user:proxy-password@127.0.0.1:1")

@@ -37,6 +37,10 @@ class PerhapsTooLarge(QueryTooLarge):
     """The server gave up, and did not say that size was the reason: a timeout, or a 422 in unknown words."""
 
 
+class TimedOut(StoreUnreachable):
+    """Nothing came back in time; smaller parts may be answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """error: what it means. again: another try may succeed, not before `wait_seconds` where the server named it."""
@@ -168,7 +172,7 @@ def failure_of_request(error: requests.RequestException, place: str, asked: str,
             return Failure(StoreUnreachable(about.says(f"no TLS connection: {reason}", todo)))
         case requests.exceptions.ReadTimeout():
             todo = "raise timeout_seconds or look at the server's load"
-            return Failure(StoreUnreachable(about.says(f"no answer within {timeout_seconds:g} s", todo)))
+            return Failure(TimedOut(about.says(f"no answer within {timeout_seconds:g} s", todo)))
         case requests.exceptions.ProxyError():
             todo = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
             return Failure(StoreUnreachable(about.says(f"the proxy does not let through: {reason}", todo)), again=True)

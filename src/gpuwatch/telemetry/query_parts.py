@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from gpuwatch.telemetry.http_errors import PerhapsTooLarge
+from gpuwatch.telemetry.http_errors import PerhapsTooLarge, TimedOut
 from gpuwatch.telemetry.samples import (
     Combine,
     Expression,
@@ -167,7 +167,7 @@ class Asker:
                     question, part = running.pop(future)
                     try:
                         question.answers[part.first] = future.result()
-                    except QueryTooLarge as error:
+                    except (QueryTooLarge, TimedOut) as error:
                         smaller = self._smaller(question, part, partition, error)
                         if smaller:
                             for piece in smaller:
@@ -180,13 +180,13 @@ class Asker:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _smaller(
-        self, question: Question[T], part: Part, partition: Partition | None, error: QueryTooLarge
+        self, question: Question[T], part: Part, partition: Partition | None, error: TelemetryError
     ) -> list[Part]:
         """The parts to ask in the place of one that was refused; none where it is not to be divided."""
         pieces = halves(part, partition)
         if len(pieces) < 2 or question.error is not None:
             return []
-        if isinstance(error, PerhapsTooLarge):
+        if isinstance(error, (PerhapsTooLarge, TimedOut)):
             return [replace(piece, doubts=part.doubts - 1) for piece in pieces] if part.doubts else []
         with self._lock:
             size = part.series * question.samples
