@@ -51,7 +51,9 @@ def per_series(
             return _instant_answers(samples, chosen, ends_ms)
         if function in STEPPED:
             return _step_answers(plain, chosen, expression, ends_ms, step_ms)
-        lows, highs = _windows(plain, chosen, ends_ms, window_ms)
+        if not plain.values.size:
+            return Answers(np.empty((chosen.size, ends_ms.size)), np.zeros((chosen.size, ends_ms.size), np.bool_))
+        lows, highs = (_positions(plain, chosen, edge_ms) for edge_ms in (ends_ms - window_ms, ends_ms))
         least = 2 if function is Function.INCREASE else 1
         present = highs - lows >= least
         low, high = lows[present], highs[present]
@@ -103,31 +105,31 @@ def _combined(
     return np.where(np.isfinite(mean), mean, np.add.reduceat(added * _DOWN, starts, axis=0) / counts / _DOWN)
 
 
-def _windows(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray, window_ms: int) -> tuple[IntArray, IntArray]:
-    """Where the samples of each (end − window, end] lie in the columns: from, to; both shaped series by ends."""
-    lows = np.empty((chosen.size, ends_ms.size), np.int64)
-    highs = np.empty_like(lows)
-    begins_ms = ends_ms - window_ms
-    for row, index in enumerate(chosen):
-        start = samples.starts[index]
-        times = samples.times_ms[start : samples.starts[index + 1]]
-        lows[row] = start + times.searchsorted(begins_ms, "right")
-        highs[row] = start + times.searchsorted(ends_ms, "right")
-    return lows, highs
+def _positions(samples: MetricSamples, chosen: IntArray, at_ms: IntArray) -> IntArray:
+    """Where the first sample after each moment lies in the columns, shaped series by moments; a series' end if none."""
+    low = np.repeat(samples.starts[chosen][:, None], at_ms.size, axis=1)
+    if at_ms.size >= chosen.size:
+        for row, index in enumerate(chosen):
+            low[row] += samples.part(int(index))[0].searchsorted(at_ms, "right")
+        return low
+    # Many series and few moments: one binary search in all series side by side.
+    high = np.repeat(samples.starts[chosen + 1][:, None], at_ms.size, axis=1)
+    while (searching := low < high).any():
+        middle = (low + high) // 2
+        later = samples.times_ms[np.where(searching, middle, 0)] > at_ms
+        high = np.where(searching & later, middle, high)
+        low = np.where(searching & ~later, middle + 1, low)
+    return low
 
 
 def _instant_answers(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> Answers:
     """The newest sample of (end − look-back, end], where it is no staleness marker."""
-    values = np.full((chosen.size, ends_ms.size), np.nan)
-    present = np.zeros(values.shape, np.bool_)
-    for row, index in enumerate(chosen):
-        times, numbers = samples.part(int(index))
-        if times.size:
-            newest = times.searchsorted(ends_ms, "right") - 1
-            recent = (newest >= 0) & (times[newest] > ends_ms - LOOKBACK_MS)
-            present[row] = recent & ~is_stale(numbers)[newest]
-            values[row] = numbers[newest]
-    return Answers(values, present)
+    newest = _positions(samples, chosen, ends_ms) - 1
+    exists = newest >= samples.starts[chosen][:, None]
+    newest[~exists] = 0
+    values = samples.values[newest]
+    recent = exists & (samples.times_ms[newest] > ends_ms - LOOKBACK_MS)
+    return Answers(values, recent & ~is_stale(values))
 
 
 def _step_answers(

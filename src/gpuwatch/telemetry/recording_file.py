@@ -10,7 +10,7 @@ values (list of doubles, staleness markers kept as bits). The schema's metadata 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -128,6 +128,7 @@ class RecordingFile:
         self.spans_ms: dict[str, tuple[int, int] | None] = {}
         """Metric → times of its first and last sample; None where it has staleness markers only."""
         self._groups: dict[str, list[int]] = {}
+        self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._index()
 
     def read(self, metric: str) -> MetricSamples:
@@ -143,7 +144,8 @@ class RecordingFile:
         falls[begins - 1] = False  # the next series may begin earlier
         if not np.array_equal(starts, value_starts) or falls.any():
             raise TelemetryError(f"{self._path}: the samples of {metric} are damaged; record or capture them again")
-        labels = tuple(dict(pairs) for pairs in table["labels"].to_pylist())
+        # A device's metrics mostly have the same labels: one mapping for all of them.
+        labels = tuple(self._labels.setdefault(tuple(pairs), dict(pairs)) for pairs in table["labels"].to_pylist())
         return MetricSamples(labels, starts, times_ms, values)
 
     def _about(self) -> dict[str, Any]:
