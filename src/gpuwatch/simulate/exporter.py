@@ -7,7 +7,7 @@ Prometheus itself is down there is neither a sample nor a marker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -282,16 +282,19 @@ def prometheus_up(plan: FleetPlan) -> Mask:
     return ~inside(seconds, down)
 
 
-def fleet_series(exporters: list[MachineExporter]) -> Iterator[RecordedSeries]:
-    """All series, those of one metric together."""
-    for metric in METRICS:
+def fleet_series(
+    exporters: Sequence[MachineExporter], only: Sequence[Metric] | None = None
+) -> Iterator[RecordedSeries]:
+    """All series, those of one metric together; `only` these of METRICS and nothing else where given."""
+    for metric in METRICS if only is None else only:
         for vocabulary in ("dcgm", "dcgm49"):
             if vocabulary == "dcgm49" and metric.name("dcgm49") == metric.name("dcgm"):
                 continue
             for exporter in exporters:
-                same = metric.name(exporter.machine.vocabulary) == metric.name(vocabulary)
-                if same:
+                if metric.name(exporter.machine.vocabulary) == metric.name(vocabulary):
                     yield from exporter.metric(metric)
+    if only is not None:
+        return
     for vocabulary in ("dcgm", "dcgm49"):
         for exporter in exporters:
             if exporter.machine.vocabulary == vocabulary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from gpuwatch.simulate.behaviour import Load
@@ -11,6 +11,7 @@ from gpuwatch.simulate.cards import Machine, build_machines
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.idle import plant_idle
+from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
 from gpuwatch.simulate.plan import FaultKind, FleetPlan
 from gpuwatch.simulate.runs import Place, Run
@@ -18,7 +19,7 @@ from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript
 from gpuwatch.simulate.states import MachineState, play_machine, run_loads
 from gpuwatch.simulate.symptoms import Fault
-from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths
+from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths
 from gpuwatch.simulate.workload_objects import Scene, workload_objects
 from gpuwatch.telemetry.series import RecordedSeries
 
@@ -48,6 +49,8 @@ class Fleet:
             if fault.kind is FaultKind.OVERHEATING:
                 state = next(self._states([self.machines[fault.machine]]))
             truths.extend(fault_truths(self.plan, self.machines, fault, state))
+        for machine, script in zip(self.machines, self.scripts, strict=True):
+            truths.extend(reboot_truths(self.plan, machine, script.reboots))
         return tuple(sorted(truths, key=lambda truth: (truth.start, truth.kind, truth.subject.name)))
 
     def _states(self, machines: list[Machine]) -> Iterator[MachineState]:
@@ -63,14 +66,15 @@ class Fleet:
         for machine in machines:
             yield play_machine(self.plan, machine, self.scripts[machine.index], placed.pop(machine.index, []))
 
-    def series(self) -> Iterator[RecordedSeries]:
+    def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
         """Every series that Prometheus would hold, those of one metric together, times rising in each.
 
+        only: these metrics alone, where given.
         The state of all cards is in memory meanwhile: about 0.5 MB per card and 10,000 samples.
         """
         up = prometheus_up(self.plan)
         exporters = [MachineExporter(self.plan, state, up) for state in self._states(list(self.machines))]
-        return fleet_series(exporters)
+        return fleet_series(exporters, only)
 
     def cluster_objects(self, at: datetime | None = None) -> list[Object]:
         """Kubernetes objects as kubectl prints them at that moment; the window's end by default.

@@ -37,10 +37,12 @@ class MachineScript:
     brakes: list[Span] = field(default_factory=list)
     counter_resets: list[float] = field(default_factory=list)
     exporter_restarts: list[float] = field(default_factory=list)
+    reboots: list[Span] = field(default_factory=list)
     unallocatable: list[tuple[float, float, int]] = field(default_factory=list)  # from, to, card
 
     def reboot(self, at: float, seconds: float = 480.0) -> None:
         self.exporter_down.append((at, at + seconds))
+        self.reboots.append((at, at + seconds))
         self.counter_resets.append(at)
         self.exporter_restarts.append(at)
 

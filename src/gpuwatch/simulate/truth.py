@@ -34,8 +34,9 @@ class Truth:
     note: str
     harmless: bool = False
     pods: tuple[PodRef, ...] = ()
+    nodes: tuple[str, ...] = ()
     workload: str = ""
-    fault: str = ""  # FaultKind
+    fault: str = ""  # FaultKind, or 'reboot'; '' for an allocation
 
 
 def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:
@@ -63,6 +64,7 @@ def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: list
                 note=note,
                 harmless=harmless,
                 pods=(ref,),
+                nodes=(machines[pod.places[0].machine].name,),
                 workload=run.workload.id,
             )
 
@@ -151,7 +153,8 @@ def fault_truths(
     start = fault.start
     kinds = _KINDS[fault.kind]
     if fault.machine < 0:
-        yield _fault_truth(plan, fault, kinds[0], Subject(SubjectKind.FLEET, "fleet"), (), start)
+        everywhere = tuple(machine.name for machine in machines)
+        yield _fault_truth(plan, fault, kinds[0], Subject(SubjectKind.FLEET, "fleet"), (), everywhere, start)
         return
     machine = machines[fault.machine]
     devices = _devices(machines, fault)
@@ -169,8 +172,25 @@ def fault_truths(
         kinds += (FindingKind.DCGM_HEALTH,)
     on_node = fault.kind in (FaultKind.EXPORTER_GONE, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
     subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
+    nodes = tuple(dict.fromkeys(machines[index].name for index, _ in _cards(fault)))
     for kind in kinds:
-        yield _fault_truth(plan, fault, kind, subject, devices, start)
+        yield _fault_truth(plan, fault, kind, subject, devices, nodes, start)
+
+
+def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, float]]) -> Iterator[Truth]:
+    """While a node reboots or its driver is reloaded its exporter really is gone, though nobody planted that."""
+    for begin, end in spans:
+        if begin < plan.seconds:
+            yield Truth(
+                kind=FindingKind.EXPORTER_GONE,
+                subject=Subject(SubjectKind.NODE, machine.name),
+                start=plan.moment(begin),
+                end=plan.moment(end) if end < plan.seconds else None,
+                devices=(),
+                note="the node reboots, or its driver is reloaded",
+                nodes=(machine.name,),
+                fault="reboot",
+            )
 
 
 def _fault_truth(
@@ -179,6 +199,7 @@ def _fault_truth(
     kind: FindingKind,
     subject: Subject,
     devices: tuple[DeviceId, ...],
+    nodes: tuple[str, ...],
     start: float,
 ) -> Truth:
     return Truth(
@@ -187,6 +208,7 @@ def _fault_truth(
         start=plan.moment(start),
         end=plan.moment(fault.end) if fault.end < plan.seconds else None,
         devices=devices,
+        nodes=nodes,
         note=_NOTES[fault.kind],
         harmless=fault.kind in HARMLESS,
         fault=fault.kind.value,
@@ -195,10 +217,13 @@ def _fault_truth(
 
 def _devices(machines: tuple[Machine, ...], fault: Fault) -> tuple[DeviceId, ...]:
     """Every device on the fault's cards, MIG instances each on their own."""
-    cards = [(fault.machine, card) for card in fault.cards] + list(fault.others)
     found: list[DeviceId] = []
-    for machine, index in cards:
+    for machine, index in _cards(fault):
         card = machines[machine].cards[index]
         gis = [instance.gi for instance in card.instances] or [""]
         found.extend(device_id(machines, Place(machine, index, gi)) for gi in gis)
     return tuple(found)
+
+
+def _cards(fault: Fault) -> list[tuple[int, int]]:
+    return [(fault.machine, card) for card in fault.cards] + list(fault.others)

@@ -62,6 +62,7 @@ def truth_json(truth: Truth) -> dict[str, Any]:
         "end": truth.end.isoformat() if truth.end else None,
         "devices": list(truth.devices),
         "pods": list(truth.pods),
+        "nodes": list(truth.nodes),
         "workload": truth.workload,
         "harmless": truth.harmless,
         "fault": truth.fault,

@@ -1,0 +1,293 @@
+"""Findings held against the truth: what was planted and found, what was named and is not so, and how soon. Pure.
+
+Every Truth and every finding counts once, however many moments saw it. A finding is right where a Truth of its kind
+about the same device, Pod or node holds at that moment or held within the last day, as rules look back as far. A health
+finding of another kind on a GPU that really is broken is not counted against anybody either.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.simulate.truth import Truth
+
+IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
+# These say that nothing is known; being found is all that can be asked of them.
+_ABSENCES = (FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
+_LOOKS_BACK = timedelta(hours=25)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """One thing that was named at a moment; `kind` is a FindingKind, or the name of a baseline's rule."""
+
+    at: datetime
+    kind: str
+    subject: str
+    devices: frozenset[DeviceId] = frozenset()
+    pods: frozenset[PodRef] = frozenset()
+    node: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How well one kind is found. Counts are of Truths (planted, found) and of subjects named (false_found).
+
+    same_kind: those of `found` that were given the very kind that was planted (idle classes only can differ).
+    delays_hours: for each found one the time from the start of its Truth to the first moment that named it.
+    false_names: the subjects behind `false_found`.
+    """
+
+    kind: str
+    planted: int
+    found: int
+    false_found: int
+    same_kind: int
+    delays_hours: tuple[float, ...] = ()
+    false_names: tuple[str, ...] = ()
+
+    @property
+    def delay_hours(self) -> float | None:
+        """The median delay; None where nothing was found."""
+        return statistics.median(self.delays_hours) if self.delays_hours else None
+
+    @property
+    def recall(self) -> float | None:
+        return self.found / self.planted if self.planted else None
+
+    @property
+    def precision(self) -> float | None:
+        named = self.found + self.false_found
+        return self.found / named if named else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Pods that go on working, and how many of them a rule named idle all the same; the services among them."""
+
+    rule: str
+    pods: int
+    named: int
+    services: int
+    services_named: int
+
+
+def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
+    """What a person would take for a broken GPU, a lost exporter, or an idle allocation. An XID that is the
+    application's fault names no GPU."""
+    named = []
+    for finding in findings:
+        broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
+        absent = finding.kind in _ABSENCES and finding.notable
+        if broken or absent or finding.verdict is Verdict.IDLE:
+            named.append(
+                Named(
+                    at=at,
+                    kind=finding.kind.value,
+                    subject=str(finding.subject),
+                    devices=frozenset(finding.devices) | _device(finding),
+                    pods=frozenset(finding.pods),
+                    node=finding.node or (finding.subject.name if finding.subject.kind.value == "node" else ""),
+                )
+            )
+    return named
+
+
+def _device(finding: Finding) -> frozenset[DeviceId]:
+    return frozenset({finding.subject.name}) if finding.subject.kind.value == "device" else frozenset()
+
+
+def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:
+    """Whether the Truth is so at that moment, or was within the time before it."""
+    return truth.start <= at and (truth.end is None or at < truth.end + back)
+
+
+# Faults
+
+
+def score_faults(truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime]) -> list[Quality]:
+    """One row per kind of health finding that was planted or named."""
+    faults = [truth for truth in truths if truth.fault and not truth.harmless]
+    idle = {kind.value for kind in IDLE_KINDS}
+    about_gpus = [one for one in named if one.kind not in idle]
+    kinds = {truth.kind.value for truth in faults} | {one.kind for one in about_gpus}
+    found: dict[str, list[Named]] = defaultdict(list)
+    for one in about_gpus:
+        found[one.kind].append(one)
+    rows = []
+    for kind in sorted(kinds):
+        planted = [t for t in faults if t.kind.value == kind and any(holds(t, at) for at in moments)]
+        first = {id(truth): _first(truth, found[kind]) for truth in planted}
+        false = {one.subject for one in found[kind] if not _explained(one, faults)}
+        rows.append(_quality(kind, planted, first, false))
+    return rows
+
+
+def _explained(one: Named, faults: Sequence[Truth]) -> bool:
+    """A Truth of the kind covers it, or it speaks of a GPU that is broken in another way."""
+    for truth in faults:
+        if not holds(truth, one.at, _LOOKS_BACK):
+            continue
+        if truth.kind.value == one.kind and _about(truth, one):
+            return True
+        absences = {truth.kind.value, one.kind} & {kind.value for kind in _ABSENCES}
+        if not absences and one.devices & set(truth.devices):
+            return True
+    return False
+
+
+def _about(truth: Truth, one: Named) -> bool:
+    """The same devices; a finding that knows only the Node (a GPU that is missing there) is about that Node."""
+    if truth.devices and one.devices:
+        return bool(one.devices & set(truth.devices))
+    return truth.subject.name == "fleet" or one.node in truth.nodes
+
+
+def _first(truth: Truth, named: Iterable[Named]) -> datetime | None:
+    times = [one.at for one in named if holds(truth, one.at, _LOOKS_BACK) and _about(truth, one)]
+    return min(times, default=None)
+
+
+# Allocations
+
+
+def score_idle(
+    truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime], rule: str = ""
+) -> tuple[list[Quality], Kept]:
+    """Per class of idleness and over all of them ('idle'), and the working Pods that were named.
+
+    rule: the name of a baseline whose Named are meant; '' for the project's own, of which the classes are told.
+    """
+    wanted = {rule} if rule else {kind.value for kind in IDLE_KINDS}
+    of_pod: dict[PodRef, list[Named]] = defaultdict(list)
+    for one in named:
+        for pod in one.pods if one.kind in wanted else ():
+            of_pod[pod].append(one)
+    idle = [t for t in truths if not t.harmless and t.kind in IDLE_KINDS and any(holds(t, at) for at in moments)]
+    first = {id(t): min((n.at for n in of_pod[t.pods[0]] if holds(t, n.at)), default=None) for t in idle}
+    kind_at = {id(t): {n.kind for n in of_pod[t.pods[0]] if holds(t, n.at)} for t in idle if first[id(t)] is not None}
+    wrong = _wrongly_named(truths, of_pod)
+    rows = []
+    for kind in IDLE_KINDS if not rule else ():
+        planted = [truth for truth in idle if truth.kind is kind]
+        false = {pod for pod, kinds in wrong.items() if kind.value in kinds}
+        same = sum(1 for truth in planted if kind.value in kind_at.get(id(truth), ()))
+        rows.append(_quality(kind.value, planted, first, false, same))
+    same = sum(1 for truth in idle if truth.kind.value in kind_at.get(id(truth), ()))
+    rows.append(_quality(rule or "idle, any class", idle, first, set(wrong), same))
+    working = [t for t in truths if t.pods and t.harmless and any(holds(t, at) for at in moments)]
+    pods = {truth.pods[0] for truth in working}
+    services = {truth.pods[0] for truth in working if truth.workload.startswith("Deployment/")}
+    kept = Kept(
+        rule=rule or "gpuwatch",
+        pods=len(pods),
+        named=len(pods & set(wrong)),
+        services=len(services),
+        services_named=len(services & set(wrong)),
+    )
+    return rows, kept
+
+
+def _wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -> dict[PodRef, set[str]]:
+    """Pods that were named while no idle Truth held, with the kinds that they were given."""
+    idle: dict[PodRef, list[Truth]] = defaultdict(list)
+    for truth in truths:
+        if not truth.harmless and truth.pods and truth.kind in IDLE_KINDS:
+            idle[truth.pods[0]].append(truth)
+    wrong: dict[PodRef, set[str]] = defaultdict(set)
+    for pod, names in of_pod.items():
+        for one in names:
+            if not any(holds(truth, one.at, timedelta(minutes=10)) for truth in idle[pod]):
+                wrong[pod].add(one.kind)
+    return dict(wrong)
+
+
+def _quality(
+    kind: str, planted: Sequence[Truth], first: dict[int, datetime | None], false: set[str], same: int | None = None
+) -> Quality:
+    delays = []
+    for truth in planted:
+        at = first[id(truth)]
+        if at is not None:
+            delays.append(max((at - truth.start).total_seconds(), 0.0) / 3600)
+    return Quality(
+        kind=kind,
+        planted=len(planted),
+        found=len(delays),
+        false_found=len(false),
+        same_kind=len(delays) if same is None else same,
+        delays_hours=tuple(delays),
+        false_names=tuple(sorted(false)),
+    )
+
+
+def added(fleets: Iterable[Sequence[Quality]]) -> list[Quality]:
+    """The rows of several fleets as one, kind by kind."""
+    together: dict[str, list[Quality]] = defaultdict(list)
+    for rows in fleets:
+        for row in rows:
+            together[row.kind].append(row)
+    return [
+        Quality(
+            kind=kind,
+            planted=sum(row.planted for row in rows),
+            found=sum(row.found for row in rows),
+            false_found=sum(row.false_found for row in rows),
+            same_kind=sum(row.same_kind for row in rows),
+            delays_hours=tuple(delay for row in rows for delay in row.delays_hours),
+            false_names=tuple(name for row in rows for name in row.false_names),
+        )
+        for kind, rows in together.items()
+    ]
+
+
+# One by one, for people
+
+
+def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
+    """The first moment at which it was named: a fault by its kind, an idle allocation by any class of idleness."""
+    if truth.fault:
+        return _first(truth, (one for one in named if one.kind == truth.kind.value))
+    idle = {kind.value for kind in IDLE_KINDS}
+    times = [
+        one.at
+        for one in named
+        if one.kind in idle and truth.pods and truth.pods[0] in one.pods and holds(truth, one.at)
+    ]
+    return min(times, default=None)
+
+
+def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[str, str]]:
+    """(subject, kind) of everything that was named and is not so."""
+    idle = {kind.value for kind in IDLE_KINDS}
+    faults = [truth for truth in truths if truth.fault and not truth.harmless]
+    of_pod: dict[PodRef, list[Named]] = defaultdict(list)
+    for one in named:
+        for pod in one.pods if one.kind in idle else ():
+            of_pod[pod].append(one)
+    broken = {(one.subject, one.kind) for one in named if one.kind not in idle and not _explained(one, faults)}
+    return broken | {(pod, kind) for pod, kinds in _wrongly_named(truths, of_pod).items() for kind in kinds}
+
+
+def kept_together(fleets: Iterable[Iterable[Kept]]) -> list[Kept]:
+    """The counts of several fleets as one, rule by rule."""
+    rules: dict[str, list[Kept]] = defaultdict(list)
+    for fleet in fleets:
+        for one in fleet:
+            rules[one.rule].append(one)
+    return [
+        Kept(
+            rule=rule,
+            pods=sum(one.pods for one in parts),
+            named=sum(one.named for one in parts),
+            services=sum(one.services for one in parts),
+            services_named=sum(one.services_named for one in parts),
+        )
+        for rule, parts in rules.items()
+    ]
