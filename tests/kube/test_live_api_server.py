@@ -210,10 +210,6 @@ def test_the_reader_lists_and_does_nothing_else(live: Cluster, observer: Path, c
     assert {item.resource for item in asked if item.resource} == set(LISTED)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="resourceVersion=0 makes the API server ignore the limit; without it, it pages from its cache",
-)
 def test_large_lists_come_in_pages(live: Cluster, observer: Path, control_plane: ControlPlane) -> None:
     pages = [item.uri for item in _asked_by_a_read(observer, control_plane) if item.resource == "pods"]
     assert ["continue=" in uri for uri in pages] == [False, True, True]

@@ -20,7 +20,7 @@ _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
 class LiveCluster:
-    """Lists only; needs no more than the verbs get and list."""
+    """Lists only; needs no more than the verb list."""
 
     def __init__(self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS) -> None:
         self._client = api_client
