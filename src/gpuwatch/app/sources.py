@@ -11,13 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from gpuwatch.collect.collect import Needs, collect
+from gpuwatch.collect.collect import collect
 from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
-from gpuwatch.detect import health, idle
 from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.analysis import Policies
+from gpuwatch.report.analysis import needs_of
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.telemetry.samples import SampleStore
 from gpuwatch.telemetry.source import TelemetrySource
@@ -37,19 +36,6 @@ class Opened:
     snapshot: Snapshot | None  # a capture stands for both sources
     at: datetime
     description: str
-
-
-def needs_of(policies: Policies) -> Needs:
-    """What the rules, with these bounds, ask of telemetry."""
-    window, step, bound = idle.activity_window(policies.idle)
-    return Needs(
-        stats=tuple(dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle)))),
-        state_signals=health.state_signals(),
-        change_window_seconds=policies.health.change_window_seconds,
-        activity_window_seconds=window,
-        activity_step_seconds=step,
-        activity_bound_ratio=bound,
-    )
 
 
 def open_sources(options: Mapping[str, Any]) -> Opened:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.collect.collect import Needs
 from gpuwatch.detect import health, idle
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
@@ -33,6 +34,19 @@ class Policies:
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
     plan: PlanPolicy = PlanPolicy()
+
+
+def needs_of(policies: Policies) -> Needs:
+    """What the rules, with these bounds, ask of telemetry."""
+    window, step, bound = idle.activity_window(policies.idle)
+    return Needs(
+        stats=tuple(dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle)))),
+        state_signals=health.state_signals(),
+        change_window_seconds=policies.health.change_window_seconds,
+        activity_window_seconds=window,
+        activity_step_seconds=step,
+        activity_bound_ratio=bound,
+    )
 
 
 def analyse(snapshot: Snapshot, policies: Policies) -> Analysis:
