@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import ssl
 import threading
@@ -48,6 +49,17 @@ def vector(*rows: tuple[Mapping[str, str], str], **more: object) -> Reply:
 def error(status: int, kind: str, text: str) -> Reply:
     """An error in the API's own shape."""
     return Reply(status, json.dumps({"status": "error", "errorType": kind, "error": text}))
+
+
+def always(reply: Reply) -> Callable[[Asked], Reply]:
+    """That reply to every question but the one about window edges."""
+    return lambda asked: Reply() if asked.query == PROBE else reply
+
+
+def in_turn(*replies: Reply) -> Callable[[Asked], Reply]:
+    """One reply after the other, the last for ever."""
+    script = itertools.chain(replies, itertools.repeat(replies[-1]))
+    return lambda asked: Reply() if asked.query == PROBE else next(script)
 
 
 @dataclass
