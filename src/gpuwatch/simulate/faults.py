@@ -44,6 +44,7 @@ _LASTING = {
     FaultKind.DRIVER_RELOAD: (0.3, 0.2),
 }
 _NEEDS_EXTENDED = {
+    FaultKind.GSP_TIMEOUT,  # the gauge shows one XID 119 as it shows ten; only counts tell that it repeats
     FaultKind.RECOVERY_RESET,
     FaultKind.RECOVERY_REBOOT,
     FaultKind.NVLINK_ERRORS,
