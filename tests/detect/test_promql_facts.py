@@ -1,6 +1,6 @@
-"""From samples to findings: what the reference (promql_semantics.test.yml) shows of each metric, through telemetry.
+"""From samples to findings: what `promtool test rules` shows of each metric, through telemetry.
 
-Half an hour of samples 30 s apart, as in the reference, looked at after 20 min with windows of ten.
+Half an hour of samples 30 s apart, looked at after 20 min with windows of ten.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_a_gpu_falls_off_the_bus_with_xid_79_while_its_siblings_report() -> None
         (FaultKind.ROW_REMAP_FAILED, "DCGM_FI_DEV_ROW_REMAP_FAILURE", lambda b, d: b.max() == 0 and d.min() == 1),
         (FaultKind.RECOVERY_RESET, "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", lambda b, d: b.max() == 0 and d.min() == 1),
         (FaultKind.RECOVERY_REBOOT, "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", lambda b, d: b.max() == 0 and d.min() == 2),
-        # The bound of a Gen 5 ×16 link is 31 replays a minute (health.md 4.2).
+        # DCGM's bound of a Gen 5 ×16 link is 31 replays a minute.
         (
             FaultKind.PCIE_REPLAYS,
             "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",

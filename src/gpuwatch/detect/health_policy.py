@@ -23,7 +23,7 @@ class HealthPolicy:
     Knowing enough
         min_coverage_ratio: share of a window's samples below which a rule says UNKNOWN. 0.7: a third of the window
             may be lost to a restarted exporter or to failed scrapes, not more.
-        min_peers: others that a comparison needs. 5 (health.md 4.6); with fewer a median says little.
+        min_peers: others that a comparison needs. 5: with fewer a median says little.
         peer_spread_ratio: smallest spread that peers are credited with, as a share of their median. 0.08: the
             average difference between healthy GPUs of one model (SC'22, 'Not All GPUs Are Created Equal').
         peer_deviations: spreads from the peers' median at which a device stands out. 3: with the spread above that

@@ -148,7 +148,7 @@ def _uncorrectable(fleet: Fleet, gpu: Gpu, fresh: Answers, pending: Answers) -> 
 
 
 def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: Peers | None) -> Conclusion:
-    """Many corrected errors. No fixed rate is sick in itself (health.md 1.12: XID 92 asks for no action); one card
+    """Many corrected errors. No fixed rate is sick in itself (NVIDIA asks for no action on XID 92); one card
     that has them while its peers have none is."""
     kind = FindingKind.ECC
     bound = fleet.policy.sbe_per_second

@@ -24,7 +24,7 @@ _THERMAL_EVENTS = ("sw_thermal", "hw_thermal")
 _BRAKE_EVENTS = ("hw_power_brake",)
 
 _BUSY_RATIO = 0.5
-"""Lowest engine activity in the window at which a card's clock says something (health.md 4.3)."""
+"""Lowest engine activity in the window at which a card's clock says something: it falls at rest by design."""
 
 
 class ThermalNeeds(NamedTuple):

@@ -39,7 +39,7 @@ class Signal(StrEnum):
     """The vendor-neutral vocabulary. The unit is the suffix; a name without one is a code or a count."""
 
     # Activity. BUSY_RATIO is the best engine-activity signal that a device has: PROF_GR_ENGINE_ACTIVE where
-    # profiling works, the coarser GPU_UTIL elsewhere (GPU_UTIL is missing on MIG; telemetry.md 1.7).
+    # profiling works, the coarser GPU_UTIL elsewhere (GPU_UTIL is missing on MIG: NVIDIA/dcgm-exporter#216).
     BUSY_RATIO = "busy_ratio"
     ENGINE_ACTIVE_RATIO = "engine_active_ratio"
     GPU_UTIL_RATIO = "gpu_util_ratio"

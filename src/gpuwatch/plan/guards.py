@@ -30,7 +30,7 @@ class Case:
 Guard = Callable[[Case], str | None]
 
 # Frameworks whose Pods nothing may act on automatically: a released member is gone for good, or there is no way to
-# restore it (gangs.md: 'never automatic; report only').
+# restore it (Kueue does not recreate a plain group's Pods; Argo's suspend holds new steps back only).
 _REPORT_ONLY = frozenset({"Kueue pod group", "Argo Workflow", "Tekton", "Spark"})
 
 

@@ -26,7 +26,7 @@ class PlanPolicy:
     idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
     min_coverage_ratio: share of the known devices that report now, below which everything is refused.
     restart_cost_cap_hours: what a restart is taken to cost at most per GPU where the last checkpoint is unknown;
-        the Pod's age is the estimate (gangs.md: 'unknown ⇒ use age, capped').
+        the Pod's age is the estimate (without a checkpoint all of it is lost).
     repair_hours: how long a fenced Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
     """

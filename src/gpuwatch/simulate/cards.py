@@ -162,7 +162,7 @@ class Instance:
 
 
 def _instances(*profiles: str) -> tuple[Instance, ...]:
-    """GI ids as on A100: 3g takes 1 and 2, 2g 3 to 6, 1g 7 to 13 (telemetry.md 1.1)."""
+    """GI ids as dcgm-exporter shows them of A100s: 3g takes 1 and 2, 2g 3 to 6, 1g 7 to 13."""
     following = {"3g.40gb": 1, "2g.20gb": 3, "1g.10gb": 7}
     memory = {"3g.40gb": 40192, "2g.20gb": 19968, "1g.10gb": 9728}
     made = []
@@ -183,7 +183,7 @@ MIG_LAYOUTS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """One physical GPU. The factors are its manufacturing spread: at equal work another card of the model draws
-    up to 22 % more or less, 8 % on average (health.md 4.5)."""
+    up to 22 % more or less, 8 % on average (arXiv 2208.11035)."""
 
     index: int
     uuid: str

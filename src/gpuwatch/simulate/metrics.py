@@ -1,6 +1,6 @@
 """The exporter's metrics: names in both vocabularies, and values rounded as the exporter prints them.
 
-`values` gives the units of dcgm-exporter ≤4.8; where 4.9 has another unit (telemetry.md 1.6), `scale49` converts.
+`values` gives the units of dcgm-exporter ≤4.8; where 4.9 has another unit (its release notes), `scale49` converts.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from gpuwatch.simulate.cards import Card, Machine
 from gpuwatch.simulate.plan import Floats, Mask
 from gpuwatch.simulate.script import CardScript, MachineScript, inside
 
-# Clock event reasons, NVML's bits (health.md 4.2).
+# Clock event reasons, NVML's bits (nvml.h, nvmlClocksEventReason…).
 GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 
 _THERMAL_SECONDS = 75.0  # time constant of heat sink and die together: minutes to settle

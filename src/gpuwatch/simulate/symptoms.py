@@ -1,4 +1,4 @@
-"""Planted faults, and what a card shows of each from its start on. Rates are far above the bounds of health.md 4.2."""
+"""Planted faults, and what a card shows of each from its start on. Rates are far above DCGM's bounds."""
 
 from __future__ import annotations
 
