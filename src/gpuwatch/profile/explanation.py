@@ -108,14 +108,15 @@ def past_text(own: Silences) -> str:
     """What was seen, such as 'longest of its 212 silences in 6 days: 3 h 05 min'."""
     if not own.worked:
         return "it was never seen to work"
+    span = spoken(own.observed_seconds) + ("" if own.weekends_counted else " without weekends")
     if not own.count:
-        return f"no silence in {spoken(own.observed_seconds)}"
+        return f"no silence in {span}"
     its = "its only silence" if own.count == 1 else f"longest of its {own.count} silences"
-    return f"{its} in {spoken(own.observed_seconds)}: {spoken(own.longest_seconds)}"
+    return f"{its} in {span}: {spoken(own.longest_seconds)}"
 
 
 def own_text(own: Silences, chance_ratio: float, bound: float) -> str:
-    return f"{past_text(own)}, of which more than {spoken(bound)} follows with a chance of {chance_ratio:.0%}"
+    return f"{past_text(own)}, of which more than {spoken(bound)} follows with a chance of {chance_ratio:.1%}"
 
 
 def confidence_in_silence(own: Silences, explanation: Explanation, silent_seconds: float, step_seconds: float) -> float:

@@ -81,6 +81,7 @@ class Silences:
         merged ones.
     active_ratio: share of the known steps with activity.
     works_weekends: None where less than one whole weekend and one other day were seen since the first activity.
+    weekends_counted: whether the times above are with weekends.
     """
 
     longest_seconds: float = 0.0
@@ -89,6 +90,7 @@ class Silences:
     worked_seconds: float = 0.0
     active_ratio: float = 0.0
     works_weekends: bool | None = None
+    weekends_counted: bool = True
 
     @property
     def worked(self) -> bool:
@@ -106,6 +108,7 @@ class Silences:
             worked_seconds=max(self.worked_seconds, other.worked_seconds),
             active_ratio=active / observed if observed > 0 else 0.0,
             works_weekends=any(known) if known else None,
+            weekends_counted=self.weekends_counted and other.weekends_counted,
         )
 
 
@@ -228,7 +231,8 @@ def silences_of(
     whole = joined(lanes) if lanes else np.zeros(calendar.steps, dtype=np.uint8)
     active = np.flatnonzero(whole & ACTIVE)
     works_weekends = _works_weekends(calendar, whole, active, weekend_ratio)
-    clock = calendar.clock(works_weekends is True if weekends_count is None else weekends_count)
+    counted = works_weekends is True if weekends_count is None else weekends_count
+    clock = calendar.clock(counted)
     longest, count, observed = 0.0, 0, 0.0
     for lane in lanes:
         alive = np.flatnonzero(lane)
@@ -253,6 +257,7 @@ def silences_of(
         worked_seconds=max(worked, float(calendar.step_seconds)) if len(active) else 0.0,
         active_ratio=len(active) / known if known else 0.0,
         works_weekends=works_weekends,
+        weekends_counted=counted,
     )
 
 

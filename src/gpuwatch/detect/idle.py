@@ -1,0 +1,188 @@
+"""Which allocations are idle: held by somebody and used by nobody, proven and never guessed.
+
+The unit of action is the gang, so a Pod of a gang is judged with its gang: one device that works, or of which
+nothing is known, keeps all of them. A silence is idle only where the workload's own past, or that of workloads like
+it, does not explain it (`gpuwatch.profile.silence`), a second signal agrees, and enough of it was seen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpuwatch.detect.idle_holdings import Holder, Holdings, holdings_of, left_out_reasons
+from gpuwatch.detect.idle_past import Pasts
+from gpuwatch.detect.idle_policy import IdlePolicy
+from gpuwatch.detect.idle_signals import needed_stats, needs_of_rules
+from gpuwatch.detect.idle_verdict import Allocation, Judge
+from gpuwatch.model.cluster import Gang
+from gpuwatch.model.decision import Family, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
+from gpuwatch.model.telemetry import PodRef, Signal, WindowStat
+from gpuwatch.profile.silence import joined
+
+__all__ = ["IdlePolicy", "activity_window", "assess_idle", "left_out", "needs", "rule_signals"]
+
+
+def needs(policy: IdlePolicy) -> tuple[WindowStat, ...]:
+    """The statistics that the rules look up, besides the history of `activity_window`."""
+    return needed_stats(policy)
+
+
+def activity_window(policy: IdlePolicy) -> tuple[int, int, float]:
+    """The history of activity that the rules need: its length and its step in seconds, and the engine activity
+    (ratio) above which a step is active."""
+    return policy.window_seconds, policy.step_seconds, policy.active_ratio
+
+
+def rule_signals(policy: IdlePolicy) -> Mapping[str, tuple[Signal, ...]]:
+    """Rule (`Finding.rule`) → every signal that it can use, the one that it cannot do without first.
+
+    Of power, memory activity and copy utilisation one is enough; without memory in use a model that is held is not
+    told from an abandoned device.
+    """
+    return {rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in needs_of_rules(policy).items()}
+
+
+def left_out(snapshot: Snapshot) -> Mapping[PodRef, str]:
+    """Pods that no idle rule judges (ended, leaving, not running yet, on a Node that is not ready, DaemonSets,
+    exporters), each with the reason."""
+    return left_out_reasons(snapshot)
+
+
+def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = False) -> tuple[Finding, ...]:
+    """One finding for each gang and for each running Pod that is in none, whatever it says.
+
+    everything: findings for single devices as well. Without it only devices that are held by no Pod that the
+    cluster knows get one. ValueError where the histories of the Snapshot do not share one step.
+    """
+    holdings = holdings_of(snapshot)
+    calendar = holdings.calendar
+    if calendar is None:
+        return tuple(_blind(item) for item in _allocations(holdings, snapshot, None))
+    judge = Judge(snapshot, policy, Pasts(holdings, calendar, policy))
+    findings = [judge.judge(item) for item in _allocations(holdings, snapshot, judge)]
+    if everything:
+        findings += [judge.judge(item) for holder in holdings.holders.values() for item in _devices(holder)]
+    devices = {device.id: device for device in snapshot.devices}
+    for name, by in holdings.unheld.items():
+        device = devices[name]
+        findings.append(
+            _unknown(
+                Subject(SubjectKind.DEVICE, name),
+                f"telemetry or a claim says that {' and '.join(by)} holds it, but the cluster knows no such Pod",
+                "the Pod that holds it",
+                devices=(name,),
+                node=device.node,
+            )
+        )
+    return tuple(findings)
+
+
+def _allocations(holdings: Holdings, snapshot: Snapshot, judge: Judge | None) -> Iterator[Allocation]:
+    gangs = {gang.id: gang for gang in snapshot.cluster.gangs}
+    members: dict[str, list[Holder]] = defaultdict(list)
+    for holder in holdings.holders.values():
+        if holder.gang:
+            members[holder.gang].append(holder)
+        else:
+            yield _allocation(Subject(SubjectKind.POD, holder.ref), [holder], _lazy_devices(holder, judge))
+    for name, holders in members.items():
+        notes = _gang_notes(gangs.get(name), holders, holdings, judge)
+        yield _allocation(Subject(SubjectKind.GANG, name), holders, notes)
+
+
+def _allocation(subject: Subject, holders: Sequence[Holder], notes: tuple[str, ...]) -> Allocation:
+    starts = [holder.started for holder in holders if holder.started is not None]
+    unseen = [text if len(holders) == 1 else f"{text} ({holder.ref})" for holder in holders for text in holder.unseen]
+    return Allocation(
+        subject=subject,
+        workload=holders[0].workload,
+        devices=tuple({device.id: device for holder in holders for device in holder.devices}.values()),
+        pods=tuple(holder.ref for holder in holders),
+        lane=joined([holder.lane for holder in holders]),
+        # The youngest counts for the age; one of unknown age leaves open whether it ever worked.
+        started=max(starts) if len(starts) == len(holders) else None,
+        ambiguous=any(holder.ambiguous for holder in holders),
+        unseen=tuple(unseen),
+        notes=notes,
+    )
+
+
+def _devices(holder: Holder) -> Iterator[Allocation]:
+    """Each device of the Pod by itself, held against the past of its workload."""
+    for device in holder.devices:
+        lane = holder.lanes.get(device.id)
+        if lane is None:
+            continue
+        yield Allocation(
+            subject=Subject(SubjectKind.DEVICE, device.id),
+            workload=holder.workload,
+            devices=(device,),
+            pods=(holder.ref,),
+            lane=lane,
+            started=holder.started,
+            ambiguous=holder.ambiguous,
+            unseen=() if device.present else (f"{device.id} has left telemetry",),
+        )
+
+
+def _lazy_devices(holder: Holder, judge: Judge | None) -> tuple[str, ...]:
+    """Says which of a Pod's devices do nothing while others work."""
+    if judge is None or len(holder.devices) < 2:
+        return ()
+    lazy = [name for name, lane in holder.lanes.items() if judge.unexplained(holder.workload, lane)]
+    if not lazy or len(lazy) == len(holder.lanes):
+        return ()
+    return (f"{len(lazy)} of its {len(holder.lanes)} devices have been silent for longer than explained",)
+
+
+def _gang_notes(
+    gang: Gang | None, holders: Sequence[Holder], holdings: Holdings, judge: Judge | None
+) -> tuple[str, ...]:
+    notes = []
+    if gang is not None:
+        away = [ref for ref in gang.pods if ref in holdings.left_out]
+        if away:
+            notes.append(f"{len(away)} of its {len(gang.pods)} Pods not counted: {holdings.left_out[away[0]]}")
+        if judge is not None and gang.min_available is not None and len(holders) > gang.min_available:
+            silent = sum(judge.unexplained(holder.workload, holder.lane) for holder in holders)
+            spare = len(holders) - gang.min_available
+            if 0 < silent < len(holders):
+                notes.append(
+                    f"{silent} of its {len(holders)} Pods are silent for longer than explained, and {spare} are "
+                    f"above its minimum of {gang.min_available}"
+                )
+    return tuple(notes)
+
+
+def _blind(item: Allocation) -> Finding:
+    """The finding where the Snapshot has no history of activity at all."""
+    return _unknown(
+        item.subject,
+        "whether it is used cannot be told",
+        *(item.unseen or ("a history of activity",)),
+        devices=tuple(device.id for device in item.devices),
+        pods=item.pods,
+    )
+
+
+def _unknown(
+    subject: Subject,
+    summary: str,
+    *missing: str,
+    devices: tuple[str, ...] = (),
+    pods: tuple[PodRef, ...] = (),
+    node: str | None = None,
+) -> Finding:
+    return Finding(
+        rule=f"idle.{FindingKind.IDLE_UNKNOWN}",
+        family=Family.IDLE,
+        kind=FindingKind.IDLE_UNKNOWN,
+        subject=subject,
+        verdict=Verdict.UNKNOWN,
+        summary=f"{summary}; missing: {', '.join(missing)}",
+        missing=missing,
+        devices=devices,
+        pods=pods,
+        node=node,
+    )

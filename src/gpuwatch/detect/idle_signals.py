@@ -1,0 +1,260 @@
+"""What telemetry says of a device besides its engine activity: the second, independent signal, memory and load.
+
+Power is measured by the board and knows nothing of the engine's counter; memory and copy activity come from other
+counters of the GPU. One of them has to agree that a device does nothing before it is called idle, and none may
+contradict. SM activity and PCIe traffic can contradict, but not confirm: the one shares its source with the engine
+activity, the other is absent on work that stays on the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuwatch.detect.idle_policy import IdlePolicy
+from gpuwatch.model.decision import Evidence, Snapshot
+from gpuwatch.model.telemetry import Device, Signal, Statistic, WindowStat
+
+_PCIE = (Signal.PCIE_TX_BYTES_PER_SECOND, Signal.PCIE_RX_BYTES_PER_SECOND)
+_VIDEO = (Signal.ENCODER_UTIL_RATIO, Signal.DECODER_UTIL_RATIO)
+_CONFIRMING = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondOpinion:
+    """What the other signals say of devices whose engine is silent.
+
+    agrees: True where for every device at least one of them confirms and none contradicts; False where one
+    contradicts (`contradiction` says which); None where a device has none of them (`missing`).
+    video: its video engines work, so it is in use.
+    """
+
+    agrees: bool | None
+    evidence: tuple[Evidence, ...] = ()
+    contradiction: str = ""
+    missing: tuple[str, ...] = ()
+    video: Evidence | None = None
+
+
+def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
+    """What each rule (`Finding.rule`) looks up in Readings. Of power, memory activity and copy utilisation one is
+    enough; without memory in use a model that is held is not told from an abandoned device."""
+    recent, long = policy.recent_window_seconds, policy.long_window_seconds
+    use = (
+        WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds),
+        *(WindowStat(signal, Statistic.MAX, recent) for signal in _VIDEO),
+    )
+    traffic = tuple(WindowStat(signal, Statistic.AVG, window) for window in (recent, long) for signal in _PCIE)
+    silence = (
+        *use,
+        WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, recent),
+        WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds),
+        *(
+            WindowStat(signal, Statistic.MAX, window)
+            for window in (recent, long)
+            for signal in (*_CONFIRMING, Signal.SM_ACTIVE_RATIO)
+        ),
+        *traffic,
+    )
+    memory = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
+    return {
+        "idle.never_used": silence,
+        "idle.abandoned": silence,
+        "idle.holding_model": (*silence, memory),
+        "idle.in_use": use,
+        "idle.bursty": use,
+        "idle.host_bound": (
+            WindowStat(Signal.BUSY_RATIO, Statistic.AVG, long),
+            *(stat for stat in traffic if stat.window_seconds == long),
+        ),
+    }
+
+
+def needed_stats(policy: IdlePolicy) -> tuple[WindowStat, ...]:
+    """All of them, once."""
+    return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
+
+
+class Looks:
+    """Looks one Snapshot's answers up, with the policy's bounds."""
+
+    def __init__(self, snapshot: Snapshot, policy: IdlePolicy) -> None:
+        self.readings = snapshot.readings
+        self.policy = policy
+        self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in needed_stats(policy)}
+
+    def value(self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0) -> float | None:
+        """This device's own answer: for a MIG instance never its parent's."""
+        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds])
+        return None if answers is None else answers.get(device.id)
+
+    def whole_gpu(self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0) -> float | None:
+        """The answer for the device's whole GPU."""
+        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds])
+        return None if answers is None else answers.get(device.uuid)
+
+    def evidence(
+        self,
+        device: Device,
+        signal: Signal,
+        statistic: Statistic,
+        window_seconds: int,
+        value: float,
+        *,
+        comparison: str = "",
+        bound: float | None = None,
+        note: str = "",
+    ) -> Evidence:
+        stat = WindowStat(signal, statistic, window_seconds)
+        return Evidence(
+            signal=signal.value,
+            value=value,
+            unit=signal.unit,
+            statistic=statistic.value,
+            window_seconds=window_seconds,
+            comparison=comparison,
+            bound=bound,
+            promql=self.readings.query(stat, device),
+            note=f"{device.id}{': ' if note else ''}{note}",
+        )
+
+    def memory_used_bytes(self, devices: Iterable[Device]) -> tuple[float, Device] | None:
+        """The most that any of the devices holds, and which it is; None where no device has an answer."""
+        found = [(self.value(device, Signal.MEMORY_USED_BYTES, Statistic.LAST), device) for device in devices]
+        return max(
+            ((value, device) for value, device in found if value is not None), key=lambda pair: pair[0], default=None
+        )
+
+    def mean_busy_ratio(self, devices: Iterable[Device]) -> float | None:
+        """Mean engine activity of the busiest device over the long window; None where one has no answer."""
+        window = self.policy.long_window_seconds
+        values = [self.value(device, Signal.BUSY_RATIO, Statistic.AVG, window) for device in devices]
+        known = [value for value in values if value is not None]
+        return max(known) if known and len(known) == len(values) else None
+
+    def host_traffic(self, device: Device, window_seconds: int) -> float | None:
+        """Average PCIe traffic, both ways, in bytes per second; None where neither way has an answer."""
+        values = [self.value(device, signal, Statistic.AVG, window_seconds) for signal in _PCIE]
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    def recent_work(self, devices: Iterable[Device]) -> Evidence | None:
+        """The first device whose engine was active recently. Of a busy fleet not every history is read, but this is
+        asked of all devices."""
+        window, bound = self.policy.recent_seconds, self.policy.active_ratio
+        for device in devices:
+            value = self.value(device, Signal.BUSY_RATIO, Statistic.MAX, window)
+            if value is not None and value > bound:
+                return self.evidence(
+                    device, Signal.BUSY_RATIO, Statistic.MAX, window, value, comparison=">", bound=bound
+                )
+        return None
+
+    def video(self, devices: Iterable[Device]) -> Evidence | None:
+        """The first device whose video encoder or decoder worked recently."""
+        window, bound = self.policy.recent_window_seconds, self.policy.video_ratio
+        for device in devices:
+            for signal in _VIDEO:
+                value = self.value(device, signal, Statistic.MAX, window)
+                if value is not None and value > bound:
+                    return self.evidence(
+                        device, signal, Statistic.MAX, window, value, comparison=">", bound=bound, note="video work"
+                    )
+        return None
+
+    def second_opinion(self, devices: Iterable[Device], silent_seconds: float) -> SecondOpinion:
+        """What the other signals say of the time in which the devices' engines were silent.
+
+        silent_seconds: how long that is; the longest window that lies within it is looked at.
+        """
+        devices = tuple(devices)
+        video = self.video(devices)
+        window = self.policy.recent_window_seconds
+        if silent_seconds >= self.policy.long_window_seconds:
+            window = self.policy.long_window_seconds
+        shown: tuple[Evidence, ...] = ()
+        missing: list[str] = []
+        for device in devices:
+            against = self._contradiction(device, window)
+            if against is not None:
+                text = f"{against.signal} of {device.id} says that it works ({against.value:.3g} {against.unit})"
+                return SecondOpinion(agrees=False, evidence=(against,), contradiction=text, video=video)
+            confirming = self._confirmation(device, window)
+            if confirming is None:
+                missing.append(device.id)
+            elif not shown:
+                shown = (confirming,)
+        if missing:
+            what = "power and memory activity" if len(missing) == len(devices) else "a second signal"
+            return SecondOpinion(
+                agrees=None, evidence=shown, missing=(f"{what} of {_some(missing)} over the silence",), video=video
+            )
+        return SecondOpinion(agrees=bool(devices) or None, evidence=shown, video=video)
+
+    def _contradiction(self, device: Device, window: int) -> Evidence | None:
+        policy = self.policy
+        for signal, bound in (
+            (Signal.SM_ACTIVE_RATIO, policy.sm_active_ratio),
+            (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
+            (Signal.MEMORY_COPY_UTIL_RATIO, policy.copy_util_ratio),
+        ):
+            value = self.value(device, signal, Statistic.MAX, window)
+            if value is not None and value > bound:
+                return self.evidence(device, signal, Statistic.MAX, window, value, comparison=">", bound=bound)
+        power = self._power(device, window)
+        # On a MIG instance high power tells nothing: the board is the other instances' as well.
+        if power is not None and power[0] > power[1] and device.mig_instance is None:
+            return self._power_evidence(device, window, *power, comparison=">")
+        traffic = self.host_traffic(device, window)
+        if traffic is not None and traffic > policy.host_traffic_bytes_per_second:
+            return self.evidence(
+                device,
+                Signal.PCIE_RX_BYTES_PER_SECOND,
+                Statistic.AVG,
+                window,
+                traffic,
+                comparison=">",
+                bound=policy.host_traffic_bytes_per_second,
+                note="both ways",
+            )
+        return None
+
+    def _confirmation(self, device: Device, window: int) -> Evidence | None:
+        power = self._power(device, window)
+        if power is not None and power[0] <= power[1]:
+            return self._power_evidence(device, window, *power, comparison="<=")
+        for signal, bound in (
+            (Signal.DRAM_ACTIVE_RATIO, self.policy.dram_active_ratio),
+            (Signal.MEMORY_COPY_UTIL_RATIO, self.policy.copy_util_ratio),
+        ):
+            value = self.value(device, signal, Statistic.MAX, window)
+            if value is not None and value <= bound:
+                return self.evidence(device, signal, Statistic.MAX, window, value, comparison="<=", bound=bound)
+        return None
+
+    def _power(self, device: Device, window: int) -> tuple[float, float, float] | None:
+        """Highest power in the window, the bound for a card that does nothing, and its floor, in watts."""
+        policy = self.policy
+        highest = self.whole_gpu(device, Signal.POWER_WATTS, Statistic.MAX, window)
+        floor = self.whole_gpu(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds)
+        if highest is None or floor is None:
+            return None
+        return highest, policy.power_floor_factor * floor + policy.power_floor_watts, floor
+
+    def _power_evidence(
+        self, device: Device, window: int, highest: float, bound: float, floor: float, *, comparison: str
+    ) -> Evidence:
+        return self.evidence(
+            device,
+            Signal.POWER_WATTS,
+            Statistic.MAX,
+            window,
+            highest,
+            comparison=comparison,
+            bound=bound,
+            note=f"the card's floor in {self.policy.power_floor_seconds // 86400} days is {floor:.0f} W",
+        )
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,352 @@
+"""Judges one allocation: a gang, a Pod, or a single device of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.detect.coverage import coverage_ratio
+from gpuwatch.detect.idle_holdings import WorkloadClass
+from gpuwatch.detect.idle_host_bound import host_bound
+from gpuwatch.detect.idle_past import Pasts
+from gpuwatch.detect.idle_policy import IdlePolicy
+from gpuwatch.detect.idle_signals import Looks, SecondOpinion
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Snapshot,
+    Subject,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
+from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
+from gpuwatch.profile.silence import Lane, SilenceNow, silence_now
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Allocation:
+    """What is judged as one.
+
+    lane: its devices' activity as one. started: when its youngest Pod began; None where that lies before the
+    history or is not known. ambiguous: other Pods work on one of its devices. unseen:
+    what keeps the picture incomplete. notes: what else a person should know, as sentences without a full stop.
+    """
+
+    subject: Subject
+    workload: str
+    devices: tuple[Device, ...]
+    pods: tuple[PodRef, ...]
+    lane: Lane
+    started: datetime | None
+    ambiguous: bool
+    unseen: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Judge:
+    """Judges the allocations of one Snapshot."""
+
+    def __init__(self, snapshot: Snapshot, policy: IdlePolicy, pasts: Pasts) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.pasts = pasts
+        self.calendar = pasts.calendar
+        self.looks = Looks(snapshot, policy)
+        self._explanations: dict[tuple[str, bool, bool], Explanation] = {}
+        self._recent = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds)
+        # Steps end with the calendar; a history that ends long before `at` says nothing of the time since.
+        self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
+
+    def silence(self, workload: str, lane: Lane) -> SilenceNow:
+        return silence_now(self.calendar, lane, self.pasts.weekends_count(workload))
+
+    def explanation(self, workload: str, *, own_alone: bool = True, never_worked: bool = False) -> Explanation:
+        key = (workload, own_alone, never_worked)
+        if key not in self._explanations:
+            self._explanations[key] = self.pasts.explanation(workload, own_alone=own_alone, never_worked=never_worked)
+        return self._explanations[key]
+
+    def unexplained(self, workload: str, lane: Lane) -> bool:
+        """Whether this lane has been silent for longer than explained; for parts of an allocation."""
+        now = self.silence(workload, lane)
+        return (
+            now.silent_seconds > self.explanation(workload).seconds
+            and now.coverage_ratio >= self.policy.min_coverage_ratio
+            and now.blind_seconds + self._behind < self.policy.blind_seconds
+        )
+
+    def judge(self, item: Allocation) -> Finding:
+        """Signs of work first, then whatever keeps a conclusion from being drawn, then the silence."""
+        policy = self.policy
+        now = self.silence(item.workload, item.lane)
+        ago = now.elapsed_seconds + self._behind
+        if now.active_before and ago < policy.recent_seconds:
+            return self._working(
+                item, "works now" if ago < 2 * self.calendar.step_seconds else f"worked {spoken(ago)} ago"
+            )
+        work = self.looks.recent_work(item.devices)
+        if work is not None:
+            return self._working(item, f"worked within the last {spoken(policy.recent_seconds)}", (work,))
+        video = self.looks.video(item.devices)
+        if video is not None:
+            return self._working(item, "uses its video engines", (video,))
+        missing = self._incomplete(item, now)
+        if missing:
+            return self._unknown(item, "whether it is used cannot be told", missing)
+        own = self.pasts.silences(item.workload)
+        age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
+        explanation = self.explanation(item.workload, own_alone=not item.ambiguous)
+        if age is not None and not now.active_before:
+            if age < policy.min_age_seconds:
+                text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
+                return self._unknown(item, text, ("age",))
+            if not own.worked:
+                return self._silent(item, now, None)
+            explanation = self.explanation(item.workload, own_alone=not item.ambiguous, never_worked=True)
+        if now.silent_seconds > explanation.seconds and (age is None or age >= policy.min_age_seconds):
+            return self._silent(item, now, explanation)
+        return self._explained(item, now, explanation)
+
+    def _incomplete(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
+        policy = self.policy
+        if item.unseen:
+            return item.unseen
+        missing = []
+        if now.blind_seconds + self._behind >= policy.blind_seconds:
+            missing.append(f"activity of the last {spoken(now.blind_seconds + self._behind)}")
+        elif now.coverage_ratio < policy.min_coverage_ratio:
+            missing.append(
+                f"activity since {_clock(self.calendar.time_of(now.first_step))}: {now.coverage_ratio:.0%} of it is "
+                f"known, {policy.min_coverage_ratio:.0%} are needed"
+            )
+        for device in item.devices:
+            seen = coverage_ratio(
+                self.snapshot.readings, self.snapshot.schema, device, Signal.BUSY_RATIO, policy.recent_window_seconds
+            )
+            if seen is not None and seen < policy.min_coverage_ratio and not missing:
+                missing.append(f"samples of {device.id}: {seen:.0%} of those of the last hour are there")
+        return tuple(missing)
+
+    def _working(self, item: Allocation, when: str, evidence: tuple[Evidence, ...] = ()) -> Finding:
+        if item.ambiguous:
+            return self._unknown(item, f"its device {when}, but other Pods share it", ("which Pod's work it is",))
+        batch = self.pasts.class_of(item.workload) is WorkloadClass.BATCH
+        bound = host_bound(self.looks, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
+        if bound is not None:
+            return self._finding(
+                item,
+                FindingKind.HOST_BOUND,
+                Verdict.BUSY,
+                f"{when}, but {bound.text}",
+                advice=Advice.FIX_APPLICATION,
+                confidence_ratio=0.7,
+                evidence=bound.evidence,
+            )
+        return self._finding(item, FindingKind.IN_USE, Verdict.BUSY, when, confidence_ratio=0.99, evidence=evidence)
+
+    def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
+        """Silent for longer than explained (None: never worked, nor did any Pod of its workload)."""
+        opinion = self.looks.second_opinion(item.devices, now.elapsed_seconds)
+        if opinion.agrees is None:
+            return self._unknown(item, f"silent for {spoken(now.elapsed_seconds)}", opinion.missing, advice=True)
+        if opinion.agrees is False:
+            text = f"its engines are silent for {spoken(now.elapsed_seconds)}, but {opinion.contradiction}"
+            return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
+        held = self.looks.memory_used_bytes(item.devices)
+        kind, holding = self._class(item, now, None if held is None else held[0])
+        confidence = self._confidence(item, now, explanation) * min(1.0, now.coverage_ratio)
+        since = self.calendar.time_of(now.first_step)
+        return self._finding(
+            item,
+            kind,
+            Verdict.IDLE,
+            f"{self._silence_text(item, now, explanation)}; {holding}",
+            severity=Severity.WARNING,
+            advice=Advice.RECLAIM,
+            confidence_ratio=round(confidence, 3),
+            since=since,
+            evidence=self._evidence(item, now, explanation, opinion, held),
+            gpu_hours=self._gpu_hours(item, since),
+        )
+
+    def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
+        """A loaded model decides, whether it ever worked or not: whoever releases it has to load it again. A bare
+        context costs nothing to release, so what never worked stays 'never used' with one."""
+        policy = self.policy
+        never = not now.active_before and item.started is not None
+        plain = FindingKind.NEVER_USED if never else FindingKind.ABANDONED
+        if used_bytes is None:
+            return plain, "how much memory it holds is not known"
+        size = f"{used_bytes / _GIB:.1f} GiB"
+        if used_bytes >= policy.model_bytes:
+            return FindingKind.HOLDING_MODEL, f"a model of {size} stays in memory"
+        if used_bytes >= policy.context_bytes:
+            return plain, f"only a context of {size} is in memory"
+        return plain, "nothing is in memory"
+
+    def _silence_text(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> str:
+        if explanation is None:
+            return f"never worked in the {spoken(self._since_start(item))} since it started"
+        counted = ""
+        if now.elapsed_seconds - now.silent_seconds > 0.1 * now.elapsed_seconds:
+            counted = f" ({spoken(now.silent_seconds)} of them count)"
+        silent = f"silent for {spoken(now.elapsed_seconds)}{counted}"
+        if not now.active_before:
+            what = "since it started" if item.started is not None else "all that was seen of it"
+            silent = f"{silent}, {what}"
+        return f"{silent}; {explanation.text}"
+
+    def _explained(self, item: Allocation, now: SilenceNow, explanation: Explanation) -> Finding:
+        text = self._silence_text(item, now, explanation)
+        until = f"{text}; it is expected to work again within {spoken(explanation.seconds)}"
+        if item.ambiguous:
+            return self._unknown(item, text, ("which Pod's work it was that its device did",))
+        if not now.active_before and not self.pasts.silences(item.workload).worked:
+            return self._unknown(item, text, ("what it did before the history begins",))
+        confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
+        return self._finding(
+            item,
+            FindingKind.BURSTY,
+            Verdict.BUSY,
+            until,
+            confidence_ratio=confidence,
+            since=self.calendar.time_of(now.first_step),
+            evidence=(self._activity(item, now, explanation, "<="),),
+        )
+
+    def _confidence(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> float:
+        if explanation is None:
+            # Its first work may still come; that it began before the telemetry of it is excluded by `started`.
+            return 0.95 if item.pods and self.snapshot.cluster.known else 0.85
+        own = self.pasts.silences(item.workload)
+        return confidence_in_silence(own, explanation, now.silent_seconds, self.calendar.step_seconds)
+
+    def _since_start(self, item: Allocation) -> float:
+        assert item.started is not None
+        return (self.snapshot.at - item.started).total_seconds()
+
+    def _evidence(
+        self,
+        item: Allocation,
+        now: SilenceNow,
+        explanation: Explanation | None,
+        opinion: SecondOpinion,
+        held: tuple[float, Device] | None,
+    ) -> tuple[Evidence, ...]:
+        evidence = [self._activity(item, now, explanation, ">"), *opinion.evidence]
+        if held is not None:
+            used, device = held
+            evidence.append(
+                self.looks.evidence(
+                    device,
+                    Signal.MEMORY_USED_BYTES,
+                    Statistic.LAST,
+                    0,
+                    used,
+                    comparison=">=" if used >= self.policy.model_bytes else "<",
+                    bound=float(self.policy.model_bytes),
+                    note="the most of its devices" if len(item.devices) > 1 else "",
+                )
+            )
+        return tuple(evidence)
+
+    def _activity(
+        self, item: Allocation, now: SilenceNow, explanation: Explanation | None, comparison: str
+    ) -> Evidence:
+        """The silence against what explains it."""
+        lead = item.devices[0] if item.devices else None
+        own = self.pasts.silences(item.workload)
+        bound = self.policy.min_age_seconds if explanation is None else explanation.seconds
+        note = f"time without activity; {now.coverage_ratio:.0%} of its steps are known"
+        if own.worked:
+            note += f"; {past_text(own)}; active in {own.active_ratio:.0%} of its steps"
+        return Evidence(
+            signal=Signal.BUSY_RATIO.value,
+            value=now.silent_seconds if explanation is not None else self._since_start(item),
+            unit="seconds",
+            statistic="silence",
+            window_seconds=round(now.elapsed_seconds),
+            comparison=comparison if explanation is not None else ">=",
+            bound=float(bound),
+            at=self.calendar.time_of(now.first_step),
+            promql="" if lead is None else self.snapshot.readings.query(self._recent, lead),
+            note=note,
+        )
+
+    def _gpu_hours(self, item: Allocation, since: datetime) -> float:
+        hours = (self.snapshot.at - since) / timedelta(hours=1)
+        return round(hours * sum(gpu_share(device) for device in item.devices), 2)
+
+    def _unknown(
+        self,
+        item: Allocation,
+        text: str,
+        missing: tuple[str, ...],
+        *,
+        evidence: tuple[Evidence, ...] = (),
+        advice: bool = False,
+    ) -> Finding:
+        return self._finding(
+            item,
+            FindingKind.IDLE_UNKNOWN,
+            Verdict.UNKNOWN,
+            f"{text}; missing: {', '.join(missing)}",
+            advice=Advice.FIX_MONITORING if advice else Advice.NONE,
+            evidence=evidence,
+            missing=missing,
+        )
+
+    def _finding(
+        self,
+        item: Allocation,
+        kind: FindingKind,
+        verdict: Verdict,
+        summary: str,
+        *,
+        confidence_ratio: float = 0.0,
+        severity: Severity = Severity.INFO,
+        advice: Advice = Advice.NONE,
+        since: datetime | None = None,
+        evidence: tuple[Evidence, ...] = (),
+        missing: tuple[str, ...] = (),
+        gpu_hours: float = 0.0,
+    ) -> Finding:
+        nodes = {device.node for device in item.devices}
+        return Finding(
+            rule=f"idle.{kind}",
+            family=Family.IDLE,
+            kind=kind,
+            subject=item.subject,
+            verdict=verdict,
+            summary="; ".join((summary, *item.notes)),
+            severity=severity,
+            advice=advice,
+            confidence_ratio=confidence_ratio,
+            since=since,
+            evidence=evidence,
+            missing=missing,
+            devices=tuple(device.id for device in item.devices),
+            pods=item.pods,
+            node=nodes.pop() if len(nodes) == 1 else None,
+            gpu_hours=gpu_hours,
+        )
+
+
+def gpu_share(device: Device) -> float:
+    """What part of a GPU the device is: 1, the compute slices of a MIG profile in seven (A30: four), and on a
+    shared GPU one part for each of its holders."""
+    share = 1.0
+    slices = (device.mig_profile or "").partition("g.")[0]
+    if slices.isdigit():
+        share = int(slices) / (4 if "A30" in device.model else 7)
+    return share / max(1, len(device.holders)) if device.shared else share
+
+
+def _clock(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M")
