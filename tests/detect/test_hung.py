@@ -91,6 +91,12 @@ def test_with_fewer_witnesses_it_is_less_sure_and_says_which_lack() -> None:
     assert finding.missing == ("dram_active_ratio", "tensor_active_ratio")
 
 
+def test_a_limit_of_zero_is_none_and_the_models_serves() -> None:
+    finding = alone(limit=0.0)
+    assert finding is not None
+    assert finding.evidence[1].bound == pytest.approx(BOUND_WATTS)
+
+
 def test_a_low_but_steady_load_is_not_taken_for_idle_power() -> None:
     """Its own lowest in hours was 350 W of 700: no idle level, and none is invented."""
     unknown = [replace(ONE[0], model="Some new GPU")]
@@ -133,6 +139,18 @@ JOB = f"hung:gang/{TRAIN}"
 def job(names: Sequence[str], **other: Answer) -> dict[str, Finding]:
     """Findings where these GPUs of one job on two Nodes show the pattern."""
     return findings(scene(FLEET, stuck(FLEET, names, 85.0, **other), state=GANG))
+
+
+def test_a_job_of_one_gpu_has_nothing_to_compare_with() -> None:
+    held = [device(pods=["ns/solo"])]
+    finding = on(findings(scene(held, stuck(held, ["gpu-0"]))), FindingKind.HUNG)
+    assert finding is not None
+    assert (finding.confidence_ratio, finding.pods) == (0.6, ("ns/solo",))
+
+
+def test_two_that_wait_are_enough_to_be_a_job() -> None:
+    pair = machines(1, 2, pods=True)
+    assert list(findings(scene(pair, stuck(pair, [item.uuid for item in pair])))) == ["hung:pod/ns/pod-0"]
 
 
 def test_one_gpu_of_a_job_that_goes_on() -> None:

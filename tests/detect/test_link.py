@@ -43,6 +43,20 @@ def test_an_unknown_link_is_taken_for_a_fast_one() -> None:
     assert finding.evidence[0].note.startswith("bound for Gen5 ×16 (assumed)")
 
 
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ({REPLAY.generation: 4.0}, "Gen4 ×16 (assumed)"),
+        ({REPLAY.lanes: 8.0}, "Gen5 ×8 (assumed)"),
+        ({REPLAY.generation: 9.0, REPLAY.lanes: 16.0}, "Gen5 ×16 (assumed)"),
+    ],
+)
+def test_what_is_assumed_is_said(link: Mapping[WindowStat, Answer], words: str) -> None:
+    finding = replays(500.0, link)
+    assert finding is not None
+    assert words in finding.evidence[0].note
+
+
 def test_a_platform_on_which_all_replay_is_no_cards_fault() -> None:
     assert replays(100.0, usual=95.0) is None
 
@@ -89,6 +103,12 @@ def test_a_narrow_link_without_peers_is_unknown() -> None:
     finding = on(found, FindingKind.PCIE_WIDTH, "gpu-0-0")
     assert finding is not None
     assert finding.verdict is Verdict.UNKNOWN
+
+
+def test_a_full_link_needs_no_peers() -> None:
+    alone = machines(1, 1)
+    shown = findings(scene(alone, {WIDTH.most: 16.0, WIDTH.lanes: 16.0}), everything=True)
+    assert shown["pcie_width:device/gpu-0-0"].verdict is Verdict.HEALTHY
 
 
 def test_without_the_widest_link_the_peers_tell() -> None:
@@ -142,6 +162,14 @@ def test_errors_on_a_whole_machine_point_at_its_switches() -> None:
     assert {item.node for item in found.values()} == {"node-2"}
     assert {(item.verdict, item.advice) for item in found.values()} == {(Verdict.DEGRADED, Advice.INSPECT)}
     assert all("8 of 8 GPUs of this machine" in item.summary for item in found.values())
+
+
+def test_half_of_a_machine_is_not_its_switches() -> None:
+    fleet = machines(4, 8)
+    half = {f"gpu-2-{index}" for index in range(4)}
+    found = findings(scene(fleet, {NVLINK.replay: {item.uuid: 75.0 * (item.uuid in half) for item in fleet}}))
+    assert {item.advice for item in found.values()} == {Advice.RESET_WHEN_IDLE}
+    assert len(found) == 4
 
 
 def test_a_port_that_is_down_while_the_peers_ports_are_up() -> None:

@@ -152,6 +152,11 @@ def test_dcgms_limit_of_double_bit_pages(dbe: float, this_week: float, named: bo
     assert (on(findings(scene(answers=answers)), FindingKind.PAGE_RETIREMENT) is not None) is named
 
 
+def test_few_pages_are_healthy_though_pending_ones_are_not_exported() -> None:
+    shown = findings(scene(answers={PAGES.sbe: 3.0, PAGES.dbe: 0.0}), everything=True)
+    assert shown["page_retirement:device/gpu-0"].verdict is Verdict.HEALTHY
+
+
 def test_a_page_that_waits_for_a_reset_is_not_urgent() -> None:
     finding = on(findings(scene(answers={PAGES.sbe: 1.0, PAGES.pending: 1.0})), FindingKind.PAGE_RETIREMENT)
     assert finding is not None

@@ -63,6 +63,24 @@ def test_what_the_device_plugin_gave_up_on_is_evidence() -> None:
     assert finding.evidence[-1].note == "nvidia.com/gpu: the device plugin has given up on 1"
 
 
+def test_half_of_a_machine_gone_is_as_sure_as_one() -> None:
+    found = gone(without(machines(9), *(f"gpu-0-{index}" for index in range(4))))
+    assert {item.confidence_ratio for item in found.values()} == {0.9}
+
+
+def test_a_device_plugin_that_gave_up_on_nothing_is_no_evidence() -> None:
+    node = Node(name="node-0", accelerators={"nvidia.com/gpu": 8}, allocatable={"nvidia.com/gpu": 8})
+    assert len(gone(without(machines(2), "gpu-0-3"), [node])["gpu_gone:device/gpu-0-3"].evidence) == 1
+
+
+def test_an_exporter_is_known_by_its_address_whatever_its_host_is_called() -> None:
+    devices = without(machines(6), "node-3")
+    odd = Exporter(instance="node-3:9400", node_label="dcgm-exporter-x7", up=False, devices=8)
+    rest = [item for item in exporters_of(devices) if item.node != "node-3"]
+    found = gone(devices, exporters=[*rest, odd])
+    assert found["exporter_gone:node/node-3"].evidence[0].value == 0.0
+
+
 def test_most_of_a_machine_gone_is_less_sure() -> None:
     found = gone(without(machines(9), *(f"gpu-0-{index}" for index in range(5))))
     assert {item.confidence_ratio for item in found.values()} == {0.6}
@@ -275,6 +293,10 @@ class TestAgainstTheCluster:
     def test_capacities_that_count_something_else_say_nothing(self, node: Node) -> None:
         others = [item for item in self.NODES if item.name != "node-2"]
         assert gone(self.FLEET, [node, *others]) == {}
+
+    def test_a_node_is_given_an_hour_to_settle(self) -> None:
+        others = [item for item in self.NODES if item.name != "node-2"]
+        assert list(gone(self.FLEET, [counted("node-2", created=ago(minutes=60)), *others])) == ["gpu_gone:node/node-2"]
 
     def test_exporters_that_leave_some_out_are_no_faults(self) -> None:
         fleet = tuple(item for item in machines(4) if not item.uuid.endswith("-7"))

@@ -151,6 +151,19 @@ def test_one_sign_of_three_lacking_is_no_proof(odd: tuple[float, float, float]) 
     assert findings(scene(FLEET, busy_fleet(gpu_0_5=odd))) == {}
 
 
+def test_slow_in_one_window_only_is_no_proof() -> None:
+    answers = busy_fleet(gpu_0_5=(1100, 88, 380))
+    assert findings(scene(FLEET, answers | {HEAT.clock_before: 1.7e9})) == {}
+    assert findings(scene(FLEET, answers | {HEAT.clock: 1.7e9})) == {}
+
+
+@pytest.mark.parametrize("lacking", [HEAT.power, HEAT.temperature, HEAT.clock_before])
+def test_one_measurement_of_the_proxy_lacking_is_unknown(lacking: WindowStat) -> None:
+    answers = {stat: answer for stat, answer in busy_fleet(gpu_0_5=(1100, 88, 380)).items() if stat != lacking}
+    shown = findings(scene(FLEET, answers), everything=True)["thermal_throttle:device/gpu-0-5"]
+    assert shown.verdict is Verdict.UNKNOWN
+
+
 def test_a_gpu_that_is_not_busy_is_not_compared() -> None:
     answers = busy_fleet(gpu_0_5=(300, 88, 100)) | {HEAT.busy: spread(FLEET, 0.98, gpu_0_5=0.49)}
     assert on(findings(scene(FLEET, answers)), FindingKind.THERMAL_THROTTLE, "gpu-0-5") is None

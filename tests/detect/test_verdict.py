@@ -134,6 +134,16 @@ def test_a_vendor_that_calls_a_fifth_of_the_fleet_sick_is_doubted(sick: int, bla
     assert len(found) == (1 if blamed else sick)
 
 
+def test_two_watches_that_fail_everywhere_are_one_finding() -> None:
+    fleet = machines(5, 1)
+    watches = {item.uuid: {"NVLINK": 20.0, "PCIE": 20.0} for item in fleet}
+    [finding] = findings(scene(fleet, variants={HEALTH.now: watches, HEALTH.lowest: watches})).values()
+    assert finding.id == "dcgm_health:fleet/fleet"
+    assert "NVLINK" in finding.summary
+    assert "PCIE" in finding.summary
+    assert len(finding.devices) == 5
+
+
 def test_changes_of_the_future_are_not_read() -> None:
     late = StateChange(
         device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=AT.replace(hour=13), before=0.0, after=2.0

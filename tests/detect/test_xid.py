@@ -27,7 +27,7 @@ from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs
 from gpuwatch.detect.xid import architecture
 from gpuwatch.detect.xid_events import xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
-from gpuwatch.model.telemetry import ActivityHistory, Device, Signal, StateChange
+from gpuwatch.model.telemetry import ActivityHistory, Device, Readings, Signal, StateChange
 
 NEEDS = xid_needs(POLICY)
 ACTION = recovery_action_needs(POLICY).now
@@ -120,6 +120,16 @@ class TestNews:
         assert after(**counted("", window=0)) is None
         shown = findings(scene(**counted("", window=0)), everything=True)  # type: ignore[arg-type]
         assert shown["xid:device/gpu-0"].verdict is Verdict.HEALTHY
+
+    def test_a_count_without_an_xid_names_none(self) -> None:
+        assert after(**counted("", window=3)) is None
+
+    def test_a_zero_is_no_occurrence(self) -> None:
+        assert after(**counted("79")) is None
+
+    def test_a_first_appearance_is_believed_where_no_samples_are_counted(self) -> None:
+        snapshot = replace(scene(changes=[xid_became("gpu-0", 79, before=None)]), readings=Readings())
+        assert findings(snapshot)["xid:device/gpu-0"].verdict is Verdict.DEGRADED
 
     def test_no_gauge_anywhere_is_unknown_but_beside_others_it_is_healthy(self) -> None:
         shown = findings(scene(), everything=True)["xid:device/gpu-0"]

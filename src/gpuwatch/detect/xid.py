@@ -211,7 +211,7 @@ def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Findi
     workloads = sorted({str(subject) for held in event.workloads for subject in held})
     # Several holders at one time are one suspect each; only different times can tell them apart.
     distinct = {held for held in event.workloads if held}
-    if len(event.times) > 1 and len(distinct) > 1 and not frozenset.intersection(*distinct):
+    if len(distinct) > 1 and not frozenset.intersection(*distinct):
         return _conclude(
             fleet,
             event,
