@@ -199,3 +199,18 @@ def test_the_card_that_nobody_can_use_is_not_allocatable() -> None:
     objects = planted.fleet.cluster_objects(at)
     status = next(i["status"] for i in objects if i["kind"] == "Node" and i["metadata"]["name"] == machine.name)
     assert int(status["allocatable"]["nvidia.com/gpu"]) == int(status["capacity"]["nvidia.com/gpu"]) - 1
+
+
+def test_newer_exporters_count_xids_from_the_first_one_on() -> None:
+    for seed in range(10):
+        planted = Planted(FaultKind.GSP_TIMEOUT, seed)
+        truth = planted.truths[0]
+        before, during = planted.split("DCGM_EXP_XID_ERRORS_TOTAL", truth, xid="119")
+        machine = next(m for m in planted.fleet.machines if any(c.uuid == truth.devices[0] for c in m.cards))
+        assert machine.has_xid_totals == bool(len(during))
+        if machine.has_xid_totals:
+            assert len(before) == 0
+            assert during[0] == 1
+            assert during[-1] >= 3
+            return
+    pytest.fail("no exporter of ten fleets has the counter")

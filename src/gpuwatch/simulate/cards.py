@@ -213,6 +213,7 @@ class Machine:
     vocabulary: str
     extended: bool
     has_health_watches: bool
+    has_xid_totals: bool  # DCGM_EXP_XID_ERRORS_TOTAL, from 4.8.3 on
     prints_zero_xid: bool  # exporters before DCGM 4.5 print 0 before the first XID, later ones nothing
     driver_version: str
     age_days: float
@@ -291,6 +292,7 @@ def _machine(
         vocabulary=vocabulary,
         extended=extended,
         has_health_watches=extended and bool(rng.random() < 0.5),
+        has_xid_totals=extended and not prints_zero_xid and bool(rng.random() < 0.5),
         prints_zero_xid=prints_zero_xid,
         driver_version="535.183.06" if prints_zero_xid else "580.105.08",
         age_days=float(rng.uniform(20, 400)),

@@ -236,6 +236,23 @@ class MachineExporter:
             if stamp.index.size:
                 yield self._series("DCGM_EXP_XID_ERRORS_COUNT", row.labels | window, np.zeros(len(none)), stamp)
 
+    def xid_totals(self) -> Iterator[RecordedSeries]:
+        """XIDs since the exporter started: a counter per code that is born at its first XID."""
+        if not self.machine.has_xid_totals:
+            return
+        restarts = sorted(self.state.script.exporter_restarts)
+        for row in self.rows:
+            trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
+            for code in sorted({code for _, code in trouble.xids}):
+                total = np.zeros(len(self.seconds))
+                for at in (at for at, other in trouble.xids if other == code):
+                    until = min((restart for restart in restarts if restart > at), default=float("inf"))
+                    total += inside(self.seconds, [(at, until)])
+                stamp = self._stamp(row.mask & (total > 0))
+                if stamp.index.size:
+                    labels = row.labels | {"xid": str(code)}
+                    yield self._series("DCGM_EXP_XID_ERRORS_TOTAL", labels, total, stamp)
+
     def health(self) -> Iterator[RecordedSeries]:
         """DCGM's health watches: 0 pass, 10 warn, 20 fail; whole GPUs only."""
         if not self.machine.has_health_watches:
@@ -301,6 +318,8 @@ def fleet_series(
                 yield from exporter.xids()
     for exporter in exporters:
         yield from exporter.xid_counts()
+    for exporter in exporters:
+        yield from exporter.xid_totals()
     for exporter in exporters:
         yield from exporter.health()
     for name in ("up", "scrape_samples_scraped"):

@@ -65,7 +65,7 @@ def _driver(fault: Fault, card: CardScript, _: float, rng: np.random.Generator) 
         at = fault.start
         for _number in range(3 + int(fault.strength * 5)):
             card.xids.append((at, 119))
-            at += float(rng.uniform(300, 1500))
+            at += float(rng.uniform(30, 900))
     elif fault.kind in (FaultKind.RECOVERY_RESET, FaultKind.RECOVERY_REBOOT):
         card.xids.append((fault.start, 154))
         action = 1 if fault.kind is FaultKind.RECOVERY_RESET else 2
