@@ -12,23 +12,21 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePolicy:
-    """When an allocation is idle. `peers.md` is the reference of that name, 'measured' the synthetic fleets of
-    tests/detect/idle_fleets.py.
+    """When an allocation is idle. 'Measured' means on the synthetic fleets of tests/detect/idle_fleets.py.
 
     What is seen
         window_seconds: history of activity that is read. 14 days: two weekends, so that one of them is past.
         step_seconds: length of one step. 5 min: ten samples at the exporters' 30 s.
         active_ratio: engine activity above which a sample is work. 0.01: an exact zero misses idle GPUs, because
-            the counters have a noise floor (gpu-pruner 0.5 came to the same number; peers.md 1.1).
+            the counters have a noise floor (gpu-pruner 0.5 came to the same number).
         min_coverage_ratio: share of the steps of a silence, and of the last hour's samples, that must be known.
-            0.8 (peers.md 5.7).
+            0.8: a fifth may be lost to restarts and failed scrapes.
         blind_seconds: time at the end of the history of which nothing is known, from which nothing is said. 15 min:
             three steps; Prometheus itself looks back for five minutes.
 
     When it is named
-        min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min: the
-            second warning at Princeton comes after 105 (peers.md 1.15), and two hours are kept with half an hour to
-            spare.
+        min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min:
+            Princeton's job_defense_shield warns for the second time after 105 and cancels after 120.
         recent_seconds: time since the last activity within which a Pod is in use. 30 min: the silence that the
             common rule takes for idle, and that nearly every serving Pod has every day.
         min_silence_seconds: the shortest silence after which something that worked is called idle. 2 h: a restore, an
@@ -51,7 +49,7 @@ class IdlePolicy:
         interactive_prior_seconds: for notebooks and development Pods. 40 h: away for a working day, from one evening
             to the morning after next, is 24 + 15 hours; Kubeflow's own culler waits 24.
         batch_prior_seconds: for jobs, which wait for nobody. 5 h: the sliding window after which Princeton's
-            job_defense_shield cancels (peers.md 1.15).
+            job_defense_shield cancels.
         mature_seconds, batch_mature_seconds: time between first and last activity from which the own past begins to
             replace kin and prior. 12 h and 4 h.
 
