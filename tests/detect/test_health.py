@@ -84,6 +84,10 @@ def test_a_machine_of_which_nothing_is_known_is_one_finding() -> None:
     assert len(findings(scene(fleet, answers), everything=True)) == 16 * len(rule_signals(POLICY)) + 15
 
 
+def test_a_machine_of_two_is_a_machine() -> None:
+    assert list(findings(scene(machines(1, 2)))) == ["health_unknown:node/node-0"]
+
+
 def test_one_known_signal_is_enough_to_say_something() -> None:
     assert findings(scene(answers={REMAP.failed: 0.0})) == {}
 

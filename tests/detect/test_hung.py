@@ -91,6 +91,14 @@ def test_with_fewer_witnesses_it_is_less_sure_and_says_which_lack() -> None:
     assert finding.missing == ("dram_active_ratio", "tensor_active_ratio")
 
 
+@pytest.mark.parametrize("lacking", ["busy_lowest", "power_highest"])
+def test_activity_and_power_are_both_needed(lacking: str) -> None:
+    stat = getattr(HUNG, lacking)
+    answers = {key: answer for key, answer in stuck(ONE, ["gpu-0"]).items() if key != stat}
+    shown = findings(scene(ONE, answers), everything=True)["hung:device/gpu-0"]
+    assert (shown.verdict, shown.missing) == (Verdict.UNKNOWN, (stat.signal.value,))
+
+
 def test_a_limit_of_zero_is_none_and_the_models_serves() -> None:
     finding = alone(limit=0.0)
     assert finding is not None
@@ -122,6 +130,20 @@ def test_idle_power_is_read_from_idle_peers_with_a_pod() -> None:
     finding = on(findings(scene(fleet, answers)), FindingKind.HUNG)
     assert finding is not None
     assert finding.evidence[1].note == "idle is 27 W (median of 6 held idle peers), the limit 70 W"
+
+
+@pytest.mark.parametrize(("peers", "source"), [(5, "median of 5 held idle peers"), (4, "its lowest in 6 h")])
+def test_idle_peers_have_to_be_enough(peers: int, source: str) -> None:
+    fleet = [device(f"gpu-{number}", pods=[f"ns/p{number}"]) for number in range(peers + 1)]
+    idle = {item.uuid: 0.0 for item in fleet[1:]}
+    answers = stuck(fleet, ["gpu-0"]) | {
+        HUNG.busy_lowest: {"gpu-0": 1.0, **idle},
+        HUNG.busy_highest: {"gpu-0": 1.0, **idle},
+        HUNG.power_average: {"gpu-0": 85.0, **dict.fromkeys(idle, 75.0)},
+    }
+    finding = on(findings(scene(fleet, answers)), FindingKind.HUNG)
+    assert finding is not None
+    assert source in finding.evidence[1].note
 
 
 def test_a_mig_instance_cannot_be_told_by_the_power_of_its_gpu() -> None:
@@ -193,6 +215,15 @@ def test_the_one_that_draws_less_than_all_who_wait_is_suspected() -> None:
     # 24 % under the median is what healthy cards differ by: 77 W is no sign.
     near = spread(FLEET, 100.0, gpu_0_6=77.0)
     assert list(job(names, power_highest=near, power_average=near)) == [JOB]
+
+
+@pytest.mark.parametrize(("gpus", "suspected"), [(6, True), (5, False)])
+def test_few_that_wait_are_not_compared(gpus: int, suspected: bool) -> None:
+    fleet = machines(1, gpus, pods=True)
+    watts = spread(fleet, 100.0, gpu_0_0=71.0)
+    names = [item.uuid for item in fleet]
+    found = findings(scene(fleet, stuck(fleet, names, power_highest=watts, power_average=watts)))
+    assert ("hung:device/gpu-0-0" in found) is suspected
 
 
 def test_two_jobs_that_hang_are_two_findings() -> None:

@@ -150,6 +150,20 @@ def test_errors_that_cost_traffic_are_surer() -> None:
     assert finding.evidence[-1].signal == "nvlink_bytes_per_second"
 
 
+def test_errors_that_cost_no_traffic_are_less_sure() -> None:
+    fleet = machines(2, 8, pods=True)
+    answers = nvlink(gpu_0_0=5.0 * MINUTES) | {NVLINK.traffic: 3e11}
+    finding = on(findings(scene(fleet, answers)), FindingKind.NVLINK_ERRORS, "gpu-0-0")
+    assert finding is not None
+    assert (finding.confidence_ratio, len(finding.evidence)) == (0.6, 1)
+
+
+def test_a_machine_of_one_gpu_has_no_switches_to_blame() -> None:
+    fleet = machines(8, 1)
+    [finding] = findings(scene(fleet, {NVLINK.replay: spread(fleet, 0.0, gpu_3_0=5.0 * MINUTES)})).values()
+    assert finding.advice is Advice.RESET_WHEN_IDLE
+
+
 def test_errors_that_the_whole_fleet_has_are_unknown() -> None:
     found = findings(scene(FLEET, {NVLINK.replay: 5.0 * MINUTES}))
     assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}

@@ -21,6 +21,16 @@ def test_a_new_double_bit_error_asks_for_a_reset() -> None:
     assert (finding.evidence[0].value, finding.evidence[0].window_seconds) == (1.03, HOUR)
 
 
+def test_several_errors_are_told_in_whole_numbers() -> None:
+    finding = on(findings(scene(answers={ECC.dbe: 3.1})), FindingKind.ECC)
+    assert finding is not None
+    assert finding.summary == "3 new uncorrectable ECC errors"
+
+
+def test_a_counter_that_appeared_at_zero_is_no_news() -> None:
+    assert findings(scene(answers={ECC.dbe: 0.0, ECC.dbe_appeared: 0.0})) == {}
+
+
 def test_no_new_double_bit_error_is_healthy_where_enough_was_seen() -> None:
     shown = findings(scene(answers={ECC.dbe: 0.0}), everything=True)
     assert shown["ecc:device/gpu-0"].verdict is Verdict.HEALTHY

@@ -294,6 +294,26 @@ class TestAgainstTheCluster:
         others = [item for item in self.NODES if item.name != "node-2"]
         assert gone(self.FLEET, [node, *others]) == {}
 
+    def test_a_resource_of_which_there_are_none_does_not_count(self) -> None:
+        mixed = Node(name="node-2", accelerators={"nvidia.com/gpu": 8, "nvidia.com/mig-1g.10gb": 0})
+        others = [item for item in self.NODES if item.name != "node-2"]
+        assert list(gone(self.FLEET, [mixed, *others])) == ["gpu_gone:node/node-2"]
+
+    def test_a_node_without_accelerators_needs_no_exporter(self) -> None:
+        assert gone(machines(4), [*self.NODES, Node(name="cpu-node")]) == {}
+
+    def test_without_a_cluster_nothing_is_counted(self) -> None:
+        state = cluster(nodes=self.NODES, known=False)
+        assert findings(scene(self.FLEET, WELL, state=state)) == {}
+
+    @pytest.mark.parametrize(("nodes", "short"), [(4, 2), (40, 3)])
+    def test_a_few_short_nodes_are_each_their_own(self, nodes: int, short: int) -> None:
+        lost = {f"gpu-{number}-0" for number in range(short)}
+        fleet = [item for item in machines(nodes, 2) if item.uuid not in lost]
+        found = gone(fleet, [counted(f"node-{number}", 2) for number in range(nodes)])
+        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
+        assert len(found) == short
+
     def test_a_node_is_given_an_hour_to_settle(self) -> None:
         others = [item for item in self.NODES if item.name != "node-2"]
         assert list(gone(self.FLEET, [counted("node-2", created=ago(minutes=60)), *others])) == ["gpu_gone:node/node-2"]

@@ -151,6 +151,23 @@ def test_one_sign_of_three_lacking_is_no_proof(odd: tuple[float, float, float]) 
     assert findings(scene(FLEET, busy_fleet(gpu_0_5=odd))) == {}
 
 
+def test_another_job_may_clock_otherwise() -> None:
+    """All GPUs of one job are slow and hot: its work, or its machine, and none of them stands out."""
+    fleet = machines(4, 8, pods=True)
+
+    def of_job(usual: float, other: float) -> dict[str, float]:
+        return {item.uuid: other if item.node == "node-0" else usual for item in fleet}
+
+    answers: dict[WindowStat, Answer] = {
+        HEAT.busy: 0.98,
+        HEAT.clock: of_job(1.7e9, 1.0e9),
+        HEAT.clock_before: of_job(1.7e9, 1.0e9),
+        HEAT.temperature: of_job(60.0, 88.0),
+        HEAT.power: of_job(600.0, 380.0),
+    }
+    assert findings(scene(fleet, answers)) == {}
+
+
 def test_slow_in_one_window_only_is_no_proof() -> None:
     answers = busy_fleet(gpu_0_5=(1100, 88, 380))
     assert findings(scene(FLEET, answers | {HEAT.clock_before: 1.7e9})) == {}

@@ -76,6 +76,19 @@ def test_a_warning_is_no_failure(code: float) -> None:
     assert findings(watch("MEM", code, code)) == {}
 
 
+def test_a_warning_is_told_on_demand() -> None:
+    shown = findings(watch("MEM", 10, 10), everything=True)["dcgm_health:device/gpu-0"]
+    assert (shown.verdict, shown.summary) == (Verdict.HEALTHY, "no watch has failed; MEM warned")
+
+
+@pytest.mark.parametrize(("nodes", "blamed"), [(3, True), (2, False)])
+def test_a_watch_is_doubted_from_three_machines_on(nodes: int, blamed: bool) -> None:
+    fleet = machines(nodes, 1)
+    watches = {item.uuid: {"NVLINK": 20.0} for item in fleet}
+    found = findings(scene(fleet, variants={HEALTH.now: watches, HEALTH.lowest: watches}))
+    assert ("dcgm_health:fleet/fleet" in found) is blamed
+
+
 @pytest.mark.parametrize("name", ["THERMAL", "POWER"])
 def test_thermal_and_power_watches_are_left_to_the_throttling_rules(name: str) -> None:
     assert findings(watch(name, 20, 20)) == {}

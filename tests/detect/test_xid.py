@@ -83,6 +83,9 @@ class TestNews:
     def test_news_ends_with_the_window(self, seconds: int, news: bool) -> None:
         assert (after(xid_became("gpu-0", 79, at=ago(seconds=seconds))) is not None) is news
 
+    def test_news_of_this_very_moment_counts(self) -> None:
+        assert after(xid_became("gpu-0", 79, at=AT)) is not None
+
     def test_back_to_zero_is_no_xid(self) -> None:
         assert after(xid_became("gpu-0", 0, before=79), answers={NEEDS.last: 0.0}) is None
 
@@ -388,7 +391,11 @@ class TestCommonCause:
         state = cluster(pods=[pod("pod-0", workload="Job/ns/train"), pod("pod-1", workload="Job/ns/train")])
         [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 31), state=state)).values()
         assert finding.id == "xid:workload/Job/ns/train"
-        assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_APPLICATION)
+        assert (finding.verdict, finding.severity, finding.advice) == (
+            Verdict.UNKNOWN,
+            Severity.INFO,
+            Advice.FIX_APPLICATION,
+        )
         assert len(finding.devices) == 16
 
     @pytest.mark.parametrize(("seconds", "together"), [(300.0, True), (301.0, False)])
@@ -457,6 +464,7 @@ class TestCommonCause:
         fleet = machines(3, 1)
         later = [xid_became(item.uuid, 43, before=45, at=ago(seconds=30)) for item in fleet]
         [finding] = findings(scene(fleet, changes=[*fleet_xids(fleet, 45), *later])).values()
+        assert finding.severity is Severity.WARNING
         assert "XID 43" in finding.summary
         assert "XID 45" in finding.summary
 
