@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.telemetry import recording
-from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
     Combine,
@@ -28,7 +29,7 @@ from gpuwatch.telemetry.samples import (
     Selector,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import STALE, RecordedSeries
+from gpuwatch.telemetry.series import STALE, MetricSamples, RecordedSeries, stacked
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -296,6 +297,43 @@ def test_a_small_cache_gives_the_same_answers(tmp_path: Path, monkeypatch: pytes
     assert small.evaluate_many(questions, NOW) == whole
     assert whole == [[Row({}, float(number % 4))] for number in range(12)]
     assert len(small._loaded) == 1
+
+
+class Counting:
+    """Metrics of one series with one sample, 16 bytes each; counts how often each is read."""
+
+    def __init__(self, *metrics: str) -> None:
+        self.spans_ms = dict.fromkeys(metrics, (SECONDS * 1000, SECONDS * 1000))
+        self.reads: Counter[str] = Counter()
+
+    def read(self, metric: str) -> MetricSamples:
+        self.reads[metric] += 1
+        value = float(ord(metric))
+        return stacked([{"gpu": "0"}], [(np.array([SECONDS * 1000 - ord(metric)]), np.array([value]))])
+
+
+def test_metrics_that_fit_are_read_once_and_of_more_the_first_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = [last(metric) for metric in "abcd"]
+    expected = [[Row({"gpu": "0"}, float(ord(metric)))] for metric in "abcd"]
+    for limit, reads in ((64, {"a": 1, "b": 1, "c": 1, "d": 1}), (63, {"a": 1, "b": 1, "c": 3, "d": 3})):
+        monkeypatch.setattr(recording, "_CACHE_BYTES", limit)
+        part = Counting("a", "b", "c", "d")
+        store = RecordingStore("test", [part])
+        for _ in range(3):
+            assert store.evaluate_many(questions, NOW) == expected
+        assert part.reads == reads
+
+
+def test_metrics_that_are_scraped_together_share_their_times(tmp_path: Path) -> None:
+    parquet(tmp_path, "a.parquet", "a", {-60: 1.0, 0: 2.0})
+    parquet(tmp_path, "b.parquet", "b", {-60: 3.0, 0: 4.0})
+    parquet(tmp_path, "c.parquet", "c", {-61: 5.0, 0: 6.0})
+    store = open_recording([tmp_path])
+    answers = store.evaluate_many([last(metric) for metric in "abc"], NOW - timedelta(seconds=60))
+    assert answers == [[Row({}, 1.0)], [Row({}, 3.0)], [Row({}, 5.0)]]
+    columns = {id(metric.samples.times_ms) for metric in store._loaded.values()}
+    assert len(store._loaded) == 3
+    assert len(columns) == 2
 
 
 def test_every_store_prints_the_same_promql(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ shape that says where there is an answer at all (an answer may itself be NaN).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuwatch.telemetry.promql import STEPPED
 from gpuwatch.telemetry.samples import Combine, Expression, Function
-from gpuwatch.telemetry.series import BoolArray, FloatArray, IntArray, MetricSamples, is_stale
+from gpuwatch.telemetry.series import BoolArray, FloatArray, IntArray, MetricSamples
 
 LOOKBACK_MS = 300_000
 """How old a sample may be for an instant lookup: the default of Prometheus (--query.lookback-delta)."""
@@ -32,9 +31,16 @@ class Answers:
     present: BoolArray
 
 
+def reach_ms(expression: Expression, step_ms: int) -> int:
+    """How far before the end of a window samples can matter to its answer."""
+    if expression.function is Function.LAST:
+        return LOOKBACK_MS
+    return expression.window_seconds * 1000 + (step_ms if expression.function in STEPPED else 0)
+
+
 def per_series(
     samples: MetricSamples,
-    plain: MetricSamples,
+    markers: MetricSamples,
     chosen: IntArray,
     expression: Expression,
     ends_ms: IntArray,
@@ -42,50 +48,61 @@ def per_series(
 ) -> Answers:
     """The expression's function of each chosen series at each end of a window, before `combine`.
 
-    plain is `samples.without_markers()`; ends_ms are the evaluation times with the offset taken off already;
-    step_ms is the resolution of FRACTION_* and *_TIME.
+    samples and markers are those of one metric, parted; ends_ms are the evaluation times with the offset taken off
+    already, rising; step_ms is the resolution of FRACTION_* and *_TIME.
     """
     function, window_ms = expression.function, expression.window_seconds * 1000
     with np.errstate(all="ignore"):
         if function is Function.LAST:
-            return _instant_answers(samples, chosen, ends_ms)
+            return _instant_answers(samples, markers, chosen, ends_ms)
+        begins_ms, until_ms = ends_ms - window_ms, ends_ms
         if function in STEPPED:
-            return _step_answers(plain, chosen, expression, ends_ms, step_ms)
-        if not plain.values.size:
-            return Answers(np.empty((chosen.size, ends_ms.size)), np.zeros((chosen.size, ends_ms.size), np.bool_))
-        lows, highs = (_positions(plain, chosen, edge_ms) for edge_ms in (ends_ms - window_ms, ends_ms))
-        least = 2 if function is Function.INCREASE else 1
-        present = highs - lows >= least
+            # The samples that the looks in the window see are those between two looks.
+            begins_ms, until_ms = begins_ms // step_ms * step_ms, until_ms // step_ms * step_ms
+        seen, lows, highs = _windows(samples, chosen, begins_ms, until_ms)
+        present = highs - lows >= (2 if function is Function.INCREASE else 1)
         low, high = lows[present], highs[present]
         answers = np.full(present.shape, np.nan)
-        if low.size and function is Function.INCREASE:
+        if not low.size:
+            pass
+        elif function in STEPPED:
+            answers[present] = _over_looks(seen, low, high, expression, step_ms)
+        elif function is Function.INCREASE:
             ends = np.broadcast_to(ends_ms, present.shape)[present]
-            answers[present] = _increases(plain, low, high, ends - window_ms, ends)
-        elif low.size:
-            answers[present] = _over_windows(plain.values, low, high, expression)
+            answers[present] = _increases(seen, low, high, ends - window_ms, ends)
+        else:
+            answers[present] = _over_windows(seen.values, low, high, expression)
         return Answers(answers, present)
 
 
-def grouped(
-    answers: Answers, labels: Sequence[Mapping[str, str]], combine: Combine, by: tuple[str, ...]
-) -> list[tuple[Mapping[str, str], FloatArray, BoolArray]]:
-    """`combine by (by)` over the series, at every time: labels, values, where there is one. Groups in label order."""
-    if not labels:
-        return []
-    keys = [tuple(series.get(name, "") for name in by) for series in labels]
-    names = sorted(set(keys))
-    number = {key: index for index, key in enumerate(names)}
-    group = np.array([number[key] for key in keys])
+def _windows(
+    samples: MetricSamples, chosen: IntArray, begins_ms: IntArray, ends_ms: IntArray
+) -> tuple[MetricSamples, IntArray, IntArray]:
+    """Samples, and where in them (begin, end] of each chosen series and each window lies.
+
+    Where the windows hold less than half of all samples, these are a copy of theirs alone: what follows looks at
+    every sample, not only at those in a window.
+    """
+    lows, highs = samples.positions(chosen, begins_ms), samples.positions(chosen, ends_ms)
+    first, last = lows[:, 0], highs[:, -1]
+    if 2 * int((last - first).sum()) > samples.times_ms.size:
+        return samples, lows, highs
+    seen = samples.between(chosen, first, last)
+    moved = (seen.starts[:-1] - first)[:, None]
+    return seen, lows + moved, highs + moved
+
+
+def grouped(answers: Answers, group: IntArray, combine: Combine) -> Answers:
+    """`combine` over the series of each group, at every time; group[i] is the group of series i, from 0 on.
+
+    One row per group that has a series, in the order of their numbers.
+    """
     order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(len(names)))
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     values, present = answers.values[order], answers.present[order]
     counts = np.add.reduceat(present.astype(np.int64), starts, axis=0)
     with np.errstate(all="ignore"):
-        result = _combined(values, present, counts, starts, combine)
-    return [
-        ({name: value for name, value in zip(by, key, strict=True) if value}, result[index], counts[index] > 0)
-        for key, index in number.items()
-    ]
+        return Answers(_combined(values, present, counts, starts, combine), counts > 0)
 
 
 def _combined(
@@ -105,64 +122,42 @@ def _combined(
     return np.where(np.isfinite(mean), mean, np.add.reduceat(added * _DOWN, starts, axis=0) / counts / _DOWN)
 
 
-def _positions(samples: MetricSamples, chosen: IntArray, at_ms: IntArray) -> IntArray:
-    """Where the first sample after each moment lies in the columns, shaped series by moments; a series' end if none."""
-    low = np.repeat(samples.starts[chosen][:, None], at_ms.size, axis=1)
-    if at_ms.size >= chosen.size:
-        for row, index in enumerate(chosen):
-            low[row] += samples.part(int(index))[0].searchsorted(at_ms, "right")
-        return low
-    # Many series and few moments: one binary search in all series side by side.
-    high = np.repeat(samples.starts[chosen + 1][:, None], at_ms.size, axis=1)
-    while (searching := low < high).any():
-        middle = (low + high) // 2
-        later = samples.times_ms[np.where(searching, middle, 0)] > at_ms
-        high = np.where(searching & later, middle, high)
-        low = np.where(searching & ~later, middle + 1, low)
-    return low
+def _instant_answers(samples: MetricSamples, markers: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> Answers:
+    """The newest sample of (end − look-back, end], unless a staleness marker is newer."""
+    newest, exists = _newest(samples, chosen, ends_ms)
+    times_ms = samples.times_ms[newest]
+    present = exists & (times_ms > ends_ms - LOOKBACK_MS)
+    if markers.times_ms.size:
+        marker, ended = _newest(markers, chosen, ends_ms)
+        present &= ~(ended & (markers.times_ms[marker] > times_ms))
+    return Answers(samples.values[newest], present)
 
 
-def _instant_answers(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> Answers:
-    """The newest sample of (end − look-back, end], where it is no staleness marker."""
-    newest = _positions(samples, chosen, ends_ms) - 1
+def _newest(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> tuple[IntArray, BoolArray]:
+    """Where the newest sample up to each end lies, and whether there is one; 0 where there is none."""
+    newest = samples.positions(chosen, ends_ms) - 1
     exists = newest >= samples.starts[chosen][:, None]
-    newest[~exists] = 0
-    values = samples.values[newest]
-    recent = exists & (samples.times_ms[newest] > ends_ms - LOOKBACK_MS)
-    return Answers(values, recent & ~is_stale(values))
+    return np.where(exists, newest, 0), exists
 
 
-def _step_answers(
-    plain: MetricSamples, chosen: IntArray, expression: Expression, ends_ms: IntArray, step_ms: int
-) -> Answers:
+def _over_looks(
+    samples: MetricSamples, low: IntArray, high: IntArray, expression: Expression, step_ms: int
+) -> FloatArray:
     """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and min or max_over_time(timestamp(…)[…]).
 
     A subquery looks at every whole multiple of the step in (end − window, end], and each look sees the newest sample
     of (look − step, look]. The time of a sample is that of the look that sees it.
     """
-    window_ms = expression.window_seconds * 1000
-    first = int(ends_ms.min() - window_ms) // step_ms + 1
-    looks_ms = np.arange(first, int(ends_ms.max()) // step_ms + 1, dtype=np.int64) * step_ms
-    begins = (ends_ms - window_ms) // step_ms + 1 - first
-    ends = ends_ms // step_ms + 1 - first
-    values = np.full((chosen.size, ends_ms.size), np.nan)
-    present = np.zeros(values.shape, np.bool_)
-    for row, index in enumerate(chosen):
-        times, numbers = plain.part(int(index))
-        if not times.size or not looks_ms.size:
-            continue
-        newest = times.searchsorted(looks_ms, "right") - 1
-        seen = (newest >= 0) & (times[newest] > looks_ms - step_ms)
-        seen_before = _running_count(seen)
-        looks_seen = seen_before[ends] - seen_before[begins]
-        has = present[row] = looks_seen > 0
-        if expression.function in (Function.FRACTION_ABOVE, Function.FRACTION_BITS):
-            true_before = _running_count(seen & _holds(expression, numbers)[newest])
-            values[row] = (true_before[ends] - true_before[begins]) / looks_seen
-        else:
-            position = seen_before[begins] if expression.function is Function.FIRST_TIME else seen_before[ends] - 1
-            values[row, has] = looks_ms[seen][position[has]] / 1000
-    return Answers(values, present)
+    looks = -(-samples.times_ms // step_ms)
+    if expression.function is Function.FIRST_TIME:
+        return looks[low] * step_ms / 1000
+    if expression.function is Function.LAST_TIME:
+        return looks[high - 1] * step_ms / 1000
+    newest = np.append(looks[1:] != looks[:-1], True)
+    newest[samples.starts[1:][samples.starts[1:] > 0] - 1] = True  # the next series begins there
+    seen, true = _running_count(newest), _running_count(newest & _holds(expression, samples.values))
+    share: FloatArray = (true[high] - true[low]) / (seen[high] - seen[low])
+    return share
 
 
 def _running_count(mask: BoolArray) -> IntArray:

@@ -6,33 +6,29 @@ a folder of them, are one recording; of two samples of one series at one time th
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.telemetry.evaluate import grouped, per_series
+from gpuwatch.telemetry.evaluate import Answers, grouped, per_series, reach_ms
+from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, render
 from gpuwatch.telemetry.recording_part import Part, contradiction, gap, opened
 from gpuwatch.telemetry.samples import (
     Expression,
-    Matcher,
-    MatchOp,
     Partition,
-    QueryFailed,
     Row,
     Selector,
     Series,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import BoolArray, FloatArray, IntArray, MetricSamples, joined
+from gpuwatch.telemetry.series import IntArray, joined
 
-_CACHE_BYTES = 256 * 1024 * 1024
+_CACHE_BYTES = 512 * 1024 * 1024
+"""Decoded samples that are kept: a week of 64 GPUs at a minute is 300 MB. What is asked for now is kept in any case."""
 _CELLS_AT_ONCE = 4_000_000
 
 
@@ -81,7 +77,7 @@ class RecordingStore:
         self._parts = tuple(parts)
         self._problems = list(problems)
         self._read: set[str] = set()
-        self._loaded: OrderedDict[str, tuple[MetricSamples, MetricSamples]] = OrderedDict()
+        self._loaded: dict[str, LoadedMetric] = {}
         spans = [span for part in parts for span in part.spans_ms.values() if span]
         self._start_ms, self._end_ms = min(span[0] for span in spans), max(span[1] for span in spans)
 
@@ -113,11 +109,11 @@ class RecordingStore:
         )
 
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
-        ends_ms = np.array([_milliseconds(at)], np.int64)
+        labels, answers = self._answers(expression, np.array([_milliseconds(at)], np.int64), partition)
+        there = np.flatnonzero(answers.present)
         return [
-            Row(labels, float(values[0]))
-            for labels, values, present in self._answers(expression, ends_ms, partition)
-            if present[0]
+            Row(labels[index], value)
+            for index, value in zip(there.tolist(), answers.values[there, 0].tolist(), strict=True)
         ]
 
     def evaluate_many(
@@ -143,22 +139,24 @@ class RecordingStore:
         if step_seconds <= 0:
             raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
         ends_ms = np.arange(_milliseconds(start), _milliseconds(end) + 1, step_seconds * 1000, dtype=np.int64)
+        labels, answers = self._answers(expression, ends_ms, partition)
+        times = ends_ms / 1000
         return [
-            Series(labels, tuple((ends_ms[present] / 1000).tolist()), tuple(values[present].tolist()))
-            for labels, values, present in self._answers(expression, ends_ms, partition)
+            Series(series, tuple(times[present].tolist()), tuple(values[present].tolist()))
+            for series, values, present in zip(labels, answers.values, answers.present, strict=True)
             if present.any()
         ]
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
-        _, plain = self._load(selector.metric)
+        metric = self._load(selector.metric)
         start_ms, end_ms = _milliseconds(start), _milliseconds(end)
         series = []
-        for index in _chosen(selector, plain):
-            times_ms, values = plain.part(int(index))
+        for index in np.intersect1d(metric.chosen(selector), metric.within(start_ms, end_ms), assume_unique=True):
+            times_ms, values = metric.samples.part(int(index))
             window = slice(*times_ms.searchsorted([start_ms, end_ms], "right"))
             if times_ms[window].size:
                 times = (times_ms[window] / 1000).tolist()
-                series.append(Series(plain.labels[index], tuple(times), tuple(values[window].tolist())))
+                series.append(Series(metric.samples.labels[index], tuple(times), tuple(values[window].tolist())))
         return series
 
     def render(self, expression: Expression) -> str:
@@ -166,33 +164,40 @@ class RecordingStore:
 
     def _answers(
         self, expression: Expression, ends_ms: IntArray, partition: Partition | None
-    ) -> list[tuple[Mapping[str, str], FloatArray, BoolArray]]:
+    ) -> tuple[Sequence[Mapping[str, str]], Answers]:
+        """Labels, and one row of answers for each, at every one of the rising ends."""
         render(expression)  # refuses what makes no sense
-        samples, plain = self._load(expression.selector.metric)
-        chosen = _chosen(expression.selector, samples)
+        metric = self._load(expression.selector.metric)
+        chosen = metric.chosen(expression.selector)
+        step_seconds = expression.step_seconds or (partition.interval_seconds if partition else 0)
+        step_ms = round((step_seconds or DEFAULT_STEP_SECONDS) * 1000)
+        ends_ms = ends_ms - expression.offset_seconds * 1000
+        if ends_ms.size:
+            reached = metric.within(int(ends_ms[0]) - reach_ms(expression, step_ms), int(ends_ms[-1]))
+            chosen = np.intersect1d(chosen, reached, assume_unique=True)
         if not chosen.size or not ends_ms.size:
-            return []
-        labels = [samples.labels[index] for index in chosen]
-        looked_at_ms = ends_ms - expression.offset_seconds * 1000
-        interval = round(partition.interval_seconds) if partition else 0
-        step_ms = 1000 * (expression.step_seconds or interval or DEFAULT_STEP_SECONDS)
-        # Few enough series and times at once; every block has the same groups in the same order.
+            return (), Answers(np.empty((0, ends_ms.size)), np.empty((0, ends_ms.size), np.bool_))
+        if expression.by is None:
+            labels = [metric.samples.labels[index] for index in chosen]
+        else:
+            names, numbers = metric.groups(expression.by)
+            group = numbers[chosen]
+            labels = [names[number] for number in np.unique(group)]
         blocks = []
-        for block_ms in np.array_split(looked_at_ms, -(-chosen.size * ends_ms.size // _CELLS_AT_ONCE)):
-            answers = per_series(samples, plain, chosen, expression, block_ms, step_ms)
-            if expression.by is None:
-                blocks.append(list(zip(labels, answers.values, answers.present, strict=True)))
-            else:
-                blocks.append(grouped(answers, labels, expression.combine, expression.by))
-        return [
-            (rows[0][0], np.concatenate([row[1] for row in rows]), np.concatenate([row[2] for row in rows]))
-            for rows in zip(*blocks, strict=True)
-        ]
+        at_once = max(1, _CELLS_AT_ONCE // chosen.size)
+        for begin in range(0, ends_ms.size, at_once):
+            ends = ends_ms[begin : begin + at_once]
+            answers = per_series(metric.samples, metric.markers, chosen, expression, ends, step_ms)
+            blocks.append(answers if expression.by is None else grouped(answers, group, expression.combine))
+        if len(blocks) == 1:
+            return labels, blocks[0]
+        return labels, Answers(
+            np.concatenate([block.values for block in blocks], axis=1),
+            np.concatenate([block.present for block in blocks], axis=1),
+        )
 
-    def _load(self, metric: str) -> tuple[MetricSamples, MetricSamples]:
-        """The samples of a metric, with and without staleness markers."""
+    def _load(self, metric: str) -> LoadedMetric:
         if metric in self._loaded:
-            self._loaded.move_to_end(metric)
             return self._loaded[metric]
         holders = [part for part in self._parts if metric in part.spans_ms]
         if len(holders) == 1:
@@ -205,10 +210,13 @@ class RecordingStore:
             if conflicts and metric not in self._read:
                 self._problems.append(contradiction(self._description, metric, conflicts))
         self._read.add(metric)
-        self._loaded[metric] = samples, samples.without_markers()
-        while len(self._loaded) > 1 and sum(kept.nbytes for kept, _ in self._loaded.values()) > _CACHE_BYTES:
-            self._loaded.popitem(last=False)
-        return self._loaded[metric]
+        loaded = LoadedMetric(samples, [kept.samples.times_ms for kept in self._loaded.values()])
+        # Metrics are asked for in turn, again and again: of more than fit, those that came first stay, so that some
+        # are found again. Were the least recently used one to go, each would go just before its next turn.
+        while self._loaded and _bytes([loaded, *self._loaded.values()]) > _CACHE_BYTES:
+            self._loaded.popitem()
+        self._loaded[metric] = loaded
+        return loaded
 
     def _has_samples(self, metric: str, after_ms: int, until_ms: int) -> bool:
         spans = [span for part in self._parts if (span := part.spans_ms.get(metric))]
@@ -216,37 +224,14 @@ class RecordingStore:
             return True
         if not any(first <= until_ms and last > after_ms for first, last in spans):
             return False
-        times_ms = self._load(metric)[1].times_ms
-        return bool(((times_ms > after_ms) & (times_ms <= until_ms)).any())
+        return self._load(metric).has_samples(after_ms, until_ms)
+
+
+def _bytes(loaded: Iterable[LoadedMetric]) -> int:
+    return sum({id(array): array.nbytes for metric in loaded for array in metric.arrays}.values())
 
 
 def _milliseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
         raise ValueError("a datetime without a time zone; say which, for example datetime.now(UTC)")
     return round(moment.timestamp() * 1000)
-
-
-def _chosen(selector: Selector, samples: MetricSamples) -> IntArray:
-    """Indices of the series that all matchers accept."""
-    accepted = np.ones(len(samples.labels), np.bool_)
-    for matcher in selector.matchers:
-        if matcher.label == "__name__":
-            raise QueryFailed(f"{selector.metric}: the metric's name is set twice; leave the matcher on __name__ away")
-        values = [labels.get(matcher.label, "") for labels in samples.labels]
-        fitting = _fitting(matcher, set(values))
-        accepted &= np.array([value in fitting for value in values], np.bool_)
-    return np.flatnonzero(accepted)
-
-
-def _fitting(matcher: Matcher, values: set[str]) -> set[str]:
-    if matcher.op in (MatchOp.EQUAL, MatchOp.NOT_EQUAL):
-        same = {value for value in values if value == matcher.value}
-    else:
-        candidates = pa.array(sorted(values), pa.string())
-        try:
-            # Arrow matches with RE2, as Prometheus does.
-            matched = pc.match_substring_regex(candidates, f"^(?s:{matcher.value})$")
-        except pa.ArrowInvalid as error:
-            raise QueryFailed(f"{matcher.label}{matcher.op}{matcher.value!r} is no valid matcher: {error}") from error
-        same = set(candidates.filter(matched).to_pylist())
-    return values - same if matcher.op in (MatchOp.NOT_EQUAL, MatchOp.NOT_MATCHES) else same

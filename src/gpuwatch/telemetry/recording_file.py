@@ -128,7 +128,9 @@ class RecordingFile:
         self.spans_ms: dict[str, tuple[int, int] | None] = {}
         """Metric → times of its first and last sample; None where it has staleness markers only."""
         self._groups: dict[str, list[int]] = {}
-        self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        # A device's metrics mostly have the same labels: one mapping for all of them, and read once.
+        self._mappings: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        self._labels: dict[str, tuple[Mapping[str, str], ...]] = {}
         self._index()
 
     def read(self, metric: str) -> MetricSamples:
@@ -136,7 +138,12 @@ class RecordingFile:
         if metric not in self._groups:
             return stacked((), ())
         with self._readable():
-            table = self._file.read_row_groups(self._groups[metric], columns=["labels", "times", "values"])
+            table = self._file.read_row_groups(self._groups[metric], columns=["times", "values"])
+            if metric not in self._labels:
+                column = self._file.read_row_groups(self._groups[metric], columns=["labels"])["labels"]
+                self._labels[metric] = tuple(
+                    self._mappings.setdefault(tuple(pairs), dict(pairs)) for pairs in column.to_pylist()
+                )
         starts, times_ms = _flat(table["times"], np.dtype(np.int64))
         value_starts, values = _flat(table["values"], np.dtype(np.float64))
         falls = np.diff(times_ms) <= 0
@@ -144,9 +151,7 @@ class RecordingFile:
         falls[begins - 1] = False  # the next series may begin earlier
         if not np.array_equal(starts, value_starts) or falls.any():
             raise TelemetryError(f"{self._path}: the samples of {metric} are damaged; record or capture them again")
-        # A device's metrics mostly have the same labels: one mapping for all of them.
-        labels = tuple(self._labels.setdefault(tuple(pairs), dict(pairs)) for pairs in table["labels"].to_pylist())
-        return MetricSamples(labels, starts, times_ms, values)
+        return MetricSamples(self._labels[metric], starts, times_ms, values)
 
     def _about(self) -> dict[str, Any]:
         stated = (self._file.schema_arrow.metadata or {}).get(_METADATA_KEY)

@@ -56,22 +56,46 @@ class MetricSamples:
     times_ms: IntArray
     values: FloatArray
 
-    @property
-    def nbytes(self) -> int:
-        return self.times_ms.nbytes + self.values.nbytes
-
     def part(self, index: int) -> tuple[IntArray, FloatArray]:
         """Times and values of one series."""
         window = slice(self.starts[index], self.starts[index + 1])
         return self.times_ms[window], self.values[window]
 
-    def without_markers(self) -> MetricSamples:
-        """The samples that range functions see; itself where no series has a marker."""
-        kept = ~is_stale(self.values)
-        if kept.all():
-            return self
-        before = np.concatenate(([0], np.cumsum(kept)))
-        return MetricSamples(self.labels, before[self.starts], self.times_ms[kept], self.values[kept])
+    def parted(self) -> tuple[MetricSamples, MetricSamples]:
+        """The samples that range functions see, and the staleness markers; itself where no series has a marker."""
+        stale = is_stale(self.values)
+        markers = np.flatnonzero(stale)
+        starts = markers.searchsorted(self.starts)
+        ended = MetricSamples(self.labels, starts, self.times_ms[markers], self.values[markers])
+        if not markers.size:
+            return self, ended
+        return MetricSamples(self.labels, self.starts - starts, self.times_ms[~stale], self.values[~stale]), ended
+
+    def positions(self, chosen: IntArray, at_ms: IntArray) -> IntArray:
+        """Where the first sample after each moment lies in the columns, shaped series by moments; a series' end if
+        none. Moments rise."""
+        low = np.repeat(self.starts[chosen][:, None], at_ms.size, axis=1)
+        if at_ms.size >= chosen.size:
+            for row, index in enumerate(chosen):
+                low[row] += self.part(int(index))[0].searchsorted(at_ms, "right")
+            return low
+        # Many series and few moments: one binary search in all series side by side.
+        high = np.repeat(self.starts[chosen + 1][:, None], at_ms.size, axis=1)
+        while (searching := low < high).any():
+            middle = (low + high) // 2
+            later = self.times_ms[np.where(searching, middle, 0)] > at_ms
+            high = np.where(searching & later, middle, high)
+            low = np.where(searching & ~later, middle + 1, low)
+        return low
+
+    def between(self, chosen: IntArray, low: IntArray, high: IntArray) -> MetricSamples:
+        """Of each chosen series the samples at [low, high) of the columns, one row of both per series; a copy."""
+        lengths = high - low
+        starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        picked = np.repeat(low - starts[:-1], lengths) + np.arange(starts[-1])
+        return MetricSamples(
+            tuple(self.labels[index] for index in chosen), starts, self.times_ms[picked], self.values[picked]
+        )
 
 
 @dataclass(frozen=True, slots=True)
