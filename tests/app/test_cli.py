@@ -154,3 +154,12 @@ def test_a_moment_needs_a_form_and_a_zone(moment: str) -> None:
     result = gpuwatch("analyze", "--at", moment, "--telemetry", PAGE)
     assert result.exit_code == 2
     assert "--at" in result.stderr
+
+
+def test_the_operators_own_xid_classes_are_read_and_their_faults_are_gaps(tmp_path: Path) -> None:
+    (tmp_path / "xids.yaml").write_text("79: {class: nonsense, reason: ours}\n")
+    config = tmp_path / "gpuwatch.yaml"
+    config.write_text(f"xid_overrides: {tmp_path / 'xids.yaml'}\n")
+    gaps = analysis("--telemetry", PAGE, "--no-cluster", "--config", config)["gaps"]
+    (ours,) = [gap for gap in gaps if "79" in gap["what"] + gap["detail"]]  # type: ignore[attr-defined]
+    assert "nonsense" in ours["detail"]

@@ -66,7 +66,7 @@ def _print(value: object, form: str, table: Callable[[], RenderableType]) -> Non
 def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    analysis = analyse(snapshot, opened.settings.policies)
+    analysis = analyse(snapshot, opened.policies)
     if form == "csv":
         sys.stdout.write(findings_to_csv(analysis.findings))
     else:
@@ -80,7 +80,7 @@ def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[s
 @_reported
 def run_explain(subject: str, form: str, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
-    explanation = explain(take_snapshot(opened, Console(stderr=True)), opened.settings.policies, subject)
+    explanation = explain(take_snapshot(opened, Console(stderr=True)), opened.policies, subject)
     _print(explanation, form, lambda: explanation_tables(explanation))
     return OK
 
@@ -93,7 +93,7 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
     cluster = opened.cluster.description if opened.cluster else "none given"
     if opened.snapshot is not None:
         telemetry = cluster = opened.description
-    diagnosis = diagnose(snapshot, opened.settings.policies, telemetry, cluster)
+    diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
     _print(_Diagnosed.of(diagnosis), form, lambda: diagnosis_tables(diagnosis))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")

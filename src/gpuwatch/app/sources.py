@@ -16,7 +16,7 @@ from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.analysis import needs_of
+from gpuwatch.report.analysis import Policies, needs_of
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.telemetry.samples import SampleStore
 from gpuwatch.telemetry.source import TelemetrySource
@@ -30,12 +30,13 @@ class SourceError(Exception):
 class Opened:
     """The sources of one command."""
 
-    settings: Settings
+    policies: Policies
     store: SampleStore | None
     cluster: ClusterReader | None
     snapshot: Snapshot | None  # a capture stands for both sources
     at: datetime
     description: str
+    gaps: tuple[Gap, ...] = ()  # what was wrong with the operator's own files
 
 
 def open_sources(options: Mapping[str, Any]) -> Opened:
@@ -45,17 +46,32 @@ def open_sources(options: Mapping[str, Any]) -> Opened:
     if options["prometheus"] and recorded:
         raise SourceError("--prometheus and --telemetry exclude each other: telemetry comes from one place")
     captures = [path for path in recorded if path.is_file() and is_snapshot(path)]
+    policies, gaps = _policies(settings)
     if captures:
-        return _open_capture(settings, captures, recorded, options)
+        return _open_capture(policies, gaps, captures, recorded, options)
     store = _open_store(settings, recorded, options)
     cluster = _open_cluster(options)
     at: datetime = options["at"] or _default_moment(store)
     names = [store.description if store else "no telemetry", cluster.description if cluster else "no cluster"]
-    return Opened(settings, store, cluster, None, at, " · ".join(names))
+    return Opened(policies, store, cluster, None, at, " · ".join(names), gaps)
+
+
+def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
+    policies = Policies(health=settings.health, idle=settings.idle, plan=settings.plan)
+    if settings.xid_overrides is None:
+        return policies, ()
+    from gpuwatch.catalog.xid_overrides import xids_with_overrides
+
+    xids, gaps = xids_with_overrides(settings.xid_overrides)
+    return replace(policies, xids=xids), gaps
 
 
 def _open_capture(
-    settings: Settings, captures: list[Path], recorded: tuple[Path, ...], options: Mapping[str, Any]
+    policies: Policies,
+    gaps: tuple[Gap, ...],
+    captures: list[Path],
+    recorded: tuple[Path, ...],
+    options: Mapping[str, Any],
 ) -> Opened:
     if len(recorded) > 1:
         raise SourceError("a file of `gpuwatch capture` stands for itself: give no other --telemetry beside it")
@@ -64,7 +80,7 @@ def _open_capture(
     snapshot = load_snapshot(captures[0])
     if options["at"] and options["at"] != snapshot.at:
         raise SourceError(f"{captures[0]} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
-    return Opened(settings, None, None, snapshot, snapshot.at, f"capture {captures[0].name}")
+    return Opened(policies, None, None, snapshot, snapshot.at, f"capture {captures[0].name}", gaps)
 
 
 def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleStore | None:
@@ -113,9 +129,9 @@ def _default_moment(store: SampleStore | None) -> datetime:
 def take_snapshot(opened: Opened, console: Console) -> Snapshot:
     """Collect once, showing each step on a terminal."""
     if opened.snapshot is not None:
-        return opened.snapshot
+        return replace(opened.snapshot, gaps=(*opened.snapshot.gaps, *opened.gaps))
     telemetry = TelemetrySource(opened.store) if opened.store is not None else None
-    needs = needs_of(opened.settings.policies)
+    needs = needs_of(opened.policies)
     if console.is_terminal:
         with console.status("starting") as status:
             snapshot = collect(
@@ -125,4 +141,4 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
         snapshot = collect(telemetry, opened.cluster, opened.at, needs)
     # Lines of a recorded file that could not be read are gaps like any other.
     problems: tuple[Gap, ...] = getattr(opened.store, "problems", ())
-    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *problems))))
+    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *problems))))

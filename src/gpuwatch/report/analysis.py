@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.catalog.xids import Xid
 from gpuwatch.collect.collect import Needs
 from gpuwatch.detect import health, idle
 from gpuwatch.detect.health import HealthPolicy
@@ -13,12 +14,10 @@ from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.model.decision import (
     Analysis,
     Coverage,
-    Family,
     Finding,
     FindingKind,
     Severity,
     Snapshot,
-    SubjectKind,
     Verdict,
 )
 from gpuwatch.model.telemetry import Schema, Signal
@@ -34,6 +33,7 @@ class Policies:
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
     plan: PlanPolicy = PlanPolicy()
+    xids: Mapping[int, Xid] | None = None  # the catalog with the operator's overrides; None: the catalog as it is
 
 
 def needs_of(policies: Policies) -> Needs:
@@ -52,7 +52,7 @@ def needs_of(policies: Policies) -> Needs:
 def analyse(snapshot: Snapshot, policies: Policies) -> Analysis:
     """Findings, plan and coverage of one Snapshot."""
     findings = (
-        *health.assess_health(snapshot, policies.health),
+        *health.assess_health(snapshot, policies.health, xids=policies.xids),
         *idle.assess_idle(snapshot, policies.idle),
     )
     ordered = tuple(sorted(findings, key=_order))
@@ -98,10 +98,11 @@ def _order(finding: Finding) -> tuple[int, int, float, str]:
 def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:
     present = [device for device in snapshot.devices if device.present]
     unknown = [finding for finding in findings if finding.verdict is Verdict.UNKNOWN]
+    # Other UNKNOWN findings are about one fault (an XID that may be the application's), not about the device's health.
     health_unknown = {
         device
         for finding in unknown
-        if finding.family is Family.HEALTH and finding.subject.kind is not SubjectKind.FLEET
+        if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
         for device in finding.devices
     }
     idle_unknown = {ref for finding in unknown if finding.kind is FindingKind.IDLE_UNKNOWN for ref in finding.pods}

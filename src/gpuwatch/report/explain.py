@@ -40,7 +40,11 @@ def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation
     devices, pods, facts = _find(snapshot, subject)
     # Idleness is judged over whole workloads, so every Pod is assessed and the subject's picked.
     findings = [
-        *(item for item in assess_health(snapshot, policies.health, everything=True) if devices & set(item.devices)),
+        *(
+            item
+            for item in assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
+            if devices & set(item.devices)
+        ),
         *(item for item in assess_idle(snapshot, policies.idle, everything=True) if _concerns(item, devices, pods)),
     ]
     plan = analyse(snapshot, policies).plan

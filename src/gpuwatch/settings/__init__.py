@@ -20,7 +20,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.report.analysis import Policies
 from gpuwatch.telemetry.connection import Connection
 
 PREFIX = "GPUWATCH_"
@@ -42,10 +41,8 @@ class Settings(BaseSettings):
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
     plan: PlanPolicy = PlanPolicy()
-
-    @property
-    def policies(self) -> Policies:
-        return Policies(health=self.health, idle=self.idle, plan=self.plan)
+    xid_overrides: Path | None = None
+    """YAML with the operator's own classes of XIDs, e.g. `79: {class: fatal, reason: …}`; the catalog has the rest."""
 
     @classmethod
     def settings_customise_sources(
