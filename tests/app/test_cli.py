@@ -157,7 +157,7 @@ def test_a_moment_needs_a_form_and_a_zone(moment: str) -> None:
 
 
 def test_the_operators_own_xid_classes_are_read_and_their_faults_are_gaps(tmp_path: Path) -> None:
-    (tmp_path / "xids.yaml").write_text("79: {class: nonsense, reason: ours}\n")
+    (tmp_path / "xids.yaml").write_text("xids: {79: {class: nonsense, reason: ours}}\n")
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(f"xid_overrides: {tmp_path / 'xids.yaml'}\n")
     gaps = analysis("--telemetry", PAGE, "--no-cluster", "--config", config)["gaps"]
