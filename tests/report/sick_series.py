@@ -1,0 +1,156 @@
+"""A few hours of dcgm-exporter's metrics in which each rule has a GPU or Pod to find, beside some just short of it.
+
+`SHOWN` says by name whom each section's query in docs/rules.md has to show, and so nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+NOW = 1_760_000_400
+STEP_SECONDS = 30
+MINUTE, HOUR = 60, 3600
+
+Value = Callable[[int], float | None]
+"""By age in seconds before NOW; None where there is no sample."""
+
+SHOWN: dict[str, set[str]] = {
+    "health.driver_verdict": {"action"},
+    "health.dcgm_health": {"watch"},
+    "health.vendor_health": {"amd"},
+    "health.ecc": {"dbe", "sbe"},
+    "health.row_remap": {"failed", "pending", "rows"},
+    "health.page_retirement": {"full", "waits"},
+    "health.pcie_replay": {"replays"},
+    "health.pcie_width": {"narrow"},
+    "health.nvlink_errors": {"replay", "recovery", "crc_flit", "crc_data"},
+    "health.thermal_throttle": {"hot"},
+    "health.power_brake": {"braked"},
+    "health.xid": {"new", "born"},
+    "health.presence: gpu_gone": {"fallen"},
+    "health.presence: exporter_gone": {"silent-host"},
+    "health.presence: telemetry_gone": {""},
+    "health.hung": {"stuck"},
+    "health.health_unknown": {"mute"},
+    "idle.never_used": {"never"},
+    "idle.abandoned": {"left"},
+    "idle.holding_model": {"left"},
+    "idle.host_bound": {"fed-slowly"},
+    # By one query alone a Pod that was left looks like one that pauses.
+    "idle.bursty": {"pauses", "left"},
+    "idle.in_use": {"works", "fed-slowly", "half-seen"},
+    "idle.idle_unknown": {"half-seen"},
+}
+
+
+def always(value: float) -> Value:
+    return lambda _: value
+
+
+def per_minute(rate: float) -> Value:
+    """A counter."""
+    return lambda age: 1000 + rate * (8 * HOUR - age) / 60
+
+
+def turned(at: int, before: float | None, after: float | None) -> Value:
+    """`before` until that age, `after` from then on."""
+    return lambda age: before if age > at else after
+
+
+def every_minute(value: float) -> Value:
+    return lambda age: value if age % 60 == 0 else None
+
+
+def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
+    series: list[tuple[str, dict[str, str], Value]] = []
+
+    def gpu(metric: str, name: str, value: Value, **labels: str) -> None:
+        series.append((f"DCGM_{metric}", {"UUID": name, "Hostname": "host", **labels}, value))
+
+    gpu("FI_DEV_GPU_RECOVERY_ACTION", "action", always(1))
+    gpu("FI_DEV_GPU_RECOVERY_ACTION", "well", always(0))
+    gpu("EXP_GPU_HEALTH_STATUS", "watch", always(20), health_watch="MEM")
+    gpu("EXP_GPU_HEALTH_STATUS", "well", always(10), health_watch="MEM")
+    gpu("EXP_GPU_HEALTH_STATUS", "well", always(20), health_watch="THERMAL")
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "dbe", turned(30 * MINUTE, 5, 6))
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "well", always(5))
+    gpu("FI_DEV_ECC_SBE_VOL_TOTAL", "sbe", per_minute(6.1))
+    gpu("FI_DEV_ECC_SBE_VOL_TOTAL", "well", per_minute(5.9))
+    gpu("FI_DEV_ROW_REMAP_FAILURE", "failed", always(1))
+    gpu("FI_DEV_ROW_REMAP_FAILURE", "well", always(0))
+    gpu("FI_DEV_ROW_REMAP_PENDING", "pending", always(1))
+    gpu("FI_DEV_ROW_REMAP_PENDING", "well", always(0))
+    gpu("FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows", always(512))
+    gpu("FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "well", always(511))
+    for name, single in (("full", 60), ("well", 59)):
+        gpu("FI_DEV_RETIRED_SBE", name, always(single))
+        gpu("FI_DEV_RETIRED_DBE", name, always(3))
+    gpu("FI_DEV_RETIRED_PENDING", "waits", always(1))
+    gpu("FI_DEV_PCIE_REPLAY_COUNTER", "replays", per_minute(31))
+    gpu("FI_DEV_PCIE_REPLAY_COUNTER", "well", per_minute(30))
+    gpu("FI_DEV_PCIE_LINK_WIDTH", "narrow", always(8))
+    gpu("FI_DEV_PCIE_LINK_WIDTH", "well", turned(10 * MINUTE, 16, 8))
+    for name in ("narrow", "well"):
+        gpu("FI_DEV_PCIE_MAX_LINK_WIDTH", name, always(16))
+    for name, enough in (("replay", 1.0), ("recovery", 1.0), ("crc_flit", 6000.0), ("crc_data", 6000.0)):
+        metric = f"FI_DEV_NVLINK_{name.upper()}_ERROR_COUNT_TOTAL"
+        gpu(metric, name, per_minute(1.01 * enough))
+        gpu(metric, "well", per_minute(0.99 * enough))
+    gpu("FI_DEV_THERMAL_VIOLATION", "hot", per_minute(0.11 * 60e9))
+    gpu("FI_DEV_THERMAL_VIOLATION", "well", per_minute(0.09 * 60e9))
+    gpu("FI_DEV_THERMAL_VIOLATION", "a hot moment", turned(5 * MINUTE, 0, 500e9))
+    gpu("FI_DEV_CLOCKS_EVENT_REASONS", "braked", always(0x80 + 0x4))
+    gpu("FI_DEV_CLOCKS_EVENT_REASONS", "capped", always(0x4))
+    gpu("FI_DEV_CLOCKS_EVENT_REASONS", "once", turned(10 * MINUTE, 0, 0x80))
+    gpu("FI_DEV_XID_ERRORS", "new", turned(20 * MINUTE, 13, 79))
+    gpu("FI_DEV_XID_ERRORS", "born", turned(20 * MINUTE, None, 79))
+    gpu("FI_DEV_XID_ERRORS", "well", always(79))
+    gpu("FI_DEV_GPU_TEMP", "fallen", turned(20 * MINUTE, 40, None))
+    gpu("FI_DEV_GPU_TEMP", "well", always(40))
+    gpu("FI_DEV_GPU_TEMP", "mute", always(40))
+    gpu("FI_DEV_GPU_TEMP", "dark", turned(20 * MINUTE, 40, None), Hostname="silent-host")
+    for name, dram, watts in (("stuck", 0.0005, 120.0), ("well", 0.3, 120.0), ("warm", 0.0005, 600.0)):
+        gpu("FI_PROF_GR_ENGINE_ACTIVE", name, always(1))
+        gpu("FI_PROF_DRAM_ACTIVE", name, always(dram))
+        gpu("FI_DEV_POWER_USAGE", name, turned(2 * HOUR, 75, watts))
+    return series
+
+
+def _pod_series() -> list[tuple[str, dict[str, str], Value]]:
+    series: list[tuple[str, dict[str, str], Value]] = []
+
+    def pod(metric: str, name: str, value: Value) -> None:
+        labels = {"UUID": f"of {name}", "Hostname": "host", "exported_namespace": "ml", "exported_pod": name}
+        series.append((f"DCGM_{metric}", labels, value))
+
+    busy = "FI_PROF_GR_ENGINE_ACTIVE"
+    pod(busy, "never", always(0))
+    pod(busy, "young", turned(HOUR, None, 0))
+    pod(busy, "left", turned(7 * HOUR, 0.5, 0))
+    pod(busy, "pauses", turned(HOUR, 0.5, 0))
+    pod(busy, "works", always(0.5))
+    pod(busy, "fed-slowly", always(0.1))
+    pod(busy, "half-seen", every_minute(0.5))
+    pod("FI_DEV_FB_USED", "left", always(2000))
+    pod("FI_DEV_FB_USED", "never", always(300))
+    pod("FI_DEV_FB_USED", "works", always(2000))
+    for name in ("works", "half-seen"):
+        pod("FI_DEV_POWER_USAGE", name, always(300))
+    return series
+
+
+def openmetrics() -> str:
+    """Everything as text for `promtool tsdb create-blocks-from openmetrics`: eight hours, samples 30 s apart."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    amd: list[tuple[str, dict[str, str], Value]] = [
+        ("gpu_health", {"gpu_uuid": "amd"}, always(0)),
+        ("gpu_health", {"gpu_uuid": "well"}, always(1)),
+    ]
+    for metric, labels, value in (*_gpu_series(), *_pod_series(), *amd):
+        text = ",".join(f'{name}="{label}"' for name, label in labels.items())
+        for age in range(8 * HOUR, -1, -STEP_SECONDS):
+            found = value(age)
+            if found is not None:
+                lines[metric].append(f"{metric}{{{text}}} {found} {NOW - age}")
+    return "\n".join(line for each in lines.values() for line in each) + "\n# EOF\n"

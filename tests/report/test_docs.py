@@ -1,0 +1,328 @@
+"""docs/rules.md says what the code does: its names, defaults, metrics, XIDs, confidences and queries."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from detect.builders import AT, device
+from gpuwatch.catalog.metrics import metric_rows, rows_for
+from gpuwatch.catalog.xids import XidClass, xids
+from gpuwatch.detect import (
+    capacity,
+    health,
+    hung,
+    idle,
+    idle_verdict,
+    link,
+    memory,
+    presence,
+    throttle,
+    verdict,
+    xid,
+)
+from gpuwatch.detect.health import HealthPolicy
+from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot
+from gpuwatch.model.telemetry import Schema, SignalFound
+from gpuwatch.plan.guards import GUARDS
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.profile import explanation
+from gpuwatch.report.analysis import Policies, missing_signals, rule_signals
+from parts.prometheus_server import ServerBuild, running
+from report.sick_series import NOW, SHOWN, openmetrics
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "rules.md"
+TEXT = DOCS.read_text(encoding="utf-8")
+POLICIES: dict[str, HealthPolicy | IdlePolicy | PlanPolicy] = {
+    "health": HealthPolicy(),
+    "idle": IdlePolicy(),
+    "plan": PlanPolicy(),
+}
+RULES = rule_signals(Policies())
+# What is said of what no rule could judge.
+UNTOLD = {f"health.{FindingKind.HEALTH_UNKNOWN}", f"idle.{FindingKind.IDLE_UNKNOWN}"}
+GUARD_NAMES = {*GUARDS, "pool_nodes", "budget", "brake"}
+HEADINGS = [
+    "What it says.",
+    "What it looks at.",
+    "When.",
+    "What it does not do.",
+    "What it needs.",
+    "Check it yourself.",
+]
+# Where each rule's confidences are written.
+MODULES: dict[str, tuple[ModuleType, ...]] = {
+    "health.driver_verdict": (verdict,),
+    "health.dcgm_health": (verdict,),
+    "health.vendor_health": (verdict,),
+    "health.ecc": (memory,),
+    "health.row_remap": (memory,),
+    "health.page_retirement": (memory,),
+    "health.pcie_replay": (link,),
+    "health.pcie_width": (link,),
+    "health.nvlink_errors": (link,),
+    "health.thermal_throttle": (throttle,),
+    "health.power_brake": (throttle,),
+    "health.xid": (xid,),
+    "health.presence": (presence, capacity),
+    "health.hung": (hung,),
+    "idle.never_used": (idle_verdict,),
+    "idle.abandoned": (explanation,),
+    "idle.host_bound": (idle_verdict,),
+    "idle.bursty": (idle_verdict,),
+    "idle.in_use": (idle_verdict,),
+}
+
+
+def _sections(level: str) -> dict[str, str]:
+    """Heading → text up to the next heading of this or a higher level."""
+    found = {}
+    for part in re.split(rf"^(?=#{{1,{len(level)}}} )", TEXT, flags=re.MULTILINE):
+        head, _, body = part.partition("\n")
+        if head.startswith(f"{level} "):
+            found[head.removeprefix(f"{level} ")] = body
+    return found
+
+
+SECTIONS = {name: text for name, text in _sections("##").items() if re.match(r"(health|idle)\.", name)}
+GUARD_SECTIONS = _sections("###")
+IDLE_COMMON = _sections("##")["Common to the idle rules"]
+
+
+def _rule(section: str) -> str:
+    """`health.presence` of `health.presence: gpu_gone`."""
+    return section.partition(":")[0]
+
+
+def _paragraph(section: str, heading: str) -> str:
+    after = SECTIONS[section].partition(f"**{heading}**")[2]
+    return re.split(r"^\*\*[A-Z]", after, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def _of_rule(rule: str, heading: str) -> str:
+    return "\n".join(_paragraph(section, heading) for section in SECTIONS if _rule(section) == rule)
+
+
+def _table(text: str, first: str) -> list[list[str]]:
+    """Cells of the table whose head begins with `first`, without markup of links and code."""
+    lines = text.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith(f"| {first} "))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).replace("`", "")
+        rows.append([cell.strip() for cell in plain.strip().strip("|").split("|")])
+    return rows
+
+
+def _overview() -> Iterator[tuple[str, str, str, str]]:
+    """(rule, kind, severity → advice, state on the default list) of the table on top."""
+    rule = ""
+    for name, kinds, advice, state in _table(TEXT, "rule"):
+        rule = name or rule
+        for kind in kinds.split(", "):
+            yield rule, kind, advice, state
+
+
+def test_every_rule_has_a_section_and_every_section_a_rule() -> None:
+    assert {_rule(section) for section in SECTIONS} == {*RULES, *UNTOLD}
+    kinds = {section.partition(": ")[2] for section in SECTIONS if _rule(section) == presence.RULE}
+    assert kinds == {FindingKind.GPU_GONE, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE}
+    assert set(GUARD_SECTIONS) == GUARD_NAMES
+
+
+def test_the_overview_lists_every_finding_kind_under_its_rule() -> None:
+    listed = {kind: rule for rule, kind, _, _ in _overview()}
+    gone = {FindingKind.GPU_GONE, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE}
+    assert set(listed) == set(FindingKind)
+    for kind, rule in listed.items():
+        assert rule == (presence.RULE if kind in gone else f"{rule.partition('.')[0]}.{kind}")
+    assert set(listed.values()) == {_rule(section) for section in SECTIONS}
+
+
+def test_what_the_rules_emit_is_in_the_overview() -> None:
+    listed = {(rule, kind) for rule, kind, _, _ in _overview()}
+    snapshot = Snapshot(at=AT, devices=(device(pods=("ml/a",)), device("gpu-1")))
+    found = {
+        (item.rule, str(item.kind))
+        for item in (
+            *health.assess_health(snapshot, HealthPolicy(), everything=True),
+            *health.assess_health(Snapshot(at=AT), HealthPolicy()),
+            *idle.assess_idle(snapshot, IdlePolicy(), everything=True),
+        )
+    }
+    assert found <= listed
+    assert {rule for rule, _ in found} >= {name for name in RULES if name.startswith("health.")} | UNTOLD
+    written = {
+        node.value
+        for module in (*(each for group in MODULES.values() for each in group), health, idle)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"(health|idle)\.[a-z_]+", node.value)
+    }
+    assert written <= {rule for rule, _ in listed}
+
+
+def test_severities_and_advice_of_the_overview_exist() -> None:
+    for rule, _, text, _ in _overview():
+        for clause in text.split("; "):
+            severities, _, advice = clause.partition(" → ")
+            assert set(severities.split(", ")) <= set(Severity), rule
+            assert set(advice.split(", ")) <= set(Advice), rule
+
+
+def test_the_overview_says_what_the_doctor_says_of_the_default_list() -> None:
+    default = [row for row in metric_rows() if row.vocabulary == "dcgm" and row.default_exported]
+    found = tuple(
+        SignalFound(signal=row.signal, vocabulary="dcgm", metric=row.metric, scale=row.scale, devices=1)
+        for row in default
+    )
+    missing = missing_signals(Schema(vocabularies=("dcgm",), signals=found), Policies())
+    exported = {row.signal for row in default}
+    spoken = {row.signal for row in metric_rows() if row.vocabulary == "dcgm"}
+    for rule, _, _, state in _overview():
+        signals = set(RULES.get(rule, ()))
+        if signals and not signals & spoken:
+            expected = "not NVIDIA"
+        elif not missing.get(rule):
+            expected = "complete"
+        else:
+            expected = "limited" if signals & exported else "blind"
+        assert state == expected, rule
+        needs = _of_rule(rule, "What it needs.")
+        for signal in missing.get(rule, ()):
+            names = [f"`{row.metric}`" for row in rows_for(signal) if row.vocabulary == "dcgm"]
+            assert any(name in needs for name in names), f"{rule}: {signal}"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_sections_have_the_same_headings_in_the_same_order(section: str) -> None:
+    assert re.findall(r"^\*\*([A-Z][^*]*\.)\*\*", SECTIONS[section], flags=re.MULTILINE) == HEADINGS
+    for heading in HEADINGS:
+        assert _paragraph(section, heading).strip(), heading
+
+
+@pytest.mark.parametrize("guard", sorted(GUARD_NAMES))
+def test_guards_say_what_they_refuse_and_what_helps(guard: str) -> None:
+    starts = re.findall(r"^- \*\*([A-Za-z ]+)\*\*", GUARD_SECTIONS[guard], flags=re.MULTILINE)
+    assert starts in (["Refuses", "What helps"], ["Refuses", "Bound", "What helps"])
+
+
+def _bounds() -> list[tuple[str, str, str]]:
+    return re.findall(r"`(health|idle|plan)\.(\w+) = ([^`]+)`", TEXT)
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    for group, name, value in _bounds():
+        default = getattr(POLICIES[group], name)
+        assert ast.literal_eval(value) == default, f"{group}.{name}"
+        assert type(ast.literal_eval(value)) is type(default), f"{group}.{name}"
+
+
+@pytest.mark.parametrize("group", POLICIES)
+def test_every_bound_is_on_the_page_and_explained_beside_its_default(group: str) -> None:
+    policy = POLICIES[group]
+    names = {item.name for item in fields(policy)}
+    assert {name for found, name, _ in _bounds() if found == group} == names
+    assert names <= set(re.findall(r"\w+", type(policy).__doc__ or ""))
+
+
+def test_bounds_stand_in_sections_of_their_own_group() -> None:
+    for section, text in SECTIONS.items():
+        groups = {group for group, _, _ in re.findall(r"`(health|idle|plan)\.(\w+) = ([^`]+)`", text)}
+        assert groups <= {section.partition(".")[0]}, section
+    for guard, text in GUARD_SECTIONS.items():
+        assert set(re.findall(r"`(\w+)\.\w+ = ", text)) <= {"plan"}, guard
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_signals_and_metrics_are_the_rules_and_the_catalogs(rule: str) -> None:
+    text = _of_rule(rule, "What it looks at.")
+    if "(#common-to-the-idle-rules)" in text:
+        text += IDLE_COMMON
+    pairs = set(re.findall(r"`([a-z_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
+    known = {(str(row.signal), row.metric) for row in metric_rows()}
+    assert pairs <= known
+    assert {signal for signal, _ in pairs} == {str(signal) for signal in RULES[rule]}
+
+
+def test_every_metric_that_is_named_exists() -> None:
+    known = {row.metric for row in metric_rows()}
+    assert set(re.findall(r"\bDCGM_\w+", TEXT)) <= known
+
+
+def test_the_table_of_names_is_the_catalog() -> None:
+    used = sorted({signal for signals in RULES.values() for signal in signals})
+    expected = []
+    for signal in used:
+        old = [row for row in rows_for(signal) if row.vocabulary == "dcgm"]
+        new = [row for row in rows_for(signal) if row.vocabulary == "dcgm49"]
+        if old:
+            names = (", ".join(dict.fromkeys(row.metric for row in rows)) for rows in (old, new))
+            expected.append([str(signal), *names, "yes" if any(row.default_exported for row in old) else "no"])
+    assert _table(TEXT, "signal") == expected
+
+
+def test_xids_are_in_their_class() -> None:
+    rows = {row[0]: row[1] for row in _table(SECTIONS["health.xid"], "class")}
+    assert set(rows) == set(XidClass)
+    for name, codes in rows.items():
+        listed: list[int] = []
+        for part in codes.split(", "):
+            first, _, last = part.partition("–")
+            # A range stands for the numbers of the class within it: some were never given out.
+            listed += [code for code in range(int(first), int(last or first) + 1) if code in xids()]
+        assert listed == sorted(code for code, item in xids().items() if item.xid_class == name), name
+
+
+@pytest.mark.parametrize("rule", MODULES)
+def test_confidences_are_written_in_the_rules_module(rule: str) -> None:
+    quoted = {float(number) for number in re.findall(r"\b0\.\d+", _of_rule(rule, "What it says."))}
+    literals = {
+        node.value
+        for module in MODULES[rule]
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Constant) and isinstance(node.value, float)
+    }
+    assert quoted
+    assert quoted <= literals
+
+
+def test_links_lead_to_headings() -> None:
+    heads = re.findall(r"^#+ (.*)$", TEXT, flags=re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    assert set(re.findall(r"\]\(#([^)]+)\)", TEXT)) <= anchors
+
+
+def _query(section: str) -> str:
+    (found,) = re.findall(r"```promql\n(.*?)```", _paragraph(section, "Check it yourself."), flags=re.DOTALL)
+    return str(found)
+
+
+def test_queries_show_the_sick_and_nobody_else(prometheus_build: ServerBuild) -> None:
+    assert set(SHOWN) == set(SECTIONS)
+    shown = {}
+    with running(prometheus_build, openmetrics()) as url:
+        for section in SECTIONS:
+            asked = urllib.parse.urlencode({"query": _query(section), "time": NOW})
+            with urllib.request.urlopen(f"{url}/api/v1/query?{asked}") as answer:
+                rows = json.load(answer)["data"]["result"]
+            shown[section] = {_name(row["metric"]) for row in rows}
+    assert shown == SHOWN
+
+
+def _name(labels: dict[str, str]) -> str:
+    return next((labels[name] for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname") if name in labels), "")
