@@ -175,6 +175,8 @@ def test_idle_classes_are_told_apart_and_working_pods_are_counted() -> None:
     assert (by_kind["abandoned"].found, by_kind["abandoned"].same_kind, by_kind["abandoned"].false_found) == (1, 0, 1)
     assert by_kind["abandoned"].delay_hours == 4
     assert by_kind["holding_model"].precision is None
+    # One device, from hour 20 to 60, named at hour 24.
+    assert (by_kind["abandoned"].gpu_hours, by_kind["abandoned"].gpu_hours_named) == (40, 36)
     assert (by_kind["idle, any class"].planted, by_kind["idle, any class"].found) == (2, 2)
     assert by_kind["idle, any class"].false_names == ("a/service",)
     assert kept == Kept(rule="gpuwatch", pods=2, named=1, services=1, services_named=1)

@@ -159,10 +159,8 @@ def _device(
     engine = np.clip(busy + wait, 0.0, 1.0)
     engine = np.where(engine > 0.97, 1.0 - np.abs(rng.normal(0.0, 0.012, size)), engine)
     sm = np.clip((busy * level + wait * 0.012) * noise, 0.0, 1.0)
-    # Kalos: up to a third of SM-active the tensor cores hardly work (power near 100 W); from two thirds on they do.
-    tensor_share = np.interp(level, (0.0, 0.33, 0.5, 0.66, 1.0), (0.02, 0.05, 0.2, 0.5, 0.58))
-    tensor = np.clip(busy * level * tensor_share * noise, 0.0, 1.0)
-    dram = np.clip(busy * level * (0.45 + 0.25 * level) * rng.normal(1.0, 0.05, size) + wait * 0.002, 0.0, 1.0)
+    tensor = np.clip(busy * level * tensor_share(level) * noise, 0.0, 1.0)
+    dram = np.clip(busy * level * dram_share(level) * rng.normal(1.0, 0.05, size) + wait * 0.002, 0.0, 1.0)
     context = loaded & (~stopped | behaviour.keeps_context | behaviour.keeps_memory)
     if not works:
         context = context & behaviour.keeps_context
@@ -183,6 +181,17 @@ def _device(
         memory_mib=np.clip(memory, 0.0, 0.97 * memory_mib),
         context=context,
     )
+
+
+def tensor_share(sm_level: float) -> float:
+    """Tensor-active ÷ SM-active. Kalos: power stays near 100 W up to a third of SM-active, and nears the limit from two
+    thirds on, so the tensor cores hardly work below and do above."""
+    return float(np.interp(sm_level, (0.0, 0.33, 0.5, 0.64, 0.7, 1.0), (0.02, 0.03, 0.06, 0.2, 0.52, 0.58)))
+
+
+def dram_share(sm_level: float) -> float:
+    """DRAM-active ÷ SM-active."""
+    return 0.45 + 0.25 * sm_level
 
 
 def _busy_share(seconds: Floats, starts: Floats, lengths: Floats, window: float = COLLECT_SECONDS) -> Floats:

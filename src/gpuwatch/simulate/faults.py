@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuwatch.simulate.behaviour import Activity
+from gpuwatch.simulate.behaviour import Activity, dram_share, tensor_share
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.plan import HOUR, FaultKind, FleetPlan
 from gpuwatch.simulate.runs import Run
@@ -202,9 +202,8 @@ class FaultPlanter:
     def _demand(machine: Machine, level: float) -> float:
         """Power of such a job on an average card ÷ its limit."""
         model = machine.model
-        tensor = float(np.interp(level, (0.0, 0.33, 0.5, 0.66, 1.0), (0.02, 0.05, 0.2, 0.5, 0.58)))
-        watts = model.floor_watts + model.context_watts + level * (model.sm_watts + tensor * model.tensor_watts)
-        return (watts + level * (0.45 + 0.25 * level) * model.dram_watts) / model.limit_watts
+        computing = model.sm_watts + tensor_share(level) * model.tensor_watts + dram_share(level) * model.dram_watts
+        return (model.floor_watts + model.context_watts + level * computing) / model.limit_watts
 
     def _spans(self, fault: Fault) -> list[tuple[int, int, Span]]:
         """(machine, card, time) that the fault and its repair take."""

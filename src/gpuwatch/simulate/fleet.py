@@ -70,7 +70,7 @@ class Fleet:
         """Every series that Prometheus would hold, those of one metric together, times rising in each.
 
         only: these metrics alone, where given.
-        The state of all cards is in memory meanwhile: about 0.5 MB per card and 10,000 samples.
+        The state of all cards is in memory meanwhile: about 2 MB per card and 10,000 samples.
         """
         up = prometheus_up(self.plan)
         exporters = [MachineExporter(self.plan, state, up) for state in self._states(list(self.machines))]

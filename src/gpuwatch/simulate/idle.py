@@ -145,8 +145,8 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
     else:
         scale = min(1.0, plan.days / 7)
         works = float(rng.uniform(*wish.works_hours)) * HOUR * scale
-        # Somebody finds a large one the same day and a small one after a day or so; the last ones are still there.
-        silent = float(rng.lognormal(np.log(11 if wish.gpus >= 4 else 22), 0.5)) * HOUR * scale
+        # Somebody finds a large one the same day and a small one after a day or two; the last ones are still there.
+        silent = float(rng.lognormal(np.log(11 if wish.gpus >= 4 else 36), 0.6)) * HOUR * scale
         lasts = works + silent
         start = float(rng.uniform(0.02, 0.95)) * (window - works)
         start = min(start, 0.92 * window - works) if start > 0 else 0.0

@@ -41,6 +41,7 @@ class Quality:
 
     same_kind: those of `found` that were given the very kind that was planted (idle classes only can differ).
     delays_hours: for each found one the time from the start of its Truth to the first moment that named it.
+    gpu_hours, gpu_hours_named: how long the planted ones lasted within the moments, and how long after being named.
     false_names: the subjects behind `false_found`.
     """
 
@@ -50,6 +51,8 @@ class Quality:
     false_found: int
     same_kind: int
     delays_hours: tuple[float, ...] = ()
+    gpu_hours: float = 0.0
+    gpu_hours_named: float = 0.0
     false_names: tuple[str, ...] = ()
 
     @property
@@ -125,7 +128,7 @@ def score_faults(truths: Sequence[Truth], named: Sequence[Named], moments: Seque
         planted = [t for t in faults if t.kind.value == kind and any(holds(t, at) for at in moments)]
         first = {id(truth): _first(truth, found[kind]) for truth in planted}
         false = {one.subject for one in found[kind] if not _explained(one, faults)}
-        rows.append(_quality(kind, planted, first, false))
+        rows.append(_quality(kind, planted, first, false, moments[-1]))
     return rows
 
 
@@ -178,9 +181,9 @@ def score_idle(
         planted = [truth for truth in idle if truth.kind is kind]
         false = {pod for pod, kinds in wrong.items() if kind.value in kinds}
         same = sum(1 for truth in planted if kind.value in kind_at.get(id(truth), ()))
-        rows.append(_quality(kind.value, planted, first, false, same))
+        rows.append(_quality(kind.value, planted, first, false, moments[-1], same))
     same = sum(1 for truth in idle if truth.kind.value in kind_at.get(id(truth), ()))
-    rows.append(_quality(rule or "idle, any class", idle, first, set(wrong), same))
+    rows.append(_quality(rule or "idle, any class", idle, first, set(wrong), moments[-1], same))
     working = [t for t in truths if t.pods and t.harmless and any(holds(t, at) for at in moments)]
     pods = {truth.pods[0] for truth in working}
     services = {truth.pods[0] for truth in working if truth.workload.startswith("Deployment/")}
@@ -209,13 +212,22 @@ def _wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -
 
 
 def _quality(
-    kind: str, planted: Sequence[Truth], first: dict[int, datetime | None], false: set[str], same: int | None = None
+    kind: str,
+    planted: Sequence[Truth],
+    first: dict[int, datetime | None],
+    false: set[str],
+    until: datetime,
+    same: int | None = None,
 ) -> Quality:
     delays = []
+    lasted = known = 0.0
     for truth in planted:
+        end = min(truth.end or until, until)
+        lasted += len(truth.devices) * max((end - truth.start).total_seconds(), 0.0) / 3600
         at = first[id(truth)]
         if at is not None:
             delays.append(max((at - truth.start).total_seconds(), 0.0) / 3600)
+            known += len(truth.devices) * max((end - at).total_seconds(), 0.0) / 3600
     return Quality(
         kind=kind,
         planted=len(planted),
@@ -223,6 +235,8 @@ def _quality(
         false_found=len(false),
         same_kind=len(delays) if same is None else same,
         delays_hours=tuple(delays),
+        gpu_hours=lasted,
+        gpu_hours_named=known,
         false_names=tuple(sorted(false)),
     )
 
@@ -241,6 +255,8 @@ def added(fleets: Iterable[Sequence[Quality]]) -> list[Quality]:
             false_found=sum(row.false_found for row in rows),
             same_kind=sum(row.same_kind for row in rows),
             delays_hours=tuple(delay for row in rows for delay in row.delays_hours),
+            gpu_hours=sum(row.gpu_hours for row in rows),
+            gpu_hours_named=sum(row.gpu_hours_named for row in rows),
             false_names=tuple(name for row in rows for name in row.false_names),
         )
         for kind, rows in together.items()
