@@ -17,6 +17,7 @@ import pytest
 
 from detect.builders import AT, device
 from gpuwatch.catalog.metrics import metric_rows, rows_for
+from gpuwatch.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.detect import (
     capacity,
@@ -39,6 +40,7 @@ from gpuwatch.plan.guards import GUARDS
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile import explanation
 from gpuwatch.report.analysis import Policies, missing_signals, rule_signals
+from gpuwatch.settings import load_settings
 from parts.prometheus_server import ServerBuild, running
 from report.sick_series import NOW, SHOWN, openmetrics
 
@@ -286,6 +288,19 @@ def test_xids_are_in_their_class() -> None:
             # A range stands for the numbers of the class within it: some were never given out.
             listed += [code for code in range(int(first), int(last or first) + 1) if code in xids()]
         assert listed == sorted(code for code, item in xids().items() if item.xid_class == name), name
+
+
+def test_the_operators_own_classes_are_taken_as_shown(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", SECTIONS["health.xid"], flags=re.DOTALL)
+    file = tmp_path / "xids.yaml"
+    file.write_text(shown, encoding="utf-8")
+    found, gaps = xids_with_overrides(file)
+    assert not gaps
+    assert (found[63].xid_class, found[180].xid_class) == (XidClass.FATAL, XidClass.APPLICATION)
+    assert 180 not in xids()
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"xid_overrides: {file}\n", encoding="utf-8")
+    assert load_settings(settings, environment={}).xid_overrides == file
 
 
 @pytest.mark.parametrize("rule", MODULES)
