@@ -40,8 +40,8 @@ def seconds(last: float, before: float) -> dict[WindowStat, Answer]:
 @pytest.mark.parametrize(
     ("sample", "heat", "brake", "slow"), [(4, 0, 0, 0), (8, 0, 0, 8), (196, 64, 128, 0), (1, 0, 0, 0)]
 )
-def test_masks_read_the_samples_of_the_promql_reference(sample: int, heat: int, brake: int, slow: int) -> None:
-    """promql_semantics.test.yml: 4 is the power cap, 8 hardware slowdown, 196 cap with thermal and brake."""
+def test_masks_read_samples_as_promql_does(sample: int, heat: int, brake: int, slow: int) -> None:
+    """As `floor(x / 8) % 2` does: 4 is the power cap, 8 hardware slowdown, 196 cap with thermal and brake."""
     assert (sample & THERMAL_BITS, sample & BRAKE_BITS, sample & SLOWDOWN_BITS) == (heat, brake, slow)
 
 
