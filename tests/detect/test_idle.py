@@ -152,7 +152,7 @@ class TestStopped:
         assert judged(Holding(name="pod", activity=(text,))).kind is FindingKind.BURSTY
         assert judged(Holding(name="pod", activity=(text + "..",))).kind is FindingKind.HOLDING_MODEL
 
-    @pytest.mark.parametrize(("kind", "hours"), [("Job", 5), ("Deployment", 24), ("Notebook", 40), ("Pod", 24)])
+    @pytest.mark.parametrize(("kind", "hours"), [("Job", 5), ("Deployment", 24), ("Notebook", 48), ("Pod", 24)])
     def test_each_class_has_its_prior(self, kind: str, hours: float) -> None:
         for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):
             text = steps(("#", 2), (".", silent))
@@ -207,10 +207,26 @@ class TestUnknown:
         late = replace(snapshot, at=AT + timedelta(minutes=15))
         assert only(late, "chat/job").missing == ("activity of the last 15 min",)
 
-    @pytest.mark.parametrize(("known", "verdict"), [(80, Verdict.IDLE), (78, Verdict.UNKNOWN)])
+    @pytest.mark.parametrize(("known", "verdict"), [(32, Verdict.IDLE), (31, Verdict.UNKNOWN)])
     def test_four_fifths_of_a_silence_must_be_known(self, known: int, verdict: Verdict) -> None:
-        text = steps(("#", 100)) + "?" * (100 - known) + "." * known
-        assert judged(Holding(name="job", kind="Job", activity=(text,))).verdict is verdict
+        # Forty steps; every fifth, or a little more, is unknown.
+        silent = "".join("?" if place * (40 - known) % 40 < 40 - known else "." for place in range(40))
+        assert silent.count(".") == known
+        found = judged(Holding(name="job", kind="Job", activity=(steps(("#", 100)) + silent[::-1] + "..",)))
+        assert found.verdict is verdict
+
+    def test_a_silence_is_proven_from_where_on_enough_is_known(self) -> None:
+        text = steps(("#", 100), (".", 1), ("?", 5), (".", 3))
+        found = judged(Holding(name="job", kind="Job", activity=(text,)))
+        assert found.verdict is Verdict.IDLE
+        # Nine steps of the hole are a fifth of it.
+        assert found.since == AT - timedelta(hours=3, minutes=45)
+        assert found.confidence_ratio < 0.5
+
+    def test_with_too_large_a_hole_nothing_is_said(self) -> None:
+        text = steps(("#", 100), (".", 4), ("?", 2), (".", 1.5))
+        found = judged(Holding(name="job", kind="Job", activity=(text,)))
+        assert found.missing == ("activity since 2026-09-17 04:30: 73% of it is known, 80% are needed",)
 
     def test_a_pod_without_any_device_in_telemetry(self) -> None:
         snapshot = world(Holding(name="pod", activity=(steps((".", 9)),)), bystander())

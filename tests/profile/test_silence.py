@@ -165,10 +165,26 @@ class TestWeekends:
 
 class TestSilenceNow:
     def test_only_known_steps_count_and_the_unknown_lower_the_coverage(self) -> None:
-        calendar, (lane,) = lanes_of("##..?.")
+        calendar, (lane,) = lanes_of("##...?.")
         now = silence_now(calendar, lane, weekends_count=True)
-        assert (now.silent_seconds, now.elapsed_seconds, now.coverage_ratio) == (3 * STEP, 4 * STEP, 0.75)
+        assert (now.silent_seconds, now.elapsed_seconds, now.coverage_ratio) == (4 * STEP, 5 * STEP, 0.8)
         assert (now.blind_seconds, now.active_before) == (0, True)
+
+    @pytest.mark.parametrize(
+        ("text", "counted"),
+        [
+            ("#????....", 4),  # a hole at the beginning: what comes after it is known
+            ("#....????....", 4),  # and what lies before it does not count either
+            ("#........??..", 10),  # four fifths of the whole are known
+            ("#.....??..", 2),  # seven ninths are not, and of no part that is longer than the end
+            ("#....????", 0),
+        ],
+    )
+    def test_of_a_silence_with_holes_the_end_counts_that_is_known_well_enough(self, text: str, counted: int) -> None:
+        calendar, (lane,) = lanes_of(text)
+        now = silence_now(calendar, lane, weekends_count=True)
+        assert now.silent_seconds == counted * STEP
+        assert now.proven_step + now.proven_seconds / STEP == len(text)
 
     def test_an_end_of_which_nothing_is_known_is_blind(self) -> None:
         calendar, (lane,) = lanes_of("##.??")

@@ -46,8 +46,8 @@ class IdlePolicy:
         kin_limit_ratio: how far kin can stretch the prior. 2: kin that need more differ too much to be a guide.
         serving_prior_seconds: silence that is waited out for a service of which nothing is known. 24 h: on one real
             inference fleet six hours flagged no working Pod on one day; a whole day has the night in it as well.
-        interactive_prior_seconds: for notebooks and development Pods. 40 h: away for a working day, from one evening
-            to the morning after next, is 24 + 15 hours; Kubeflow's own culler waits 24.
+        interactive_prior_seconds: for notebooks and development Pods. 48 h: whoever is away for a working day comes
+            back at about the hour of the day before it; Kubeflow's own culler waits 24 where it is switched on.
         batch_prior_seconds: for jobs, which wait for nobody. 5 h: the sliding window after which Princeton's
             job_defense_shield cancels.
         mature_seconds, batch_mature_seconds: time between first and last activity from which the own past begins to
@@ -96,7 +96,7 @@ class IdlePolicy:
     kin_quantile_ratio: float = 0.9
     kin_limit_ratio: float = 2.0
     serving_prior_seconds: int = 24 * _HOUR
-    interactive_prior_seconds: int = 40 * _HOUR
+    interactive_prior_seconds: int = 48 * _HOUR
     batch_prior_seconds: int = 5 * _HOUR
     mature_seconds: int = 12 * _HOUR
     batch_mature_seconds: int = 4 * _HOUR

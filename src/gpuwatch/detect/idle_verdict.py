@@ -64,7 +64,7 @@ class Judge:
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
 
     def silence(self, workload: str, lane: Lane) -> SilenceNow:
-        return silence_now(self.calendar, lane, self.pasts.weekends_count(workload))
+        return silence_now(self.calendar, lane, self.pasts.weekends_count(workload), self.policy.min_coverage_ratio)
 
     def explanation(self, workload: str, *, own_alone: bool = True, never_worked: bool = False) -> Explanation:
         key = (workload, own_alone, never_worked)
@@ -77,7 +77,6 @@ class Judge:
         now = self.silence(workload, lane)
         return (
             now.silent_seconds > self.explanation(workload).seconds
-            and now.coverage_ratio >= self.policy.min_coverage_ratio
             and now.blind_seconds + self._behind < self.policy.blind_seconds
         )
 
@@ -96,9 +95,10 @@ class Judge:
         video = self.looks.video(item.devices)
         if video is not None:
             return self._working(item, "uses its video engines", (video,))
-        missing = self._incomplete(item, now)
+        missing = self._blind(item, now)
         if missing:
             return self._unknown(item, "whether it is used cannot be told", missing)
+        covered = now.coverage_ratio >= policy.min_coverage_ratio
         own = self.pasts.silences(item.workload)
         age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
         explanation = self.explanation(item.workload, own_alone=not item.ambiguous)
@@ -106,32 +106,36 @@ class Judge:
             if age < policy.min_age_seconds:
                 text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
                 return self._unknown(item, text, ("age",))
-            if not own.worked:
+            if own.worked:
+                explanation = self.explanation(item.workload, own_alone=not item.ambiguous, never_worked=True)
+            elif covered:
                 return self._silent(item, now, None)
-            explanation = self.explanation(item.workload, own_alone=not item.ambiguous, never_worked=True)
         if now.silent_seconds > explanation.seconds and (age is None or age >= policy.min_age_seconds):
             return self._silent(item, now, explanation)
+        if not covered:
+            since = self.calendar.time_of(now.first_step)
+            missing = (
+                f"activity since {since:%Y-%m-%d %H:%M}: {now.coverage_ratio:.0%} of it is known, "
+                f"{policy.min_coverage_ratio:.0%} are needed",
+            )
+            return self._unknown(item, "whether it is used cannot be told", missing)
         return self._explained(item, now, explanation)
 
-    def _incomplete(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
+    def _blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
+        """What is not known of this moment."""
         policy = self.policy
         if item.unseen:
             return item.unseen
-        missing = []
-        if now.blind_seconds + self._behind >= policy.blind_seconds:
-            missing.append(f"activity of the last {spoken(now.blind_seconds + self._behind)}")
-        elif now.coverage_ratio < policy.min_coverage_ratio:
-            missing.append(
-                f"activity since {_clock(self.calendar.time_of(now.first_step))}: {now.coverage_ratio:.0%} of it is "
-                f"known, {policy.min_coverage_ratio:.0%} are needed"
-            )
+        blind = now.blind_seconds + self._behind
+        if blind >= policy.blind_seconds:
+            return (f"activity of the last {spoken(blind)}",)
         for device in item.devices:
             seen = coverage_ratio(
                 self.snapshot.readings, self.snapshot.schema, device, Signal.BUSY_RATIO, policy.recent_window_seconds
             )
-            if seen is not None and seen < policy.min_coverage_ratio and not missing:
-                missing.append(f"samples of {device.id}: {seen:.0%} of those of the last hour are there")
-        return tuple(missing)
+            if seen is not None and seen < policy.min_coverage_ratio:
+                return (f"samples of {device.id}: {seen:.0%} of those of the last hour are there",)
+        return ()
 
     def _working(self, item: Allocation, when: str, evidence: tuple[Evidence, ...] = ()) -> Finding:
         if item.ambiguous:
@@ -152,16 +156,16 @@ class Judge:
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
         """Silent for longer than explained (None: never worked, nor did any Pod of its workload)."""
-        opinion = self.looks.second_opinion(item.devices, now.elapsed_seconds)
+        opinion = self.looks.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
-            return self._unknown(item, f"silent for {spoken(now.elapsed_seconds)}", opinion.missing, advice=True)
+            return self._unknown(item, f"silent for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
         if opinion.agrees is False:
-            text = f"its engines are silent for {spoken(now.elapsed_seconds)}, but {opinion.contradiction}"
+            text = f"its engines are silent for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
             return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
         held = self.looks.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
-        confidence = self._confidence(item, now, explanation) * min(1.0, now.coverage_ratio)
-        since = self.calendar.time_of(now.first_step)
+        confidence = self._confidence(item, now, explanation) * now.coverage_ratio
+        since = self.calendar.time_of(now.proven_step)
         return self._finding(
             item,
             kind,
@@ -194,9 +198,9 @@ class Judge:
         if explanation is None:
             return f"never worked in the {spoken(self._since_start(item))} since it started"
         counted = ""
-        if now.elapsed_seconds - now.silent_seconds > 0.1 * now.elapsed_seconds:
+        if now.proven_seconds - now.silent_seconds > 0.1 * now.proven_seconds:
             counted = f" ({spoken(now.silent_seconds)} of them count)"
-        silent = f"silent for {spoken(now.elapsed_seconds)}{counted}"
+        silent = f"silent for {spoken(now.proven_seconds)}{counted}"
         if not now.active_before:
             what = "since it started" if item.started is not None else "all that was seen of it"
             silent = f"{silent}, {what}"
@@ -216,7 +220,7 @@ class Judge:
             Verdict.BUSY,
             until,
             confidence_ratio=confidence,
-            since=self.calendar.time_of(now.first_step),
+            since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),
         )
 
@@ -271,10 +275,10 @@ class Judge:
             value=now.silent_seconds if explanation is not None else self._since_start(item),
             unit="seconds",
             statistic="silence",
-            window_seconds=round(now.elapsed_seconds),
+            window_seconds=round(now.proven_seconds),
             comparison=comparison if explanation is not None else ">=",
             bound=float(bound),
-            at=self.calendar.time_of(now.first_step),
+            at=self.calendar.time_of(now.proven_step),
             promql="" if lead is None else self.snapshot.readings.query(self._recent, lead),
             note=note,
         )
@@ -346,7 +350,3 @@ def gpu_share(device: Device) -> float:
     if slices.isdigit():
         share = int(slices) / (4 if "A30" in device.model else 7)
     return share / max(1, len(device.holders)) if device.shared else share
-
-
-def _clock(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M")

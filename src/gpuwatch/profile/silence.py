@@ -117,8 +117,10 @@ class SilenceNow:
     """The silence at the end of a lane.
 
     first_step: the step after the last activity, or the lane's first where there was none.
-    silent_seconds: counted time of the steps that are known to be silent.
+    silent_seconds: counted time of the steps that are known to be silent, from where on enough steps are known.
     elapsed_seconds: calendar time from `first_step` to the end of the lane, known or not.
+    proven_step: the step from which on enough is known; `first_step` where the silence has no large holes.
+    proven_seconds: calendar time from `proven_step` to the end of the lane.
     coverage_ratio: known share of the steps since `first_step`.
     blind_seconds: time at the lane's end in which nothing is known.
     active_before: the lane has activity before this silence.
@@ -127,6 +129,8 @@ class SilenceNow:
     first_step: int
     silent_seconds: float
     elapsed_seconds: float
+    proven_step: int
+    proven_seconds: float
     coverage_ratio: float
     blind_seconds: float
     active_before: bool
@@ -261,21 +265,28 @@ def silences_of(
     )
 
 
-def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool) -> SilenceNow:
-    """The silence at the lane's end; of length 0 where its last step is active or the lane is empty."""
+def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_coverage_ratio: float = 0.8) -> SilenceNow:
+    """The silence at the lane's end; of length 0 where its last step is active or the lane is empty.
+
+    Of a silence with holes its longest end counts in which this share of the steps is known: a hole at its beginning
+    only makes it shorter.
+    """
     alive = np.flatnonzero(lane)
     active = np.flatnonzero(lane & ACTIVE)
     first = int(active[-1]) + 1 if len(active) else (int(alive[0]) if len(alive) else calendar.steps)
-    rest = lane[first:]
-    silent = np.flatnonzero(rest & SILENT)
-    counted = np.diff(calendar.clock(weekends_count)[first:])
-    seen = silent[-1] + 1 if len(silent) else 0
+    # From the end backwards: known to be silent, how much of it counts, and how many steps that are.
+    silent = (lane[first:] & SILENT)[::-1] > 0
+    counted = np.cumsum(np.diff(calendar.clock(weekends_count)[first:])[::-1] * silent)
+    covered = np.cumsum(silent) >= min_coverage_ratio * np.arange(1, len(silent) + 1)
+    proven = int(np.flatnonzero(covered)[-1]) + 1 if covered.any() else 0
     return SilenceNow(
         first_step=first,
-        silent_seconds=float(counted[silent].sum()),
-        elapsed_seconds=float(len(rest) * calendar.step_seconds),
-        coverage_ratio=len(silent) / len(rest) if len(rest) else 1.0,
-        blind_seconds=float((len(rest) - seen) * calendar.step_seconds),
+        silent_seconds=float(counted[proven - 1]) if proven else 0.0,
+        elapsed_seconds=float(len(silent) * calendar.step_seconds),
+        proven_step=calendar.steps - proven,
+        proven_seconds=float(proven * calendar.step_seconds),
+        coverage_ratio=float(silent.mean()) if len(silent) else 1.0,
+        blind_seconds=float((int(np.argmax(silent)) if silent.any() else len(silent)) * calendar.step_seconds),
         active_before=len(active) > 0,
     )
 
