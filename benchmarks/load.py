@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-import urllib.request
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 from rich.console import Console
 from rich.progress import track
 
@@ -17,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from gpuwatch.catalog.metrics import plausible_range, rows_named
 from parts.prometheus_server import ServerBuild, find_servers
+from parts.remote_write import field, post, varint
 
 GPUS_PER_NODE = 8
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -78,7 +77,7 @@ def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_sec
         chunk = times[first : first + steps]
         values = rng.integers(0, 101, size=(len(heads), len(chunk))).astype("<f8") * scales
         for part in range(0, len(heads), 20_000):
-            _send(url, _request(heads[part : part + 20_000], chunk, values[part : part + 20_000]))
+            post(url, _request(heads[part : part + 20_000], chunk, values[part : part + 20_000]))
         written += len(heads) * len(chunk)
     return written
 
@@ -93,7 +92,7 @@ def _top(metric: str) -> float:
 
 def _labels(labels: dict[str, str]) -> bytes:
     return b"".join(
-        _field(1, _field(1, name.encode()) + _field(2, value.encode())) for name, value in sorted(labels.items())
+        field(1, field(1, name.encode()) + field(2, value.encode())) for name, value in sorted(labels.items())
     )
 
 
@@ -102,38 +101,10 @@ def _request(heads: Sequence[bytes], times: np.ndarray, values: np.ndarray) -> b
     sample = np.empty((len(times), 18), np.uint8)
     sample[:, 0:3] = (0x12, 16, 0x09)
     sample[:, 11] = 0x10
-    sample[:, 12:] = np.frombuffer(b"".join(_varint(int(t) * 1000) for t in times), np.uint8).reshape(-1, 6)
+    sample[:, 12:] = np.frombuffer(b"".join(varint(int(t) * 1000) for t in times), np.uint8).reshape(-1, 6)
     size = sample.size
     out = []
     for head, row in zip(heads, values, strict=True):
         sample[:, 3:11] = row.view(np.uint8).reshape(-1, 8)
-        out.append(b"\x0a" + _varint(len(head) + size) + head + sample.tobytes())
+        out.append(b"\x0a" + varint(len(head) + size) + head + sample.tobytes())
     return b"".join(out)
-
-
-def _send(url: str, request: bytes) -> None:
-    message = urllib.request.Request(
-        f"{url}/api/v1/write",
-        data=pyarrow.compress(request, codec="snappy", asbytes=True),
-        headers={
-            "Content-Encoding": "snappy",
-            "Content-Type": "application/x-protobuf",
-            "X-Prometheus-Remote-Write-Version": "0.1.0",
-        },
-        method="POST",
-    )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(message, timeout=120) as answer:
-        answer.read()
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -18,7 +18,11 @@ _STALE = struct.pack("<Q", 0x7FF0000000000002)
 
 def write(url: str, series: Iterable[tuple[Mapping[str, str], Iterable[tuple[float, float | None]]]]) -> None:
     """Series as (labels with `__name__`, (Unix seconds, value) oldest first); a value of None is a staleness marker."""
-    request = b"".join(_field(1, _time_series(labels, samples)) for labels, samples in series)
+    post(url, b"".join(field(1, _time_series(labels, samples)) for labels, samples in series))
+
+
+def post(url: str, request: bytes) -> None:
+    """Send an encoded WriteRequest."""
     body = pyarrow.compress(request, codec="snappy", asbytes=True)
     headers = {
         "Content-Encoding": "snappy",
@@ -32,21 +36,23 @@ def write(url: str, series: Iterable[tuple[Mapping[str, str], Iterable[tuple[flo
 
 def _time_series(labels: Mapping[str, str], samples: Iterable[tuple[float, float | None]]) -> bytes:
     named = b"".join(
-        _field(1, _field(1, name.encode()) + _field(2, value.encode())) for name, value in sorted(labels.items())
+        field(1, field(1, name.encode()) + field(2, value.encode())) for name, value in sorted(labels.items())
     )
-    return named + b"".join(_field(2, _sample(seconds, value)) for seconds, value in samples)
+    return named + b"".join(field(2, _sample(seconds, value)) for seconds, value in samples)
 
 
 def _sample(seconds: float, value: float | None) -> bytes:
     bits = _STALE if value is None else struct.pack("<d", value)
-    return b"\x09" + bits + b"\x10" + _varint(round(seconds * 1000))
+    return b"\x09" + bits + b"\x10" + varint(round(seconds * 1000))
 
 
-def _field(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field of a protobuf message."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Protobuf's variable-length integer."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
