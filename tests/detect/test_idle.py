@@ -362,6 +362,14 @@ class TestGang:
         found = only(world(*self.members(unknown, self.IDLE), bystander()), "run")
         assert found.verdict is Verdict.UNKNOWN
 
+    def test_its_past_is_that_of_the_gang_as_a_whole(self) -> None:
+        """A launcher that rests for ten hours at a time says nothing about the gang, whose workers never do."""
+        launcher = steps(("#", 1), (".", 10)) * 4 + steps((".", 3))
+        worker = steps(("#", 44), (".", 3))
+        found = only(world(*self.members(launcher, worker), bystander()), "run")
+        assert found.verdict is Verdict.IDLE
+        assert found.summary.startswith("silent for 3 h; no silence in 47 h")
+
     def test_its_youngest_member_must_have_the_age(self) -> None:
         old, young = self.members(steps((".", 9)), steps((".", 1)))
         assert only(world(old, young, bystander()), "run").missing == ("age",)
