@@ -18,10 +18,12 @@ from gpuwatch.model.decision import (
     Mode,
     PlanItem,
     Severity,
+    Subject,
     SubjectKind,
     Verdict,
 )
 from gpuwatch.model.telemetry import Device, Gap, GapKind
+from gpuwatch.report.name import Name
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -52,10 +54,8 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _cut(table: Table, total: int, rows: int) -> None:
-    if total > rows:
-        cells = [""] * (len(table.columns) - 1)
-        table.add_row(f"… and {total - rows} more: --rows {total}, or --format json", *cells, style="dim")
+def _cut(total: int, rows: int) -> list[RenderableType]:
+    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []
 
 
 def _head(analysis: Analysis, source: str) -> RenderableType:
@@ -90,13 +90,17 @@ def _severity(finding: Finding) -> Text:
     return Text(finding.severity, style=_COLOUR[finding.severity])
 
 
-def _where(finding: Finding, devices: dict[str, Device]) -> str:
+def _where(finding: Finding, devices: dict[str, Device]) -> RenderableType:
     known = [devices[name] for name in finding.devices if name in devices]
     if finding.subject.kind is SubjectKind.DEVICE and known:
         device = known[0]
         place = f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"
-        return f"{place}\n{short_uuid(finding.subject.name)}"
-    return finding.subject.name
+        return Group(Name(place), Name(short_uuid(finding.subject.name)))
+    return Name(_called(finding.subject))
+
+
+def _called(subject: Subject) -> str:
+    return short_uuid(subject.name) if subject.kind is SubjectKind.DEVICE else subject.name
 
 
 def evidence_line(item: Evidence) -> str:
@@ -118,14 +122,13 @@ def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, De
     for finding in findings[:rows]:
         table.add_row(
             _severity(finding),
-            escape(_where(finding, devices)),
+            _where(finding, devices),
             escape(f"{finding.kind}: {finding.summary}"),
             ago(finding.since, analysis.at),
             escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),
             f"{finding.advice.replace('_', ' ')}\n[dim]confidence {finding.confidence_ratio:.2f}[/]",
         )
-    _cut(table, len(findings), rows)
-    return Group(table, Text())
+    return Group(table, *_cut(len(findings), rows), Text())
 
 
 def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
@@ -138,14 +141,13 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
     for finding in findings[:rows]:
         table.add_row(
             Text(finding.kind.replace("_", " "), style="yellow"),
-            escape(f"{finding.subject.kind} {finding.subject.name}"),
+            Name(f"{finding.subject.kind} {_called(finding.subject)}"),
             str(len(finding.devices)),
             ago(finding.since, analysis.at),
             f"{finding.gpu_hours:,.1f}",
             escape(finding.summary),
         )
-    _cut(table, len(findings), rows)
-    return Group(table, Text())
+    return Group(table, *_cut(len(findings), rows), Text())
 
 
 def _unknown(findings: list[Finding], rows: int) -> RenderableType:
@@ -155,12 +157,11 @@ def _unknown(findings: list[Finding], rows: int) -> RenderableType:
     for finding in findings[:rows]:
         table.add_row(
             finding.rule,
-            escape(str(finding.subject)),
+            Name(f"{finding.subject.kind} {_called(finding.subject)}"),
             escape(finding.summary),
             escape(", ".join(finding.missing)),
         )
-    _cut(table, len(findings), rows)
-    return Group(table, Text())
+    return Group(table, *_cut(len(findings), rows), Text())
 
 
 def _plan(analysis: Analysis, rows: int) -> RenderableType:
@@ -174,15 +175,14 @@ def _plan(analysis: Analysis, rows: int) -> RenderableType:
     table = _table(title, "verdict", "action", "target", "GPUs", "score", "why")
     for item in plan.items[:rows]:
         table.add_row(*_plan_row(item))
-    _cut(table, len(plan.items), rows)
     notes: list[RenderableType] = [Text.from_markup(f"[bold red]Brake:[/] {escape(plan.brake)}")] if plan.brake else []
-    return Group(table, *notes, Text())
+    return Group(table, *_cut(len(plan.items), rows), *notes, Text())
 
 
 def _plan_row(item: PlanItem) -> Iterable[RenderableType]:
     yield Text("yes", style="green") if item.admitted else Text("no", style="red")
     yield item.candidate.action.replace("_", " ")
-    yield escape(item.candidate.target.name)
+    yield Name(_called(item.candidate.target))
     yield str(item.candidate.gpus)
     yield f"{item.score.value:+.4f}"
     if item.admitted:
@@ -206,8 +206,7 @@ def _limits(analysis: Analysis, rows: int) -> RenderableType:
     gaps = other_gaps(analysis.gaps)
     for gap in gaps[:rows]:
         table.add_row(*gap_row(gap))
-    _cut(table, len(gaps), rows)
-    return table
+    return Group(table, *_cut(len(gaps), rows))
 
 
 def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:

@@ -1,0 +1,49 @@
+"""Names in tables: whole, or broken where a person would break them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+_WORD = re.compile(r"[^-]*-|[^-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name such as `pod namespace/name`: on one line where it fits, else broken after its last '/', else after '-'.
+
+    Only a word that is too long by itself is broken anywhere, so that nothing is ever lost.
+    """
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("\n".join(self._lines(options.max_width)), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        words = (word for part in self._parts() for word in _WORD.findall(part))
+        return Measurement(max(map(cell_len, words), default=0), cell_len(self.text))
+
+    def _parts(self) -> tuple[str, str]:
+        head, slash, tail = self.text.rpartition("/")
+        return head + slash, tail
+
+    def _lines(self, width: int) -> Iterator[str]:
+        if cell_len(self.text) <= width:
+            yield self.text
+            return
+        for part in self._parts():
+            line = ""
+            for word in _WORD.findall(part):
+                if line and cell_len(line + word) > width:
+                    yield line
+                    line = ""
+                line += word
+            if line:
+                yield line
