@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 from rich.console import Console, RenderableType
 
 from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
+from gpuwatch.app.terminal import output
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import SnapshotFileError, save_snapshot
 from gpuwatch.kube.reader import ClusterError
@@ -57,9 +58,7 @@ def _print(value: object, form: str, table: Callable[[], RenderableType]) -> Non
     elif form == "yaml":
         sys.stdout.write(to_yaml(value))
     else:
-        console = Console(highlight=False)
-        # A pipe has no width; wide enough that a line of a table stays a line for grep.
-        (console if console.is_terminal else Console(highlight=False, width=200)).print(table())
+        output().print(table())
 
 
 @_reported

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from gpuwatch.app.terminal import output
 from gpuwatch.collect.collect import collect
 from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.model.decision import SubjectKind
 from gpuwatch.report.analysis import Policies, analyse, needs_of
+from gpuwatch.report.name import Name
 from gpuwatch.report.tables import analysis_tables
-from gpuwatch.report.words import duration, plural
+from gpuwatch.report.words import duration, plural, short_uuid
 from gpuwatch.simulate.evaluate import moments_of
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
@@ -30,11 +34,12 @@ END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 _EVERY_HOURS = 12.0
 _ROWS = 12
+_EXPLAINED = (SubjectKind.POD, SubjectKind.DEVICE, SubjectKind.NODE)
 
 
 def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     """Simulate, watch, compare; returns the exit code."""
-    console = Console(highlight=False)
+    console = output()
     fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days))
     planted = [truth for truth in fleet.truth if not truth.harmless and (truth.fault or truth.kind in IDLE_KINDS)]
     console.print(
@@ -51,17 +56,16 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     store = open_recording([folder / "telemetry.parquet"])
     policies = Policies()
     snapshot = collect(TelemetrySource(store), RecordedCluster(folder / "cluster"), END, needs_of(policies))
-    console.rule("[bold]What gpuwatch says at the end of the week[/]")
-    console.print(analysis_tables(analyse(snapshot, policies), "simulated fleet", rows=_ROWS))
-    console.rule(f"[bold]The week as a whole, watched at {len(moments)} moments, against what was planted[/]")
+    analysis = analyse(snapshot, policies)
+    console.rule("[bold]What gpuwatch says at the end[/]")
+    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS))
+    console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
     _compare(console, planted, named, fleet, moments)
-    console.print(
-        f"\nLook further: the recording lies in {folder}\n"
-        f"  gpuwatch analyze --telemetry {folder}/telemetry.parquet --cluster {folder}/cluster --rows 50\n"
-        f"  gpuwatch explain pod/NAMESPACE/NAME --telemetry {folder}/telemetry.parquet --cluster {folder}/cluster\n"
-        f"  gpuwatch doctor --telemetry {folder}/telemetry.parquet --cluster {folder}/cluster",
-        markup=False,
-    )
+    sources = f"--telemetry {quote(f'{folder}/telemetry.parquet')} --cluster {quote(f'{folder}/cluster')}"
+    subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "pod/NS/NAME")
+    console.print(f"\nLook further: the recording lies in {folder}", markup=False, soft_wrap=True)
+    for command in ("analyze --rows 50", f"explain {subject}", "doctor"):
+        console.print(f"  gpuwatch {command} {sources}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -81,22 +85,22 @@ def _compare(
     console: Console, planted: Sequence[Truth], named: Sequence[Named], fleet: Fleet, moments: Sequence[datetime]
 ) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("planted", "on", "began", "found", "after", "what it is"):
+    for column in ("planted", "on", "began", "to be named", "found"):
         table.add_column(column, overflow="fold")
     found = 0
     # What ended before anybody looked cannot be found, and what it would have been is not known either.
     seen = [truth for truth in planted if any(_visible(truth, at) for at in moments)]
-    for truth in sorted(seen, key=lambda item: (item.kind, item.start)):
+    before: tuple[object, ...] = ()
+    for truth in sorted(seen, key=lambda item: (not item.fault, item.start, item.subject.name, item.kind)):
         at = first_named(truth, named)
         found += at is not None
-        table.add_row(
-            truth.fault.replace("_", " ") or truth.kind.replace("_", " "),
-            escape(truth.subject.name),
-            f"{truth.start:%a %H:%M}",
-            "[green]yes[/]" if at else "[bold red]missed[/]",
-            duration(max((at - truth.start) / timedelta(seconds=1), 0)) if at else "",
-            escape(truth.note),
-        )
+        late = duration(60 * max(round((at - truth.start) / timedelta(minutes=1)), 0)) if at else ""
+        result = f"[green]after {late}[/]" if at else "[bold red]missed[/]"
+        thing = (truth.note, truth.subject, truth.start)
+        # A fault that shows in several ways is told once, and has a line for each.
+        about = ("", "", "") if thing == before else (escape(truth.note), _on(truth), f"{truth.start:%a %H:%M}")
+        table.add_row(*about, truth.kind.replace("_", " "), result)
+        before = thing
     console.print(table)
     false = false_names(fleet.truth, named)
     console.print(f"\n[bold]{found} of {len(seen)} found[/], {len(seen) - found} missed, {len(false)} named wrongly.")
@@ -105,8 +109,15 @@ def _compare(
     for name, kind in sorted(false):
         console.print(f"  named wrongly: {kind} {name}", markup=False)
     console.print(
-        "Times after are up to the next look; `make evaluate` measures this on many fleets that no bound was chosen on."
+        "Found after: from the beginning to the first look that named it. `make evaluate` measures all this on many "
+        "fleets that no bound was chosen on."
     )
+
+
+def _on(truth: Truth) -> Name:
+    if truth.subject.kind is SubjectKind.DEVICE:
+        return Name("/".join((*truth.nodes[:1], short_uuid(truth.subject.name))))
+    return Name(truth.subject.name)
 
 
 def _visible(truth: Truth, at: datetime) -> bool:
