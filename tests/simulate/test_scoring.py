@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -152,8 +153,22 @@ def test_a_missing_gpu_that_is_known_by_its_node_alone_counts() -> None:
     assert (wrong.found, wrong.false_found) == (0, 1)
 
 
+def test_what_began_before_anybody_looked_is_not_asked_for_and_not_false_either() -> None:
+    truths = [fault(FindingKind.XID, "GPU-1", -2), fault(FindingKind.XID, "GPU-2", 0)]
+    named = [about(FindingKind.XID, 4, device="GPU-1"), about(FindingKind.XID, 4, device="GPU-2")]
+    (row,) = score_faults(truths, named, MOMENTS)
+    assert (row.planted, row.found, row.false_found) == (1, 1, 0)
+
+
+def test_a_rebooting_nodes_exporter_may_be_named_gone_but_need_not() -> None:
+    rebooting = replace(fault(FindingKind.EXPORTER_GONE, "GPU-1", 10, 11, harmless=True), fault="reboot", devices=())
+    assert score_faults([rebooting], [], MOMENTS) == []
+    (row,) = score_faults([rebooting], [about(FindingKind.EXPORTER_GONE, 10.5, node="node-1")], MOMENTS)
+    assert (row.planted, row.found, row.false_found) == (0, 0, 0)
+
+
 def test_a_fault_that_no_moment_saw_is_not_asked_for() -> None:
-    assert score_faults([fault(FindingKind.XID, "GPU-1", 9, 11)], [], MOMENTS)[0].planted == 0
+    assert score_faults([fault(FindingKind.XID, "GPU-1", 9, 11)], [], MOMENTS) == []
     assert score_faults([fault(FindingKind.XID, "GPU-1", 7, 9)], [], MOMENTS)[0].planted == 1
 
 

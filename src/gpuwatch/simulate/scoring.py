@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.simulate.truth import Truth
+from gpuwatch.simulate.truth import REBOOT, Truth
 
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
 # These say that nothing is known; being found is all that can be asked of them.
@@ -116,20 +116,32 @@ def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:
 
 def score_faults(truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime]) -> list[Quality]:
     """One row per kind of health finding that was planted or named."""
-    faults = [truth for truth in truths if truth.fault and not truth.harmless]
+    faults = _so(truths)
     idle = {kind.value for kind in IDLE_KINDS}
     about_gpus = [one for one in named if one.kind not in idle]
-    kinds = {truth.kind.value for truth in faults} | {one.kind for one in about_gpus}
+    asked = [truth for truth in faults if not truth.harmless and _asked(truth, moments)]
+    kinds = {truth.kind.value for truth in asked} | {one.kind for one in about_gpus}
     found: dict[str, list[Named]] = defaultdict(list)
     for one in about_gpus:
         found[one.kind].append(one)
     rows = []
     for kind in sorted(kinds):
-        planted = [t for t in faults if t.kind.value == kind and any(holds(t, at) for at in moments)]
+        planted = [truth for truth in asked if truth.kind.value == kind]
         first = {id(truth): _first(truth, found[kind]) for truth in planted}
         false = {one.subject for one in found[kind] if not _explained(one, faults)}
         rows.append(_quality(kind, planted, first, false, moments[-1]))
     return rows
+
+
+def _so(truths: Iterable[Truth]) -> list[Truth]:
+    """Truths of faults that are right to name."""
+    return [truth for truth in truths if truth.fault and (not truth.harmless or truth.fault == REBOOT)]
+
+
+def _asked(truth: Truth, moments: Sequence[datetime]) -> bool:
+    """It began while somebody was looking, and some moment saw it. An XID that came before anybody looked is an
+    event of the past."""
+    return truth.start >= moments[0] and any(holds(truth, at) for at in moments)
 
 
 def _explained(one: Named, faults: Sequence[Truth]) -> bool:
@@ -172,7 +184,7 @@ def score_idle(
     for one in named:
         for pod in one.pods if one.kind in wanted else ():
             of_pod[pod].append(one)
-    idle = [t for t in truths if not t.harmless and t.kind in IDLE_KINDS and any(holds(t, at) for at in moments)]
+    idle = [t for t in truths if not t.harmless and t.kind in IDLE_KINDS and _asked(t, moments)]
     first = {id(t): min((n.at for n in of_pod[t.pods[0]] if holds(t, n.at)), default=None) for t in idle}
     kind_at = {id(t): {n.kind for n in of_pod[t.pods[0]] if holds(t, n.at)} for t in idle if first[id(t)] is not None}
     wrong = _wrongly_named(truths, of_pod)
@@ -282,7 +294,7 @@ def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
 def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[str, str]]:
     """(subject, kind) of everything that was named and is not so."""
     idle = {kind.value for kind in IDLE_KINDS}
-    faults = [truth for truth in truths if truth.fault and not truth.harmless]
+    faults = _so(truths)
     of_pod: dict[PodRef, list[Named]] = defaultdict(list)
     for one in named:
         for pod in one.pods if one.kind in idle else ():

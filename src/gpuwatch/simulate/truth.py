@@ -17,6 +17,9 @@ from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.states import MachineState
 from gpuwatch.simulate.symptoms import Fault
 
+REBOOT = "reboot"
+"""Truth.fault of a node that is gone for the minutes of a reboot: no harm in it, and right to say."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
@@ -36,7 +39,7 @@ class Truth:
     pods: tuple[PodRef, ...] = ()
     nodes: tuple[str, ...] = ()
     workload: str = ""
-    fault: str = ""  # FaultKind, or 'reboot'; '' for an allocation
+    fault: str = ""  # FaultKind, or REBOOT; '' for an allocation
 
 
 def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:
@@ -188,8 +191,9 @@ def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, fl
                 end=plan.moment(end) if end < plan.seconds else None,
                 devices=(),
                 note="the node reboots, or its driver is reloaded",
+                harmless=True,
                 nodes=(machine.name,),
-                fault="reboot",
+                fault=REBOOT,
             )
 
 
