@@ -186,6 +186,7 @@ def test_pseudonyms_cannot_be_guessed() -> None:
         (gzip.compress(b'{"format":"gpuwatch-snapshot","version":1,"snapshot":{"at":7}}'), "damaged"),
         (gzip.compress(b'{"format":"gpuwatch-snapshot","version":1}' * 99)[:-9], "not a whole gzip file"),
     ],
+    ids=["text", "other JSON", "half JSON", "newer", "wrong type", "cut off"],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "x.gz"

@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     idle: IdlePolicy = IdlePolicy()
     plan: PlanPolicy = PlanPolicy()
     xid_overrides: Path | None = None
-    """YAML with the operator's own classes of XIDs, such as `xids: {79: {class: fatal, reason: …}}`; the catalog has the rest."""
+    """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`; else the catalog's."""
 
     @classmethod
     def settings_customise_sources(
