@@ -51,11 +51,11 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
         writing = progress.add_task("writing telemetry and cluster", total=None)
         write_fleet(fleet, folder)
         progress.remove_task(writing)
-        named = _watch(fleet, moments, folder, progress)
+        source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
+        named = _watch(source, fleet, moments, folder, progress)
     write_cluster(fleet, folder / "cluster")
-    store = open_recording([folder / "telemetry.parquet"])
     policies = Policies()
-    snapshot = collect(TelemetrySource(store), RecordedCluster(folder / "cluster"), END, needs_of(policies))
+    snapshot = collect(source, RecordedCluster(folder / "cluster"), END, needs_of(policies))
     analysis = analyse(snapshot, policies)
     console.rule("[bold]What gpuwatch says at the end[/]")
     console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS))
@@ -69,9 +69,10 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     return 0
 
 
-def _watch(fleet: Fleet, moments: Sequence[datetime], folder: Path, progress: Progress) -> list[Named]:
+def _watch(
+    source: TelemetrySource, fleet: Fleet, moments: Sequence[datetime], folder: Path, progress: Progress
+) -> list[Named]:
     """Every moment as a user would see it then: the cluster as it was, telemetry up to it."""
-    source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
     policies = Policies()
     named: list[Named] = []
     for at in progress.track(moments, description="watching the week"):
