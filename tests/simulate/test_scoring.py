@@ -85,7 +85,8 @@ def finding(kind: FindingKind, verdict: Verdict, advice: Advice = Advice.NONE) -
         (finding(FindingKind.XID, Verdict.DEGRADED, Advice.FIX_APPLICATION), False),
         (finding(FindingKind.XID, Verdict.HEALTHY), False),
         (finding(FindingKind.XID, Verdict.UNKNOWN), False),
-        (finding(FindingKind.EXPORTER_GONE, Verdict.UNKNOWN), True),
+        (finding(FindingKind.EXPORTER_GONE, Verdict.UNKNOWN, Advice.FIX_MONITORING), True),
+        (finding(FindingKind.EXPORTER_GONE, Verdict.UNKNOWN, Advice.WATCH), False),  # a scrape failed a moment ago
         (finding(FindingKind.NEVER_USED, Verdict.IDLE), True),
         (finding(FindingKind.BURSTY, Verdict.BUSY), False),
     ],

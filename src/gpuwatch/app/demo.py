@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
@@ -14,8 +14,10 @@ from rich.table import Table
 
 from gpuwatch.app.terminal import output
 from gpuwatch.collect.collect import collect
+from gpuwatch.detect.idle import assess_idle
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import SubjectKind
+from gpuwatch.model.telemetry import PodRef
 from gpuwatch.report.analysis import Policies, analyse, needs_of
 from gpuwatch.report.name import Name
 from gpuwatch.report.tables import analysis_tables
@@ -52,7 +54,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
         write_fleet(fleet, folder)
         progress.remove_task(writing)
         source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
-        named = _watch(source, fleet, moments, folder, progress)
+        named, said = _watch(source, fleet, moments, folder, progress)
     write_cluster(fleet, folder / "cluster")
     policies = Policies()
     snapshot = collect(source, RecordedCluster(folder / "cluster"), END, needs_of(policies))
@@ -60,7 +62,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     console.rule("[bold]What gpuwatch says at the end[/]")
     console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS))
     console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
-    _compare(console, planted, named, fleet, moments)
+    _compare(console, planted, named, said, fleet, moments)
     sources = f"--telemetry {quote(f'{folder}/telemetry.parquet')} --cluster {quote(f'{folder}/cluster')}"
     subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "pod/NS/NAME")
     console.print(f"\nLook further: the recording lies in {folder}", markup=False, soft_wrap=True)
@@ -71,19 +73,28 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
 
 def _watch(
     source: TelemetrySource, fleet: Fleet, moments: Sequence[datetime], folder: Path, progress: Progress
-) -> list[Named]:
-    """Every moment as a user would see it then: the cluster as it was, telemetry up to it."""
+) -> tuple[list[Named], dict[PodRef, str]]:
+    """Every moment as a user would see it then: the cluster as it was, telemetry up to it. What was named, and the
+    last thing that was said of each Pod."""
     policies = Policies()
     named: list[Named] = []
+    said: dict[PodRef, str] = {}
     for at in progress.track(moments, description="watching the week"):
         write_cluster(fleet, folder / "cluster", at)
         snapshot = collect(source, RecordedCluster(folder / "cluster"), at, needs_of(policies))
         named.extend(named_of(at, analyse(snapshot, policies).findings))
-    return named
+        for finding in assess_idle(snapshot, policies.idle, everything=True):
+            said.update(dict.fromkeys(finding.pods, f"{at:%a %H:%M}: {finding.summary}"))
+    return named, said
 
 
 def _compare(
-    console: Console, planted: Sequence[Truth], named: Sequence[Named], fleet: Fleet, moments: Sequence[datetime]
+    console: Console,
+    planted: Sequence[Truth],
+    named: Sequence[Named],
+    said: Mapping[PodRef, str],
+    fleet: Fleet,
+    moments: Sequence[datetime],
 ) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("planted", "on", "began", "to be named", "found"):
@@ -92,6 +103,7 @@ def _compare(
     # What ended before anybody looked cannot be found, and what it would have been is not known either.
     seen = [truth for truth in planted if any(_visible(truth, at) for at in moments)]
     before: tuple[object, ...] = ()
+    why: list[str] = []
     for truth in sorted(seen, key=lambda item: (not item.fault, item.start, item.subject.name, item.kind)):
         at = first_named(truth, named)
         found += at is not None
@@ -102,9 +114,13 @@ def _compare(
         about = ("", "", "") if thing == before else (escape(truth.note), _on(truth), f"{truth.start:%a %H:%M}")
         table.add_row(*about, truth.kind.replace("_", " "), result)
         before = thing
+        if at is None and truth.pods:
+            why.append(f"{truth.pods[0]}, {said.get(truth.pods[0], 'never seen')}")
     console.print(table)
     false = false_names(fleet.truth, named)
     console.print(f"\n[bold]{found} of {len(seen)} found[/], {len(seen) - found} missed, {len(false)} named wrongly.")
+    for reason in why:
+        console.print(f"  missed: {reason}", markup=False)
     if len(seen) < len(planted):
         console.print(f"{len(planted) - len(seen)} more began and ended between two looks; nobody could see them.")
     for name, kind in sorted(false):

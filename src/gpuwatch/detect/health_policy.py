@@ -70,8 +70,8 @@ class HealthPolicy:
         gone_seconds: silence after which a device or exporter is gone. 5 min: the look-back of Prometheus; less
             may be a failed scrape.
         telemetry_gone_ratio, telemetry_gone_exporters: exporters gone, as a share and as a number, from which it is
-            the observer and not the machines: 0.2 and 2; all of them always are. A share alone would call one of
-            three a fleet.
+            the observer and not the machines: 0.2 and 3; all of them always are. A share alone would call one of
+            three a fleet, and two machines may well fail on their own.
 
     Hung
         hung_busy_ratio: lowest engine activity in the whole window. 0.95: a stuck kernel never pauses.
@@ -110,7 +110,7 @@ class HealthPolicy:
     temperature_margin_celsius: float = 0.0
     gone_seconds: int = 300
     telemetry_gone_ratio: float = 0.2
-    telemetry_gone_exporters: int = 2
+    telemetry_gone_exporters: int = 3
     hung_busy_ratio: float = 0.95
     hung_power_ratio: float = 0.1
     hung_activity_ratio: float = 0.001

@@ -256,7 +256,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
             suspects.append(gpu)
     homes = {gpu.home for gpu in suspects}
     everybody = set(fleet.at_home) | homes
-    wide = widespread(fleet, len(homes), len(everybody)) and len(homes) > 2
+    wide = widespread(fleet, len(homes), len(everybody))
     lost_at = Counter(gpu.home for gpu in lost)
     for gpu in suspects:
         result.explained.add(gpu.uuid)

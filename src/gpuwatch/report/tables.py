@@ -151,17 +151,19 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
 
 
 def _unknown(findings: list[Finding], rows: int) -> RenderableType:
+    """Findings of one rule that lack the same are one line: a person mends what is missing, not each Pod."""
+    alike: dict[tuple[str, tuple[str, ...]], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        alike[finding.rule, finding.missing].append(finding)
     table = _table(
         f"Not known ({len(findings)}): neither healthy nor idle, never acted on", "rule", "who", "why", "missing"
     )
-    for finding in findings[:rows]:
-        table.add_row(
-            finding.rule,
-            Name(f"{finding.subject.kind} {_called(finding.subject)}"),
-            escape(finding.summary),
-            escape(", ".join(finding.missing)),
-        )
-    return Group(table, *_cut(len(findings), rows), Text())
+    for (rule, missing), group in list(alike.items())[:rows]:
+        who = [Name(f"{item.subject.kind} {_called(item.subject)}") for item in group[:2]]
+        more: list[RenderableType] = [Text(f"and {len(group) - 2} more", style="dim")] if len(group) > 2 else []
+        example = "such as: " if len({item.summary for item in group}) > 1 else ""
+        table.add_row(rule, Group(*who, *more), escape(example + group[0].summary), escape(", ".join(missing)))
+    return Group(table, *_cut(len(alike), rows), Text())
 
 
 def _plan(analysis: Analysis, rows: int) -> RenderableType:

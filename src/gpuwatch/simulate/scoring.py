@@ -87,7 +87,8 @@ def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
     named = []
     for finding in findings:
         broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
-        absent = finding.kind in _ABSENCES and finding.notable
+        # A failed scrape of a moment ago is told with the advice to watch; only the rest claims an outage.
+        absent = finding.kind in _ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
         if broken or absent or finding.verdict is Verdict.IDLE:
             named.append(
                 Named(
