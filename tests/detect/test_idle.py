@@ -158,9 +158,17 @@ class TestStopped:
             text = steps(("#", 2), (".", silent))
             assert judged(Holding(name="pod", kind=kind, activity=(text,))).verdict is verdict
 
+    @pytest.mark.parametrize(("memory", "hours"), [(128 * 2**20 - 1, 24), (128 * 2**20, 48)])
+    def test_a_notebook_without_its_process_waits_a_day_only(self, memory: float, hours: float) -> None:
+        for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):
+            text = steps(("#", 2), (".", silent))
+            assert (
+                judged(Holding(name="pod", kind="Notebook", activity=(text,), memory_bytes=memory)).verdict is verdict
+            )
+
     def test_kin_of_a_young_service_shorten_its_wait(self) -> None:
-        """Five services of the same image that never rested for more than an hour."""
-        hourly = steps(("#", 1), (".", 1)) * 72
+        """Five services of the same image that never rested for more than two hours."""
+        hourly = steps(("#", 1), (".", 2)) * 48
         kin = [Holding(name=f"kin-{number}", activity=(hourly,)) for number in range(5)]
         young = Holding(name="young", activity=(steps(("#", 8), (".", 6)),))
         assert judged(young, *kin[:4]).kind is FindingKind.BURSTY

@@ -67,12 +67,14 @@ class Pasts:
         among round-the-clock ones would be named on its first Sunday)."""
         return self._class[workload] is WorkloadClass.BATCH or self._silences[workload].works_weekends is True
 
-    def explanation(self, workload: str, *, own_alone: bool, never_worked: bool = False) -> Explanation:
+    def explanation(
+        self, workload: str, *, own_alone: bool, never_worked: bool = False, released: bool = False
+    ) -> Explanation:
         """The silence up to which this workload may be expected to work again.
 
         own_alone: see `explained_silence_seconds`. never_worked: of a Pod of this workload that has not worked since
         it started, while others of its Pods have: only their silences explain its own, since a Pod that never worked
-        is not waited for as long as one that did.
+        is not waited for as long as one that did. released: nothing is in the memory of its devices.
         """
         policy = self.policy
         own = self._silences[workload]
@@ -90,7 +92,7 @@ class Pasts:
         return explained_silence_seconds(
             own,
             self._kin(workload),
-            self._prior(self._class[workload]),
+            self._prior(self._class[workload], released),
             chance_ratio=policy.exceed_chance_ratio,
             kin_quantile_ratio=policy.kin_quantile_ratio,
             kin_limit_ratio=policy.kin_limit_ratio,
@@ -104,7 +106,7 @@ class Pasts:
         own = self._silences[workload]
         if own.worked_seconds < self.policy.kin_mature_seconds:
             return None
-        return unlikely_silence_seconds(own, self.policy.exceed_chance_ratio, self.calendar.step_seconds)
+        return unlikely_silence_seconds(own, self.policy.kin_chance_ratio, self.calendar.step_seconds)
 
     def _grouped(self) -> Mapping[str, tuple[float, ...]]:
         """Bounds of the workloads that are alike, ascending, by what they are alike in."""
@@ -125,14 +127,16 @@ class Pasts:
                 return kin
         return None
 
-    def _prior(self, each: WorkloadClass) -> Prior:
+    def _prior(self, each: WorkloadClass, released: bool) -> Prior:
         policy = self.policy
-        seconds, reason = {
-            WorkloadClass.BATCH: (policy.batch_prior_seconds, "a job waits for nobody"),
-            WorkloadClass.INTERACTIVE: (policy.interactive_prior_seconds, "its user may be away for a working day"),
-            WorkloadClass.SERVING: (policy.serving_prior_seconds, "a service may rest from one day to the next"),
-            WorkloadClass.OTHER: (policy.serving_prior_seconds, "it may rest from one day to the next"),
-        }[each]
+        if each is WorkloadClass.BATCH:
+            seconds, reason = policy.batch_prior_seconds, "a job waits for nobody"
+        elif each is WorkloadClass.INTERACTIVE and released:
+            seconds, reason = policy.released_prior_seconds, "its process is gone, its user may come back tomorrow"
+        elif each is WorkloadClass.INTERACTIVE:
+            seconds, reason = policy.interactive_prior_seconds, "its user may be away for a day"
+        else:
+            seconds, reason = policy.serving_prior_seconds, "it may rest from one day to the next"
         mature = policy.batch_mature_seconds if each is WorkloadClass.BATCH else policy.mature_seconds
         return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {spoken(seconds)}")
 

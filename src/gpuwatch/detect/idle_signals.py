@@ -125,6 +125,11 @@ class Looks:
             ((value, device) for value, device in found if value is not None), key=lambda pair: pair[0], default=None
         )
 
+    def released(self, devices: Iterable[Device]) -> bool:
+        """Whether no device has as much as a context in memory; False where one has no answer."""
+        used = [self.value(device, Signal.MEMORY_USED_BYTES, Statistic.LAST) for device in devices]
+        return bool(used) and all(each is not None and each < self.policy.context_bytes for each in used)
+
     def mean_busy_ratio(self, devices: Iterable[Device]) -> float | None:
         """Mean engine activity of the busiest device over the long window; None where one has no answer."""
         window = self.policy.long_window_seconds

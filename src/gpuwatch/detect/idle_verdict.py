@@ -58,7 +58,7 @@ class Judge:
         self.pasts = pasts
         self.calendar = pasts.calendar
         self.looks = Looks(snapshot, policy)
-        self._explanations: dict[tuple[str, bool, bool], Explanation] = {}
+        self._explanations: dict[tuple[str, bool, bool, bool], Explanation] = {}
         self._recent = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds)
         # Steps end with the calendar; a history that ends long before `at` says nothing of the time since.
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
@@ -66,10 +66,15 @@ class Judge:
     def silence(self, workload: str, lane: Lane) -> SilenceNow:
         return silence_now(self.calendar, lane, self.pasts.weekends_count(workload), self.policy.min_coverage_ratio)
 
-    def explanation(self, workload: str, *, own_alone: bool = True, never_worked: bool = False) -> Explanation:
-        key = (workload, own_alone, never_worked)
+    def explanation(
+        self, workload: str, *, own_alone: bool = True, never_worked: bool = False, released: bool = False
+    ) -> Explanation:
+        """What explains its silence; see `Pasts.explanation`."""
+        key = (workload, own_alone, never_worked, released)
         if key not in self._explanations:
-            self._explanations[key] = self.pasts.explanation(workload, own_alone=own_alone, never_worked=never_worked)
+            self._explanations[key] = self.pasts.explanation(
+                workload, own_alone=own_alone, never_worked=never_worked, released=released
+            )
         return self._explanations[key]
 
     def unexplained(self, workload: str, lane: Lane) -> bool:
@@ -101,13 +106,14 @@ class Judge:
         covered = now.coverage_ratio >= policy.min_coverage_ratio
         own = self.pasts.silences(item.workload)
         age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
-        explanation = self.explanation(item.workload, own_alone=not item.ambiguous)
+        alone, released = not item.ambiguous, self.looks.released(item.devices)
+        explanation = self.explanation(item.workload, own_alone=alone, released=released)
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
                 text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
                 return self._unknown(item, text, ("age",))
             if own.worked:
-                explanation = self.explanation(item.workload, own_alone=not item.ambiguous, never_worked=True)
+                explanation = self.explanation(item.workload, own_alone=alone, never_worked=True)
             elif covered:
                 return self._silent(item, now, None)
         if now.silent_seconds > explanation.seconds and (age is None or age >= policy.min_age_seconds):
