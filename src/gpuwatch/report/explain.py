@@ -53,9 +53,13 @@ def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation
         devices=tuple(sorted(devices)),
         pods=tuple(sorted(pods)),
         facts=tuple(facts),
-        findings=tuple(sorted(findings, key=lambda item: (not item.notable, item.family, item.rule, item.id))),
+        findings=tuple(sorted(findings, key=lambda item: (_ORDER[item.verdict], item.rule, item.id))),
         plan=tuple(item for item in plan.items if _planned(item, subject, devices, pods)),
     )
+
+
+_ORDER = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.BUSY: 2, Verdict.UNKNOWN: 3, Verdict.HEALTHY: 4}
+"""What matters first."""
 
 
 def _concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
