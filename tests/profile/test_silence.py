@@ -142,14 +142,22 @@ class TestWeekends:
         assert past.works_weekends is True
         assert past.longest_seconds == 15 * 3600
 
-    @pytest.mark.parametrize(("hours", "works"), [(4, False), (5, True)])
+    @pytest.mark.parametrize(("hours", "works"), [(4, False), (6, True)])
     def test_half_the_usual_hours_are_work_on_weekends(self, hours: int, works: bool) -> None:
         week = "".join(("#" * AN_HOUR * (10 if day < 5 else hours)).ljust(A_DAY, ".") for day in range(7))
-        assert learnt(week).works_weekends is works
+        assert learnt(week * 2 + "#").works_weekends is works
 
-    @pytest.mark.parametrize(("days", "known"), [(6.7, False), (6.9, True)])
-    def test_less_than_a_weekend_says_nothing_about_weekends(self, days: float, known: bool) -> None:
-        assert (learnt(office(7)[: round(days * A_DAY)]).works_weekends is not None) is known
+    @pytest.mark.parametrize(("hours", "known"), [(9, False), (10, True)])
+    def test_a_weekend_is_seen_when_work_follows_it(self, hours: int, known: bool) -> None:
+        past = learnt(office(8)[: 7 * A_DAY + hours * AN_HOUR])
+        assert (past.works_weekends is not None) is known
+
+    @pytest.mark.parametrize(("hours", "known"), [(4, True), (5, False)])
+    def test_a_weekend_with_large_holes_is_not_seen(self, hours: int, known: bool) -> None:
+        text = office(8)
+        hole = slice(5 * A_DAY, 5 * A_DAY + hours * AN_HOUR)
+        past = learnt(text[: hole.start] + "?" * (hole.stop - hole.start) + text[hole.stop :])
+        assert (past.works_weekends is not None) is known
 
     def test_a_weekend_alone_says_nothing_about_weekends(self) -> None:
         saturday = MONDAY + timedelta(days=5)

@@ -56,7 +56,7 @@ class IdlePolicy:
         batch_prior_seconds: for jobs, which wait for nobody. 5 h: the sliding window after which Princeton's
             job_defense_shield cancels.
         mature_seconds, batch_mature_seconds: time between first and last activity from which the own past begins to
-            replace kin and prior. 12 h and 4 h.
+            replace kin and prior. 24 h, a day and its night, and 4 h.
 
     Second signal, against a device that shows no activity
         power_floor_factor, power_floor_watts: a card that does nothing draws no more than factor × floor + watts,
@@ -105,7 +105,7 @@ class IdlePolicy:
     interactive_prior_seconds: int = 48 * _HOUR
     released_prior_seconds: int = 24 * _HOUR
     batch_prior_seconds: int = 5 * _HOUR
-    mature_seconds: int = 12 * _HOUR
+    mature_seconds: int = 24 * _HOUR
     batch_mature_seconds: int = 4 * _HOUR
 
     power_floor_factor: float = 2.0

@@ -80,7 +80,8 @@ class Silences:
     worked_seconds: counted time from the first to the last activity of the workload as a whole; the most of the
         merged ones.
     active_ratio: share of the known steps with activity.
-    works_weekends: None where less than one whole weekend and one other day were seen since the first activity.
+    works_weekends: None where less than one whole weekend and one other day were seen between the first and the
+        last activity; the silence that goes on now says nothing about weekends.
     weekends_counted: whether the times above are with weekends.
     """
 
@@ -332,8 +333,8 @@ def _lengths(clock: NDArray[np.float64], active: NDArray[np.intp], begin: int) -
 def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], weekend_ratio: float) -> bool | None:
     if not len(active):
         return None
-    since = whole[active[0] :]
-    weekend, hours = calendar.weekend[active[0] :], calendar.hours[active[0] :]
+    seen = slice(active[0], active[-1] + 1)
+    since, weekend, hours = whole[seen], calendar.weekend[seen], calendar.hours[seen]
     known = (since & (SILENT | ACTIVE)) > 0
     # Nine tenths of two days and of one: a few holes do not make a weekend unseen.
     if (
@@ -345,8 +346,7 @@ def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], w
     worked = (since & ACTIVE) > 0
 
     def active_hours_ratio(days: NDArray[np.bool_]) -> float:
-        seen = _distinct(hours[known & days])
-        return _distinct(hours[worked & days]) / seen if seen else 0.0
+        return _distinct(hours[worked & days]) / _distinct(hours[known & days])
 
     return active_hours_ratio(weekend) >= weekend_ratio * active_hours_ratio(~weekend)
 
