@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.telemetry.samples import Function, Partition
+from gpuwatch.telemetry.samples import Function, Partition, SampleStore
 from gpuwatch.telemetry.source import Inventory, TelemetrySource
 from telemetry.timeline import AT, EVERY, FIXTURES, NOW, SAMPLES, Timeline, Witness, gpu, held, uuid
 
@@ -19,7 +19,7 @@ needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pa
 TEMPERATURE, USED = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED"
 
 
-def inventory_of(store: RecordingStore, at: datetime = AT, lookback_seconds: int = 3600) -> Inventory:
+def inventory_of(store: SampleStore, at: datetime = AT, lookback_seconds: int = 3600) -> Inventory:
     source = TelemetrySource(store)
     schema, _ = source.discover(at)
     return source.inventory(at, schema, lookback_seconds)
@@ -225,6 +225,31 @@ def test_one_gpu_gone_while_its_exporter_is_up(tmp_path: Path) -> None:
     ]
 
 
+def test_only_of_what_is_gone_is_it_asked_when_it_was_last_seen(tmp_path: Path) -> None:
+    timeline = fleet(Timeline(), gpus=3)
+    witness = Witness(timeline.store(tmp_path))
+    inventory = inventory_of(witness)
+    assert {(device.present, device.last_seen) for device in inventory.devices} == {(True, AT)}
+    assert not [each for each in witness.asked if each.function is Function.LAST_TIME]
+
+    timeline.add(TEMPERATURE, gpu(3, "node-a"), 40, until=600, ends=True)
+    witness = Witness(timeline.store(tmp_path))
+    inventory_of(witness)
+    dear = [each for each in witness.asked if each.function is Function.LAST_TIME]
+    assert [matcher.value for each in dear for matcher in each.selector.matchers] == [uuid(3)]
+
+
+def test_many_that_are_gone_are_asked_for_without_naming_them(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for number in range(301):
+        timeline.add(TEMPERATURE, gpu(number), 40, ago=1200, until=900, every=150, ends=True)
+    witness = Witness(timeline.store(tmp_path))
+    inventory = inventory_of(witness)
+    assert len(inventory.devices) == 301
+    dear = [each for each in witness.asked if each.function is Function.LAST_TIME]
+    assert [each.selector.matchers for each in dear] == [()]
+
+
 def test_an_exporter_that_is_down(tmp_path: Path) -> None:
     timeline = fleet(Timeline(), ("node-b",))
     for number in range(4):
@@ -367,12 +392,12 @@ def test_no_answer_about_now_does_not_make_devices_gone(tmp_path: Path) -> None:
     assert {gap.kind for gap in inventory.gaps} == {GapKind.QUERY_FAILED}
 
 
-def test_no_answer_about_the_look_back_leaves_what_is_there_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", [Function.LAST_IN_WINDOW, Function.LAST_TIME])
+def test_no_answer_about_the_look_back_leaves_what_is_there_now(tmp_path: Path, function: Function) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1), 40).add(TEMPERATURE, gpu(2), 40, until=900)
-    inventory = with_failing(timeline.store(tmp_path), Function.LAST_TIME)
+    inventory = with_failing(timeline.store(tmp_path), function)
     assert [(device.id, device.last_seen) for device in inventory.devices] == [(uuid(1), AT)]
-    assert len(inventory.gaps) == 1
-    assert "look-back" in inventory.gaps[0].what
+    assert [gap.kind for gap in inventory.gaps if "look-back" in gap.what] == [GapKind.QUERY_FAILED]
 
 
 def test_an_empty_schema_has_an_empty_inventory(tmp_path: Path) -> None:

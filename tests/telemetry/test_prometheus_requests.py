@@ -47,6 +47,25 @@ def test_queries_travel_in_the_body_with_time_and_timeout() -> None:
         assert asked.form["timeout"] == "7s"
 
 
+def test_answers_are_asked_for_uncompressed_unless_a_header_says_otherwise() -> None:
+    with scripted(always(ONE_ROW)) as server:
+        PrometheusStore(connection(server.url)).evaluate(QUESTION, AT)
+        assert sent(server).headers["accept-encoding"] == "identity"
+    with scripted(always(ONE_ROW)) as server:
+        far = connection(server.url, headers={"accept-encoding": "gzip"})
+        PrometheusStore(far).evaluate(QUESTION, AT)
+        assert sent(server).headers["accept-encoding"] == "gzip"
+
+
+def test_the_same_labels_are_one_object_in_all_answers() -> None:
+    rows = vector(({"node": "a", "pod": "x"}, "1"), ({"node": "b", "pod": "x"}, "2"))
+    with scripted(always(rows)) as server:
+        store = PrometheusStore(connection(server.url))
+        first, second = store.evaluate(QUESTION, AT), store.evaluate(QUESTION, AT)
+        assert [row.labels["node"] for row in first] == ["a", "b"]
+        assert all(one.labels is other.labels for one, other in zip(first, second, strict=True))
+
+
 def test_a_server_that_takes_no_post_is_asked_by_get() -> None:
     def answer(asked: Asked) -> Reply:
         if asked.method == "POST":

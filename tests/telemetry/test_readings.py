@@ -222,6 +222,14 @@ def test_samples_are_counted_only_for_devices_whose_answer_depends_on_them(tmp_p
     assert [matcher.value for matcher in counting[0].selector.matchers] == [A]
 
 
+def test_samples_that_are_counted_already_are_not_counted_again(tmp_path: Path) -> None:
+    witness = Witness(relay(tmp_path))
+    average, count = (stat(Signal.GPU_UTIL_RATIO, each, HOUR) for each in (Statistic.AVG, Statistic.COUNT))
+    readings, _, _ = read(witness, average, stat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.LAST), count)
+    assert (readings.values[average.key], readings.values[count.key]) == ({A: pytest.approx(0.5)}, {A: 120})
+    assert sum(each.function is Function.COUNT for each in witness.asked) == 1
+
+
 def test_an_average_whose_weights_are_refused_is_unknown(tmp_path: Path) -> None:
     witness = Witness(relay(tmp_path), lambda expression: expression.function is Function.COUNT)
     asked = stat(Signal.GPU_UTIL_RATIO, Statistic.AVG, HOUR)
@@ -480,6 +488,19 @@ def test_promql_of_other_vendors_has_their_own_matcher() -> None:
     matcher = 'hostname="mi-a",serial_number="692409005409",gpu_id="1",gpu_partition_id="0"'
     assert f"gpu_package_power{{{matcher}}}" in query
     assert "$device" not in query
+
+
+def test_promql_of_old_label_names_has_the_labels_that_are_there() -> None:
+    store = open_recording([FIXTURES / "old-namespace.prom"], AT)
+    temperature = stat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.LAST)
+    readings, _, inventory = read(store, temperature)
+    assert f'{{uuid="{uuid(0x61)}"}}' in readings.query(temperature, inventory.devices[0])
+
+
+def test_matchers_that_everybody_knows_are_not_written_down() -> None:
+    store = open_recording([FIXTURES / "mig.prom"], AT)
+    readings, _, _ = read(store, stat(Signal.POWER_WATTS, Statistic.LAST))
+    assert not [key for key in readings.promql if key.startswith("matcher:")]
 
 
 def test_promql_keeps_the_matchers_of_the_metric() -> None:

@@ -190,7 +190,7 @@ class Device:
     containers: tuple[str, ...] = ()  # container names, in the order of `holders`
     shared: bool = False  # several Pods on one device: attribution of device-wide values is ambiguous
     present: bool = True  # False: seen within the inventory window, but not now
-    last_seen: datetime | None = None
+    last_seen: datetime | None = None  # of a device that is present: the moment of the question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,8 @@ class Readings:
 
     values: `WindowStat.key` → device (the UUID for PHYSICAL signals) → value.
     variants: the same for signals with one row per variant (an XID, a health watch): … → device → variant → value.
-    promql: `WindowStat.key` → the PromQL that shows it, with `$device` where a matcher for the device goes.
+    promql: `WindowStat.key` → the PromQL that shows it, with `$device` where a matcher for the device goes; and
+        `matcher:<device id>` → that matcher, of devices that are not told apart by the labels UUID and GPU_I_ID.
 
     A device that is missing has no answer: that is unknown, never zero.
     """
@@ -274,10 +275,9 @@ class Readings:
     def query(self, stat: WindowStat, device: Device) -> str:
         """PromQL with which a person can re-check `get`; '' where the statistic was never asked."""
         matcher = f'UUID="{device.uuid}"'
-        if device.vendor is not Vendor.NVIDIA:
-            matcher = self.promql.get(f"matcher:{device.id}", matcher)
-        elif device.mig_instance is not None:
+        if device.vendor is Vendor.NVIDIA and device.mig_instance is not None:
             matcher += f',GPU_I_ID="{device.mig_instance}"'
+        matcher = self.promql.get(f"matcher:{device.id}", matcher)
         return self.promql.get(stat.key, "").replace("$device", matcher)
 
 

@@ -17,10 +17,10 @@ from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Scope, Signal, State
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import selector
 from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
-from gpuwatch.telemetry.inventory import INSTANT_SECONDS, Inventory
-from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows, in_si
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, Row, SampleStore, Series, TelemetryError
+from gpuwatch.telemetry.samples import Combine, Expression, Function, Row, SampleStore, Series, TelemetryError
+from gpuwatch.telemetry.sightings import INSTANT_SECONDS
 
 _DEVICES_AT_ONCE = 50
 
@@ -82,7 +82,7 @@ def _read_suspects(
         for device in inventory.devices
         if (device.uuid if row.scope is Scope.PHYSICAL else device.id) in suspects
     }
-    for only in _restricted(picked):
+    for only in door.any_device(picked, _DEVICES_AT_ONCE):
         for series in store.raw(selector(row, only), at - timedelta(seconds=2 * looked_at), at):
             device = _device(series, row)
             if device in known and device in suspects:
@@ -120,17 +120,8 @@ def _suspects(
 
 
 def _device(of: Row | Series, row: MetricRow) -> DeviceId | None:
-    identity = door.identity(of.labels, row.vendor)
-    if identity is None:
-        return None
-    return identity.uuid if row.scope is Scope.PHYSICAL else identity.id
-
-
-def _restricted(picked: set[Matcher]) -> Iterator[Matcher]:
-    for label in sorted({matcher.label for matcher in picked}):
-        values = sorted(matcher.value for matcher in picked if matcher.label == label)
-        for begin in range(0, len(values), _DEVICES_AT_ONCE):
-            yield any_of(label, values[begin : begin + _DEVICES_AT_ONCE])
+    found = door.ids(of.labels, row.vendor)
+    return None if found is None else found[row.scope is Scope.PHYSICAL]
 
 
 def _add(states: _States, device: DeviceId, series: Series, row: MetricRow) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from gpuwatch.model.telemetry import DeviceId, PodRef, Vendor
+from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import Matcher, MatchOp
 
 Labels = Mapping[str, str]
@@ -254,3 +255,14 @@ def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
     else:
         names = (next((name for name in ("UUID", "uuid", "gpu_uuid") if labels.get(name)), "UUID"), "GPU_I_ID")
     return tuple(Matcher(name, MatchOp.EQUAL, value) for name in names if (value := labels.get(name)))
+
+
+def any_device(picked: Iterable[Matcher], at_once: int) -> Iterator[Matcher]:
+    """The first `device_matchers` of several devices in one: a matcher per label, of at most `at_once` values each."""
+    values: dict[str, set[str]] = {}
+    for matcher in picked:
+        values.setdefault(matcher.label, set()).add(matcher.value)
+    for label, chosen in sorted(values.items()):
+        ordered = sorted(chosen)
+        for begin in range(0, len(ordered), at_once):
+            yield any_of(label, ordered[begin : begin + at_once])

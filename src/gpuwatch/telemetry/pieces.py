@@ -6,14 +6,16 @@ once: replicas for the Pods that share a GPU, rows per process beside the row of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from gpuwatch.catalog.metrics import MetricRow
-from gpuwatch.model.telemetry import Statistic
-from gpuwatch.telemetry.labels import SLOT_LABELS
+from gpuwatch.model.telemetry import PodRef, Statistic
+from gpuwatch.telemetry.labels import SLOT_LABELS, Labels, holder
 from gpuwatch.telemetry.questions import ADDED, WEIGHTED, Question
-from gpuwatch.telemetry.samples import Expression
+
+RowKey: TypeAlias = frozenset[tuple[str, str]]
 
 _TOLERANCE = 1.05
 """Samples may come up to 5 % more often than the median says, before pieces count as being there at once."""
@@ -25,7 +27,15 @@ class Piece:
 
     value: float
     question: Question
-    labels: Mapping[str, str]
+    labels: Labels
+
+    @property
+    def instance(self) -> str:
+        """Address of the exporter."""
+        return self.labels.get("instance", "")
+
+    def is_held(self, targets: Set[PodRef]) -> bool:
+        return holder(self.labels, self.question.row.vendor, targets) is not None
 
     @property
     def slot(self) -> tuple[str, ...]:
@@ -33,9 +43,13 @@ class Piece:
         return tuple(self.labels.get(name, "") for name in SLOT_LABELS)
 
     @property
-    def samples_key(self) -> tuple[Expression, tuple[tuple[str, str], ...]]:
-        """Where the number of its samples stands."""
-        return self.question.counts, tuple(sorted(self.labels.items()))
+    def row(self) -> RowKey:
+        return row_key(self.labels)
+
+
+def row_key(labels: Labels) -> RowKey:
+    """What is equal for rows with equal labels."""
+    return frozenset(labels.items())
 
 
 def lowest_counts(statistic: Statistic, row: MetricRow) -> bool:

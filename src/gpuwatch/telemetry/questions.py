@@ -14,8 +14,8 @@ from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
-from gpuwatch.telemetry.inventory import INSTANT_SECONDS
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
+from gpuwatch.telemetry.sightings import INSTANT_SECONDS
 
 _FUNCTIONS = {
     Statistic.LAST: Function.LAST,
@@ -45,8 +45,9 @@ _PLACE = Matcher("__device__", MatchOp.EQUAL, "$device")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One WindowStat of one metric. `scale` turns IN_UNITS answers into SI.
+    """One WindowStat of one metric.
 
+    in_units: answers are in the metric's unit, which `scale` turns into SI.
     counts: the samples behind each row of `value`.
     beside: for APPEARED and DISAPPEARED, where no sample may be; for FRACTION_*, the maximum, which shows blank values.
     pieces: the answer has one row per device and Pod, not one per device.
@@ -56,6 +57,7 @@ class Question:
     stat: WindowStat
     row: MetricRow
     scale: float
+    in_units: bool
     value: Expression
     beside: Expression | None
     counts: Expression
@@ -136,7 +138,7 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
     counts = replace(value, function=Function.COUNT, parameter=None, step_seconds=0, combine=Combine.MAX)
     low, high = plausible_range(stat.signal)
     plausible = in_raw_unit(low, scale), in_raw_unit(high, scale)
-    return Question(stat, row, scale, value, beside, counts, pieces, plausible)
+    return Question(stat, row, scale, statistic in IN_UNITS, value, beside, counts, pieces, plausible)
 
 
 def _combine(statistic: Statistic, row: MetricRow) -> Combine:

@@ -7,82 +7,43 @@ decided by how many samples each has: more than fit into the window one after th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
-from gpuwatch.catalog.metrics import MetricRow, plausible_range
-from gpuwatch.model.telemetry import (
-    Device,
-    DeviceId,
-    Gap,
-    Readings,
-    Schema,
-    Scope,
-    Signal,
-    Statistic,
-    Vendor,
-    WindowStat,
-)
+from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.model.telemetry import Device, DeviceId, Gap, Readings, Schema, Scope, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
-from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
+from gpuwatch.telemetry.answers import Answers, Samples, Trouble
+from gpuwatch.telemetry.gaps import missing
 from gpuwatch.telemetry.inventory import Inventory
-from gpuwatch.telemetry.pieces import Piece, joined, lowest_counts, needs_samples
-from gpuwatch.telemetry.promql import any_of
-from gpuwatch.telemetry.questions import IN_UNITS, Question, found_rows, in_si, question, shown
-from gpuwatch.telemetry.samples import (
-    Expression,
-    Matcher,
-    Row,
-    SampleStore,
-    StoreRefused,
-    StoreUnreachable,
-    TelemetryError,
-)
+from gpuwatch.telemetry.pieces import RowKey, row_key
+from gpuwatch.telemetry.questions import Question, found_rows, question, shown
+from gpuwatch.telemetry.samples import Expression, Matcher, Row, SampleStore, TelemetryError
+from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 
 _ROWS_AT_ONCE = 100_000
 _STATS_AT_FIRST, _STATS_AT_LEAST = 8, 4
-_DEVICES_IN_MATCHER = 300
 
-_Key = tuple[DeviceId, str]
-"""A device, and the variant or ''."""
+_Answered: TypeAlias = Mapping[Expression, list[Row] | TelemetryError]
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A WindowStat on its way: what to ask at each level of preference, and what has been answered."""
+    """A WindowStat on its way: what to ask at each level of preference, and what has been answered.
+
+    answers: variant ('' where the signal has none) → device → value.
+    """
 
     stat: WindowStat
     levels: list[list[Question]]
     level: int = 0
-    answers: dict[_Key, float] = field(default_factory=dict)
+    answers: dict[str, dict[DeviceId, float]] = field(default_factory=dict)
     answered: set[DeviceId] = field(default_factory=set)
 
     def questions(self) -> list[Question]:
         return self.levels[self.level]
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """What went wrong, by signal: it becomes one Gap per signal."""
-
-    errors: dict[Signal, TelemetryError] = field(default_factory=dict)
-    blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
-    implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
-
-    def gaps(self) -> Iterator[Gap]:
-        by_kind: dict[type[TelemetryError], list[Signal]] = {}
-        for signal, error in self.errors.items():
-            by_kind.setdefault(type(error), []).append(signal)
-        for kind, signals in by_kind.items():
-            # A server that does not answer at all says so once; a question that it cannot answer has its own reason.
-            together = [signals] if kind in (StoreUnreachable, StoreRefused) else [[signal] for signal in signals]
-            for members in together:
-                yield failed(f"signal {', '.join(members)}", self.errors[members[0]])
-        for signal in dict.fromkeys((*self.blank, *self.implausible)):
-            blank, implausible = self.blank.get(signal, set()), self.implausible.get(signal, set())
-            yield dropped(signal, len(blank), len(implausible - blank), *plausible_range(signal))
 
 
 def read(
@@ -108,31 +69,18 @@ def read(
             each = question(stat, row, signal.scale, per_process, schema.interval_seconds)
             levels.setdefault(row.preference, []).append(each)
         asked.append(_Asked(stat, list(levels.values())))
+    # Questions about one signal have answers in common, such as how many samples there are.
+    signals = list(dict.fromkeys(each.stat.signal for each in asked))
+    ordered = sorted(asked, key=lambda each: signals.index(each.stat.signal))
     start, at_once = 0, _STATS_AT_FIRST
-    while start < len(asked):
+    while start < len(ordered):
         reader.rows = 0
-        batch = asked[start : start + at_once]
+        batch = ordered[start : start + at_once]
         reader.answer(batch)
         start += len(batch)
         # Long windows have many Pods per device, so that what an answer weighs is only known from the ones before.
         at_once = max(_STATS_AT_LEAST, _ROWS_AT_ONCE * len(batch) // max(1, reader.rows))
     return reader.readings(asked), (*dict.fromkeys(gaps), *reader.trouble.gaps())
-
-
-@dataclass(slots=True)
-class _Level:
-    """Answers of one stat at one level of preference: values that are final, and pieces by device and variant.
-
-    Devices of `values` are what the signal is about (the GPU, or its instance); of `pieces` always instances.
-    """
-
-    values: dict[_Key, float] = field(default_factory=dict)
-    pieces: dict[_Key, list[Piece]] = field(default_factory=dict)
-
-    def take(self, key: _Key, value: float, lowest: bool) -> None:
-        known = self.values.get(key)
-        if known is None or (value < known if lowest else value > known):
-            self.values[key] = value
 
 
 class _Reader:
@@ -141,19 +89,24 @@ class _Reader:
         self._at = at
         self._interval_seconds = schema.interval_seconds
         self._inventory = inventory
-        self._ids = {device.id for device in inventory.devices} | {device.uuid for device in inventory.devices}
-        self.trouble = _Trouble()
+        self._known = {device.id for device in inventory.devices} | {device.uuid for device in inventory.devices}
+        self.trouble = Trouble()
         self.rows = 0
 
     def answer(self, batch: Sequence[_Asked]) -> None:
         """Asks one level of preference after the other, until no device is left or no level."""
         pending = list(batch)
         while pending:
-            questions = [question for each in pending for question in each.questions()]
-            answers = self._evaluated(e for q in questions for e in (q.value, q.beside) if e is not None)
+            answers = self._evaluated(
+                each
+                for asked in pending
+                for question in asked.questions()
+                for each in (question.value, question.beside)
+                if each is not None
+            )
             levels = [self._level(each, answers) for each in pending]
+            samples = self._samples(levels, answers)
             answers.clear()
-            samples = self._samples(pending, levels)
             for each, level in zip(pending, levels, strict=True):
                 self._join(each, level, samples)
             pending = [each for each in pending if self._next_level(each)]
@@ -166,9 +119,9 @@ class _Reader:
         self.rows += sum(len(answer) for answer in answers if not isinstance(answer, TelemetryError))
         return dict(zip(distinct, answers, strict=True))
 
-    def _level(self, asked: _Asked, answers: Mapping[Expression, list[Row] | TelemetryError]) -> _Level:
+    def _level(self, asked: _Asked, answers: _Answered) -> Answers:
+        level = Answers(self._known, self.trouble)
         usable: list[tuple[Question, list[Row]]] = []
-        excluded: set[_Key] = set()
         for each in asked.questions():
             answer, beside = answers[each.value], answers[each.beside] if each.beside else []
             if isinstance(answer, TelemetryError):
@@ -177,135 +130,53 @@ class _Reader:
                 self.trouble.errors.setdefault(asked.stat.signal, beside)
             else:
                 usable.append((each, answer))
-                excluded |= self._excluded(each, beside)
-        level = _Level()
+                level.exclude(each, beside)
         for each, answer in usable:
-            self._take(level, each, answer, excluded)
-        if self._inventory.per_process:
-            level.pieces = {key: self._without_processes(parts) for key, parts in level.pieces.items()}
+            level.take(each, answer)
+        level.divide(self._inventory.per_process, self._inventory.scrape_targets)
         return level
 
-    def _take(self, level: _Level, question: Question, answer: Iterable[Row], excluded: Set[_Key]) -> None:
-        """The usable rows of one answer."""
-        metric, statistic = question.row, question.stat.statistic
-        vendor, variant_label, is_physical = metric.vendor, metric.variant_label, metric.scope is Scope.PHYSICAL
-        in_units, lowest = statistic in IN_UNITS, lowest_counts(statistic, metric)
-        for row in answer:
-            labels, value = row.labels, row.value
-            found = door.ids(labels, vendor)
-            if found is None or math.isnan(value):
-                continue
-            device = found[is_physical]
-            variant = labels.get(variant_label, "") if variant_label else ""
-            if device not in self._ids or (excluded and (device, variant) in excluded):
-                continue
-            if in_units:
-                if (value == 0 and metric.zero_means_absent) or self._is_no_measurement(question, value, device):
-                    continue
-                value = in_si(value, question.scale)
-            if question.pieces:
-                level.pieces.setdefault((found[0], variant), []).append(Piece(value, question, labels))
-            else:
-                level.take((device, variant), value, lowest)
-
-    def _without_processes(self, parts: list[Piece]) -> list[Piece]:
-        """Where an exporter writes rows per process beside that of the device, the latter alone."""
-        per_process = self._inventory.per_process
-        if not any((part.question.row.metric, part.labels.get("instance", "")) in per_process for part in parts):
-            return parts
-        of_device = {part.labels.get("instance", "") for part in parts if not self._is_held(part)}
-        return [
-            part
-            for part in parts
-            if not self._is_held(part)
-            or (instance := part.labels.get("instance", "")) not in of_device
-            or (part.question.row.metric, instance) not in per_process
-        ]
-
-    def _is_held(self, part: Piece) -> bool:
-        targets = self._inventory.scrape_targets
-        return door.holder(part.labels, part.question.row.vendor, targets) is not None
-
-    def _excluded(self, question: Question, beside: Iterable[Row]) -> set[_Key]:
-        """Devices (and variants) that this answer says nothing of, because of what is beside it."""
-        excluded: set[_Key] = set()
-        appearance = question.stat.statistic in (Statistic.APPEARED, Statistic.DISAPPEARED)
-        for row in beside:
-            found = door.ids(row.labels, question.row.vendor)
-            if found is None:
-                continue
-            key = (found[question.row.scope is Scope.PHYSICAL], row.labels.get(question.row.variant_label, ""))
-            if appearance or self._is_no_measurement(question, row.value, key[0]):
-                excluded.add(key)
-        return excluded
-
-    def _is_no_measurement(self, question: Question, value: float, device: DeviceId) -> bool:
-        low, high = question.plausible
-        if low <= value <= high or math.isnan(value):
-            return False
-        trouble = self.trouble.blank if value >= BLANK else self.trouble.implausible
-        trouble.setdefault(question.stat.signal, set()).add(device)
-        return True
-
-    def _samples(
-        self, asked: Sequence[_Asked], levels: Sequence[_Level]
-    ) -> dict[tuple[Expression, tuple[tuple[str, str], ...]], float]:
-        """Samples behind the pieces whose value as a whole depends on them, by `Piece.samples_key`."""
+    def _samples(self, levels: Sequence[Answers], answers: _Answered) -> Samples:
+        """Samples behind the pieces whose value as a whole depends on them, from `answers` where they are there."""
         needed: dict[Expression, tuple[Question, set[DeviceId]]] = {}
-        for each, level in zip(asked, levels, strict=True):
-            for (device, _), parts in level.pieces.items():
-                if needs_samples(each.stat.statistic, parts):
-                    for part in parts:
-                        needed.setdefault(part.question.counts, (part.question, set()))[1].add(device)
-        restricted = {plain: asks.counts_of(*self._only(devices)) for plain, (asks, devices) in needed.items()}
-        answers = self._evaluated(restricted.values())
-        samples: dict[tuple[Expression, tuple[tuple[str, str], ...]], float] = {}
-        for plain, expression in restricted.items():
-            answer = answers[expression]
+        for level in levels:
+            for each, devices in level.unweighted():
+                needed.setdefault(each.counts, (each, set()))[1].update(devices)
+        restricted = {
+            plain: asks.counts_of(*self._only(devices))
+            for plain, (asks, devices) in needed.items()
+            if plain not in answers
+        }
+        counted = self._evaluated(restricted.values())
+        samples: dict[Expression, dict[RowKey, float]] = {}
+        for plain, (asks, devices) in needed.items():
+            answer = counted[restricted[plain]] if plain in restricted else answers[plain]
             if isinstance(answer, TelemetryError):
-                self.trouble.errors.setdefault(needed[plain][0].stat.signal, answer)
+                self.trouble.errors.setdefault(asks.stat.signal, answer)
                 continue
-            for row in answer:
-                samples[plain, tuple(sorted(row.labels.items()))] = row.value
+            samples[plain] = {
+                row_key(row.labels): row.value
+                for row in answer
+                if (found := door.ids(row.labels, asks.row.vendor)) and found[0] in devices
+            }
         return samples
 
-    def _only(self, devices: Set[DeviceId]) -> tuple[Matcher, ...]:
+    def _only(self, devices: Collection[DeviceId]) -> tuple[Matcher, ...]:
         """A matcher for few devices; none where they are many or have no label in common."""
-        if len(devices) > _DEVICES_IN_MATCHER:
+        if len(devices) > DEVICES_IN_MATCHER:
             return ()
         chosen = [self._inventory.matchers[device][0] for device in devices if self._inventory.matchers.get(device)]
-        names = {matcher.label for matcher in chosen}
-        if len(chosen) < len(devices) or len(names) != 1:
-            return ()
-        return (any_of(names.pop(), sorted({matcher.value for matcher in chosen})),)
+        together = list(door.any_device(chosen, DEVICES_IN_MATCHER))
+        return tuple(together) if len(chosen) == len(devices) and len(together) == 1 else ()
 
-    def _join(
-        self,
-        asked: _Asked,
-        level: _Level,
-        samples: Mapping[tuple[Expression, tuple[tuple[str, str], ...]], float],
-    ) -> None:
-        statistic = asked.stat.statistic
+    def _join(self, asked: _Asked, level: Answers, samples: Samples) -> None:
         fitting = asked.stat.window_seconds / self._interval_seconds if self._interval_seconds else None
-        for (_, variant), parts in level.pieces.items():
-            first = parts[0]
-            counts: list[float] | None = None
-            if statistic is Statistic.COUNT:
-                counts = [part.value for part in parts]
-            elif needs_samples(statistic, parts):
-                known = [samples.get(part.samples_key) for part in parts]
-                counts = [count for count in known if count is not None]
-                if len(counts) < len(known):
-                    continue  # without the number of samples the whole is not known; its Gap is written
-            value = first.value if len(parts) == 1 else joined(statistic, parts, counts, fitting)
-            found = door.ids(first.labels, first.question.row.vendor)
-            assert found is not None
-            device = found[first.question.row.scope is Scope.PHYSICAL]
-            level.take((device, variant), value, lowest_counts(statistic, first.question.row))
-        for key, value in level.values.items():
-            if key[0] not in asked.answered:
-                asked.answers[key] = value
-        asked.answered.update(device for device, _ in level.values)
+        level.join(asked.stat.statistic, samples, fitting)
+        before = asked.answered
+        for variant, values in level.values.items():
+            new = {device: value for device, value in values.items() if device not in before} if before else values
+            asked.answers.setdefault(variant, {}).update(new)
+        asked.answered.update(*level.values.values())
 
     def _next_level(self, asked: _Asked) -> bool:
         asked.level += 1
@@ -329,22 +200,23 @@ class _Reader:
             promql[key] = shown(self._store, questions)
             if any(question.row.variant_label for question in questions):
                 by_device: dict[str, dict[str, float]] = {}
-                for (device, variant), value in each.answers.items():
-                    # A row without a variant says that there is none: the device has an answer, and it is empty.
-                    of_device = by_device.setdefault(device, {})
-                    if variant:
-                        of_device[variant] = value
+                for variant, of_variant in each.answers.items():
+                    for device, value in of_variant.items():
+                        # A row without a variant says that there is none: the device has an answer, and it is empty.
+                        of_device = by_device.setdefault(device, {})
+                        if variant:
+                            of_device[variant] = value
                 variants[key] = by_device
             else:
-                values[key] = {device: value for (device, _), value in each.answers.items()}
+                values[key] = each.answers.get("", {})
         promql.update(_matchers(self._inventory.devices, self._inventory.matchers))
         return Readings(values=values, variants=variants, promql=promql)
 
 
 def _matchers(devices: Iterable[Device], matchers: Mapping[DeviceId, tuple[Matcher, ...]]) -> dict[str, str]:
-    """`Readings.query` knows how NVIDIA devices are picked; the others are written down."""
+    """Those that `Readings.query` does not take by itself."""
     return {
-        f"matcher:{device.id}": ",".join(f'{each.label}="{each.value}"' for each in matchers.get(device.id, ()))
+        f"matcher:{device.id}": ",".join(f'{each.label}="{each.value}"' for each in chosen)
         for device in devices
-        if device.vendor is not Vendor.NVIDIA
+        if (chosen := matchers.get(device.id, ())) and (device.vendor is not Vendor.NVIDIA or chosen[0].label != "UUID")
     }

@@ -1,0 +1,239 @@
+"""Sightings: the rows by which devices are known, now and within the look-back, from few and cheap questions.
+
+Of the look-back only its devices are asked for. When a device was last seen, and with which labels, is dear to ask, and
+so only of those that are not there now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Signal, Vendor
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.discovery import by_labels, selector
+from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.samples import (
+    Expression,
+    Function,
+    Matcher,
+    Row,
+    SampleStore,
+    Selector,
+    TelemetryError,
+)
+
+_PRESENCE = (
+    Signal.GPU_TEMPERATURE_CELSIUS,
+    Signal.POWER_WATTS,
+    Signal.MEMORY_USED_BYTES,
+    Signal.BUSY_RATIO,
+    Signal.GPU_UTIL_RATIO,
+)
+"""Signals of which one at least is exported of every device, and which between them show every holder."""
+
+_METRICS_LOOKED_BACK = 2
+"""Metrics per vocabulary by which a device of the look-back is found: two are enough to find devices of which an
+exporter with a counter list of its own leaves one out."""
+
+INSTANT_SECONDS = 300
+"""How far back an instant query looks: the default of Prometheus (--query.lookback-delta)."""
+
+DEVICES_IN_MATCHER = 300
+"""Above so many devices all are asked for: VictoriaMetrics takes queries of 16 KiB, and 300 UUIDs make 12."""
+
+
+@dataclass(slots=True)
+class Sighting:
+    """One device. now: labels of its rows that are there, each once. newest: of a device that is not there now the
+    newest row of the look-back, whose value is a Unix time."""
+
+    identity: door.Identity
+    row: MetricRow
+    now: list[door.Labels] = field(default_factory=list)
+    newest: Row | None = None
+
+    def rows(self) -> list[door.Labels]:
+        """Labels of the rows of now, else of the newest one. Never empty."""
+        return self.now or ([self.newest.labels] if self.newest else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """devices: by id; of a GPU that is there, none of another MIG layout that it had before.
+
+    repeated: metric and labels of several rows of it that one device has now.
+    """
+
+    devices: Mapping[DeviceId, Sighting]
+    repeated: Sequence[tuple[MetricRow, Sequence[door.Labels]]]
+
+
+_Answered = list[tuple[MetricRow, list[Row]]]
+
+
+def sight(
+    store: SampleStore, rows: Sequence[MetricRow], schema: Schema, at: datetime, lookback_seconds: int, gaps: list[Gap]
+) -> Sightings:
+    """Devices of (at − look-back, at]. A question that fails is a Gap; the rest goes on."""
+    metrics = _presence_metrics(rows, schema)
+    looked_back = [row for rank, row in _ranked(metrics) if rank < _METRICS_LOOKED_BACK]
+    questions = [Expression(selector(row), Function.LAST, by=_all_labels(row.vendor)) for row in metrics]
+    questions += [
+        Expression(selector(row), Function.LAST_IN_WINDOW, lookback_seconds, by=door.IDENTITY_LABELS[row.vendor])
+        for row in looked_back
+    ]
+    answers = store.evaluate_many(questions, at) if questions else []
+    now = _answered(metrics, answers[: len(metrics)], "devices that are there now", gaps)
+    seen = _answered(looked_back, answers[len(metrics) :], "devices of the look-back", gaps)
+    devices, repeated = _of_now(now)
+    present = {sighting.identity.uuid for sighting in devices.values()}
+    missing = [(metric, gone) for metric, answer in seen if (gone := _gone(metric, answer, present))]
+    answered_now = {selector(metric) for metric, _ in now}
+    unsure = {metric.vocabulary for metric in metrics if selector(metric) not in answered_now}
+    step_seconds = max(1, round(schema.interval_seconds)) if schema.interval_seconds else 60
+    newest = _newest(store, missing, at, lookback_seconds, step_seconds, gaps)
+    _add_missing(devices, newest, present, unsure, at)
+    return Sightings(devices, repeated)
+
+
+def _presence_metrics(rows: Sequence[MetricRow], schema: Schema) -> list[MetricRow]:
+    """Per vocabulary the metric with most rows, then those of `_PRESENCE`; each once."""
+    by_key = {(row.vocabulary, row.metric, row.signal): row for row in reversed(rows)}
+    chosen: dict[Selector, MetricRow] = {}
+    for vocabulary in schema.vocabularies:
+        found = [each for each in schema.signals if each.vocabulary == vocabulary]
+        plain = [each for each in found if not by_key[each.vocabulary, each.metric, each.signal].variant_label]
+        best = max(plain or found, key=lambda each: each.devices, default=None)
+        wanted = ([best] if best else []) + [each for each in found if each.signal in _PRESENCE]
+        for each in wanted:
+            row = by_key[each.vocabulary, each.metric, each.signal]
+            chosen.setdefault(selector(row), row)
+    return list(chosen.values())
+
+
+def _ranked(metrics: Sequence[MetricRow]) -> Iterator[tuple[int, MetricRow]]:
+    """Each metric with its place within its vocabulary."""
+    places: Counter[str] = Counter()
+    for row in metrics:
+        yield places[row.vocabulary], row
+        places[row.vocabulary] += 1
+
+
+def _all_labels(vendor: Vendor) -> tuple[str, ...]:
+    return by_labels(
+        door.IDENTITY_LABELS[vendor],
+        door.HOLDER_LABELS[vendor],
+        ("pod", "namespace", "container", "instance", "job"),
+        door.NODE_LABELS,
+        door.DESCRIPTION_LABELS[vendor],
+    )
+
+
+def _answered(
+    metrics: Sequence[MetricRow], answers: Sequence[list[Row] | TelemetryError], what: str, gaps: list[Gap]
+) -> _Answered:
+    answered: _Answered = []
+    for row, answer in zip(metrics, answers, strict=True):
+        if isinstance(answer, TelemetryError):
+            gaps.append(failed(f"{what} ({row.metric})", answer))
+        else:
+            answered.append((row, answer))
+    return answered
+
+
+def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[MetricRow, Sequence[door.Labels]]]]:
+    """Devices, and rows of devices that have several of one metric."""
+    devices: dict[DeviceId, Sighting] = {}
+    repeated: list[tuple[MetricRow, Sequence[door.Labels]]] = []
+    # Metrics of one exporter have the same labels, and a store may give one object for them all.
+    names: dict[tuple[Vendor, int], door.Identity | None] = {}
+    taken: set[tuple[Vendor, int]] = set()
+    for metric, answer in now:
+        rows: dict[DeviceId, list[door.Labels]] = {}
+        for row in answer:
+            place = metric.vendor, id(row.labels)
+            if place not in names:
+                names[place] = door.identity(row.labels, metric.vendor)
+            identity = names[place]
+            if identity is None:
+                continue
+            rows.setdefault(identity.id, []).append(row.labels)
+            if place not in taken and not math.isnan(row.value):
+                taken.add(place)
+                devices.setdefault(identity.id, Sighting(identity, metric)).now.append(row.labels)
+        repeated.extend((metric, several) for several in rows.values() if len(several) > 1)
+    return devices, repeated
+
+
+def _gone(metric: MetricRow, answer: Sequence[Row], present: Collection[str]) -> set[Matcher]:
+    """Matchers for devices of the look-back whose GPU is not there now."""
+    missing: set[Matcher] = set()
+    for row in answer:
+        found = door.ids(row.labels, metric.vendor)
+        if found is not None and found[1] not in present:
+            missing.add(door.device_matchers(row.labels, metric.vendor)[0])
+    return missing
+
+
+def _newest(
+    store: SampleStore,
+    missing: Sequence[tuple[MetricRow, set[Matcher]]],
+    at: datetime,
+    lookback_seconds: int,
+    step_seconds: int,
+    gaps: list[Gap],
+) -> _Answered:
+    """The times at which missing devices were last seen."""
+    metrics: list[MetricRow] = []
+    questions: list[Expression] = []
+    for metric, picked in missing:
+        only = [()] if len(picked) > DEVICES_IN_MATCHER else [(each,) for each in door.any_device(picked, len(picked))]
+        for matchers in only:
+            metrics.append(metric)
+            questions.append(
+                Expression(
+                    selector(metric, *matchers),
+                    Function.LAST_TIME,
+                    lookback_seconds,
+                    step_seconds=step_seconds,
+                    by=_all_labels(metric.vendor),
+                )
+            )
+    answers = store.evaluate_many(questions, at) if questions else []
+    return _answered(metrics, answers, "devices of the look-back", gaps)
+
+
+def _add_missing(
+    devices: dict[DeviceId, Sighting],
+    newest: _Answered,
+    present: Collection[str],
+    unsure: Collection[str],
+    at: datetime,
+) -> None:
+    """Adds devices of the look-back whose GPU is not `present`.
+
+    Where a question about now failed for one of the `unsure` vocabularies, a device that was seen within the look-back
+    of an instant query counts as there: no answer does not mean that it is gone.
+    """
+    found: dict[DeviceId, Sighting] = {}
+    for metric, answer in newest:
+        for row in answer:
+            identity = door.identity(row.labels, metric.vendor)
+            if identity is None or identity.uuid in present or math.isnan(row.value):
+                continue
+            sighting = found.setdefault(identity.id, Sighting(identity, metric))
+            if sighting.newest is None or row.value > sighting.newest.value:
+                sighting.newest, sighting.row = row, metric
+    recently = at.timestamp() - INSTANT_SECONDS
+    for sighting in found.values():
+        if sighting.newest and sighting.newest.value > recently and sighting.row.vocabulary in unsure:
+            sighting.now.append(sighting.newest.labels)
+    there = {sighting.identity.uuid for sighting in found.values() if sighting.now}
+    devices.update(
+        (device, sighting) for device, sighting in found.items() if sighting.now or sighting.identity.uuid not in there
+    )
