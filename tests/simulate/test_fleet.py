@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.catalog.metrics import PLATFORM_METRICS, plausible_range, rows_named
-from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
+from gpuwatch.simulate import FaultKind, Fleet, FleetPlan, build_fleet
 from gpuwatch.telemetry.series import RecordedSeries, is_stale
 
 END = datetime(2026, 3, 12, 6, tzinfo=UTC)
@@ -238,3 +238,14 @@ def test_objects_are_those_of_the_moment_and_a_moment_outside_is_refused(fleet: 
     assert pods[0] != pods[1]
     with pytest.raises(ValueError, match="outside"):
         fleet.cluster_objects(PLAN.end + timedelta(seconds=1))
+
+
+def test_two_faults_of_one_kind_on_one_card_are_one_series() -> None:
+    """With twelve double-bit errors on eight cards some card has two, and a recording refuses a series given twice."""
+    faulty = build_fleet(
+        FleetPlan(seed=3, end=END, gpus=8, days=2, extended_share=1.0, faults=(FaultKind.DOUBLE_BIT,) * 12)
+    )
+    twice = Counter(truth.subject for truth in faulty.truth if truth.fault == FaultKind.DOUBLE_BIT)
+    assert max(twice.values()) > 1
+    names = Counter((item.metric, tuple(sorted(item.labels.items()))) for item in faulty.series())
+    assert [name for name, count in names.items() if count > 1] == []

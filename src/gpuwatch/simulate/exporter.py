@@ -262,15 +262,18 @@ class MachineExporter:
                 continue
             trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
             for watch in _WATCHES:
-                incidents = trouble.watches.get(watch, [])
-                passing = np.ones(len(self.seconds), dtype=bool)
-                for begin, end, status, error in incidents:
+                # Two faults with one error code are one series, whose value is the worse of both.
+                failing: dict[str, Floats] = {}
+                for begin, end, status, error in trouble.watches.get(watch, []):
                     during = inside(self.seconds, [(begin + 60, end)])
-                    passing &= ~during
+                    values = failing.setdefault(error, np.zeros(len(self.seconds)))
+                    np.maximum(values, np.where(during, status, 0), out=values)
+                passing = np.ones(len(self.seconds), dtype=bool)
+                for error, values in failing.items():
+                    passing &= values == 0
                     labels = row.labels | {"health_watch": watch, "health_error_code": error}
-                    stamp = self._stamp(row.mask & during)
+                    stamp = self._stamp(row.mask & (values > 0))
                     if stamp.index.size:
-                        values = np.full(len(during), status)
                         yield self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, values, stamp)
                 stamp = self._stamp(row.mask & passing)
                 if stamp.index.size:
