@@ -86,6 +86,11 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
     return Group(grid, Text())
 
 
+def _none(how: str, known: int, noun: str) -> str:
+    """Finding nothing where nothing is known is no good news."""
+    return f"none {how} among the {plural(known, noun)} that could be judged" if known > 0 else "[magenta]not known[/]"
+
+
 def _severity(finding: Finding) -> Text:
     return Text(finding.severity, style=_COLOUR[finding.severity])
 
@@ -117,7 +122,8 @@ def evidence_line(item: Evidence) -> str:
 
 def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int) -> RenderableType:
     if not findings:
-        return Text.from_markup("[bold]Degraded[/]  none found\n")
+        known = analysis.coverage.devices - analysis.coverage.health_unknown
+        return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
     table = _table(f"Degraded ({len(findings)})", "severity", "where", "what", "since", "evidence", "do")
     for finding in findings[:rows]:
         table.add_row(
@@ -133,7 +139,9 @@ def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, De
 
 def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
     if not findings:
-        return Text.from_markup("[bold]Idle allocations[/]  none proven\n")
+        pods = {ref for device in analysis.devices if device.present for ref in device.holders}
+        known = len(pods) - analysis.coverage.idle_unknown
+        return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
     hours = sum(finding.gpu_hours for finding in findings)
     gpus = len({device for finding in findings for device in finding.devices})
     title = f"Idle allocations ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"

@@ -1,0 +1,96 @@
+"""What a person reads in the terminal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.decision import (
+    Analysis,
+    Coverage,
+    Family,
+    Finding,
+    FindingKind,
+    Plan,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Device, Vendor
+from gpuwatch.report.tables import analysis_tables
+
+AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def analysis(findings: tuple[Finding, ...] = (), devices: int = 0, health_unknown: int = 0) -> Analysis:
+    return Analysis(
+        version=1,
+        at=AT,
+        coverage=Coverage(devices=devices, devices_present=devices, health_unknown=health_unknown),
+        devices=tuple(
+            Device(id=f"GPU-{n}", uuid=f"GPU-{n}", vendor=Vendor.NVIDIA, vocabulary="dcgm") for n in range(devices)
+        ),
+        cluster=Cluster(),
+        findings=findings,
+        plan=Plan(at=AT),
+    )
+
+
+def unknown(pod: str) -> Finding:
+    return Finding(
+        rule="idle.idle_unknown",
+        family=Family.IDLE,
+        kind=FindingKind.IDLE_UNKNOWN,
+        subject=Subject(SubjectKind.POD, pod),
+        verdict=Verdict.UNKNOWN,
+        summary=f"{pod} shares its device",
+        severity=Severity.INFO,
+        missing=("which Pod's work it is",),
+    )
+
+
+def shown(item: Analysis, rows: int = 30) -> str:
+    console = Console(width=160, record=True, file=None, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        console.print(analysis_tables(item, "a test", rows=rows))
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    ("devices", "health_unknown", "says"),
+    [
+        (0, 0, "Degraded  not known"),
+        (8, 8, "Degraded  not known"),
+        (8, 7, "Degraded  none found among the 1 device that could be judged"),
+    ],
+)
+def test_nothing_found_where_nothing_is_known_is_no_good_news(devices: int, health_unknown: int, says: str) -> None:
+    assert says in shown(analysis(devices=devices, health_unknown=health_unknown))
+
+
+def test_findings_that_lack_the_same_are_one_line() -> None:
+    text = shown(analysis(tuple(unknown(f"ml/pod-{n}") for n in range(5))))
+    assert "Not known (5)" in text
+    assert text.count("which Pod's work it is") == 1
+    assert "and 3 more" in text
+
+
+def test_a_table_that_is_cut_says_so() -> None:
+    findings = tuple(
+        Finding(
+            rule="health.xid",
+            family=Family.HEALTH,
+            kind=FindingKind.XID,
+            subject=Subject(SubjectKind.DEVICE, f"GPU-{n}"),
+            verdict=Verdict.DEGRADED,
+            summary="XID 79",
+        )
+        for n in range(4)
+    )
+    assert "and 2 more" in shown(analysis(findings, devices=4), rows=2)
+    assert "more: --rows" not in shown(analysis(findings, devices=4), rows=4)
