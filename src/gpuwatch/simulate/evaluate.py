@@ -222,7 +222,10 @@ def print_evaluation(result: Evaluation, console: Console) -> None:
 
 
 def _share(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.0%}"
+    if ratio is None:
+        return ""
+    # A few of many must not round to none, nor nearly all to all.
+    return f"{ratio:.1%}" if 0 < ratio < 0.01 or 0.99 < ratio < 1 else f"{ratio:.0%}"
 
 
 def parse_seeds(text: str) -> list[int]:
