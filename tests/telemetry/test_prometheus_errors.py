@@ -29,6 +29,7 @@ from parts.scripted_server import PROBE, Asked, Reply, always, error, in_turn, s
 AT = datetime.fromtimestamp(1_760_000_400, UTC)
 QUESTION = Expression(Selector("some_metric"), Function.AVG, 3600, by=("node",))
 ONE_ROW = vector(({"node": "a"}, "1.5"))
+VECTOR = '{"status":"success","data":{"resultType":"vector","result":[%s]}}'
 LOGIN_PAGE = "<!DOCTYPE html><html><head><title>Sign in</title></head><body>password</body></html>"
 
 
@@ -63,6 +64,8 @@ def failure(reply: Reply, **more: object) -> TelemetryError:
         (Reply(200, '{"status":"success","data":{"resu'), QueryFailed, "broke off after 33 bytes"),
         (Reply(200, "pong"), QueryFailed, "none of the Prometheus API"),
         (Reply(200, '{"status":"success","data":[1]}'), QueryFailed, "none of the Prometheus API"),
+        (Reply(200, VECTOR % '{"metric":{"a":1},"value":[1,"2"]}'), QueryFailed, "none of the Prometheus API"),
+        (Reply(200, VECTOR % '{"metric":{"a":"b"},"value":[1,"two"]}'), QueryFailed, "none of the Prometheus API"),
         (Reply(200, '{"status":"error","error":"no store"}'), QueryFailed, "the query failed.*no store"),
         (Reply(200, '{"status":"suc', announced=400), QueryFailed, "broke off"),
         (Reply(302, headers={"Location": "https://sso.example/login?token=abc"}), StoreRefused, "sso.example/login;"),

@@ -222,6 +222,23 @@ def test_samples_are_counted_only_for_devices_whose_answer_depends_on_them(tmp_p
     assert [matcher.value for matcher in counting[0].selector.matchers] == [A]
 
 
+def test_one_row_for_each_device_needs_one_question_for_each_statistic(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for number in (1, 2, 3):
+        timeline.add(UTIL, gpu(number) | held(f"pod-{number}"), 10.0 * number)
+    witness = Witness(timeline.store(tmp_path))
+    source = TelemetrySource(witness)
+    schema, _ = source.discover(AT)
+    inventory = source.inventory(AT, schema)
+    witness.asked.clear()
+    asked = [
+        stat(Signal.GPU_UTIL_RATIO, statistic, HOUR)
+        for statistic in (Statistic.AVG, Statistic.MAX, Statistic.CHANGES, Statistic.INCREASE)
+    ]
+    source.readings(asked, AT, schema, inventory)
+    assert [each.function for each in witness.asked] == ["avg", "max", "changes", "increase"]
+
+
 def test_samples_that_are_counted_already_are_not_counted_again(tmp_path: Path) -> None:
     witness = Witness(relay(tmp_path))
     average, count = (stat(Signal.GPU_UTIL_RATIO, each, HOUR) for each in (Statistic.AVG, Statistic.COUNT))

@@ -121,13 +121,18 @@ class ApiSession(requests.Session):
 
     def _vector(self, response: requests.Response) -> Answer | None:
         """A vector in one go: of some hundred bytes a row, each time that they are passed over counts."""
+        known = self._labels.get
         try:
             answer = _VECTOR.decode(response.content)
-        except msgspec.MsgspecError:
+            rows = [
+                Row(known(text := bytes(item.metric)) or self._learnt(text), float(item.value.value))
+                for item in answer.data.result
+                if item.value is not None
+            ]
+        except (msgspec.MsgspecError, ValueError):
             return None
         self._note(answer.warnings or [], response)
-        shared, items = self._shared, answer.data.result
-        return Answer({"result": [Row(shared(item.metric), float(item.value[1])) for item in items if item.value]})
+        return Answer({"result": rows})
 
     def _decoded(self, envelope: Envelope) -> dict[str, Any]:
         result = _RESULT.decode(envelope.data)
@@ -140,19 +145,16 @@ class ApiSession(requests.Session):
     def _series(self, item: _MatrixItem) -> Series:
         times = array("d", [seconds for seconds, _ in item.values])
         values = array("d", [float(value) for _, value in item.values])
-        return Series(self._shared(item.metric), times, values)
+        text = bytes(item.metric)
+        return Series(self._labels.get(text) or self._learnt(text), times, values)
 
-    def _shared(self, metric: msgspec.Raw) -> Mapping[str, str]:
+    def _learnt(self, text: bytes) -> Mapping[str, str]:
         """The labels without the metric's name; one object for the same labels, as each answer repeats them."""
-        text = bytes(metric)
-        labels = self._labels.get(text)
-        if labels is None:
-            labels = _LABELS.decode(text)
-            labels.pop("__name__", None)
-            if len(self._labels) > _KEPT_LABELS:
-                self._labels.clear()
-            self._labels[text] = labels
-        return labels
+        labels = _LABELS.decode(text)
+        labels.pop("__name__", None)
+        if len(self._labels) > _KEPT_LABELS:
+            self._labels.clear()
+        return self._labels.setdefault(text, labels)
 
     def _note(self, warnings: list[str], response: requests.Response) -> None:
         self.date = response.headers.get("Date", "")
@@ -247,9 +249,14 @@ def _existing(name: str, path: str) -> str:
     return path
 
 
+class _Sample(msgspec.Struct, array_like=True, gc=False):
+    time: float
+    value: str
+
+
 class _VectorItem(msgspec.Struct, gc=False):
     metric: msgspec.Raw
-    value: tuple[float, str] | None = None  # a native histogram has none
+    value: _Sample | None = None  # a native histogram has none
 
 
 class _Vector(msgspec.Struct):
