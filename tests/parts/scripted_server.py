@@ -101,7 +101,8 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
                 reply = vector(({}, "2"))
             stop_waiting.wait(reply.pause_seconds) if reply.pause_seconds else None
             content = reply.body.encode() if isinstance(reply.body, str) else reply.body
-            self.send_response(reply.status)
+            # send_response adds a Date of its own.
+            (self.send_response_only if "Date" in reply.headers else self.send_response)(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content) if reply.announced is None else reply.announced))

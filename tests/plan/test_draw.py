@@ -26,6 +26,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import PlanPolicy
 from plan.fleet import GPU, NOW, device, idle, node, pod, sick, snapshot, workload
@@ -305,6 +306,13 @@ def test_missing_telemetry_is_a_brake() -> None:
     assert "Only 31 of 64" in draw_plan(replace(state, devices=gone), findings, POLICY).brake
     half = tuple(replace(item, present=index < 32) for index, item in enumerate(state.devices))
     assert draw_plan(replace(state, devices=half), findings, POLICY).brake == ""
+
+
+def test_a_partial_answer_is_a_brake_and_another_gap_is_none() -> None:
+    state, findings = full_node_with_gang()
+    for kind, halted in ((GapKind.PARTIAL, True), (GapKind.SIGNAL_MISSING, False)):
+        gap = Gap(kind=kind, what="answers", detail="store-3 did not answer.")
+        assert bool(draw_plan(replace(state, gaps=(gap,)), findings, POLICY).brake) is halted
 
 
 def test_a_namespace_may_ask_for_a_milder_mode_only() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +15,10 @@ from gpuwatch.collect.collect import collect
 from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.analysis import Policies, needs_of
 from gpuwatch.settings import Settings, load_settings
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.telemetry.samples import SampleStore, TelemetryError
 from gpuwatch.telemetry.source import TelemetrySource
 
 
@@ -139,6 +139,31 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
             )
     else:
         snapshot = collect(telemetry, opened.cluster, opened.at, needs)
-    # Lines of a recorded file that could not be read are gaps like any other.
-    problems: tuple[Gap, ...] = getattr(opened.store, "problems", ())
-    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *problems))))
+    noticed = _noticed(opened.store, opened.at)
+    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *noticed))))
+
+
+_MOST_SKEW_SECONDS = 60.0
+"""Clocks further apart hide the newest samples, or show old ones as new: two samples at the exporters' 30 s."""
+
+
+def _noticed(store: SampleStore | None, at: datetime) -> Iterator[Gap]:
+    """What a store has to say beside its answers: lines of a file that could not be read, parts that did not answer,
+    a clock that is off."""
+    yield from getattr(store, "problems", ())
+    for warning in getattr(store, "warnings", ()):
+        yield Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{warning} Parts of the fleet may be missing.")
+    now = datetime.now(UTC)
+    clock_skew_seconds: Callable[[datetime], float | None] | None = getattr(store, "clock_skew_seconds", None)
+    if clock_skew_seconds is not None and abs((now - at).total_seconds()) < 10 * _MOST_SKEW_SECONDS:
+        try:
+            skew = clock_skew_seconds(now)
+        except TelemetryError:
+            return  # that it does not answer is a gap already
+        if skew is not None and abs(skew) > _MOST_SKEW_SECONDS:
+            way = "ahead of" if skew > 0 else "behind"
+            yield Gap(
+                kind=GapKind.CLOCK,
+                what="clocks",
+                detail=f"The server's clock is {abs(skew):.0f} s {way} the one here; set both by NTP, or give --at.",
+            )

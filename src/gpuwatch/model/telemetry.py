@@ -293,6 +293,7 @@ class GapKind(StrEnum):
     NOT_SERVED = "not_served"  # the API server does not serve the kind
     BAD_INPUT = "bad_input"  # a file or an object could not be read
     CLOCK = "clock"
+    PARTIAL = "partial"  # the server itself said that parts of the data are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

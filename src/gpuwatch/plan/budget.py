@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Family, Refusal, Severity, Verdict
-from gpuwatch.model.telemetry import DeviceId
+from gpuwatch.model.telemetry import DeviceId, GapKind
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -113,6 +113,9 @@ def brake(facts: Facts, policy: PlanPolicy) -> str:
     known = len(facts.snapshot.devices)
     if not known:
         return "Telemetry shows no device at all."
+    partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
+    if partial is not None:
+        return f"Telemetry answered in part only: {partial.detail}"
     if any(
         finding.verdict is Verdict.UNKNOWN and finding.subject.name == "fleet" and finding.severity is Severity.CRITICAL
         for finding in facts.findings

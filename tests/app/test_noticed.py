@@ -1,0 +1,45 @@
+"""What a server says beside its answers: that parts are missing, and what time it is there."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpuwatch.app.cli import cli
+from parts.scripted_server import Asked, Reply, scripted
+
+
+def gaps(answer: Reply) -> list[dict[str, Any]]:
+    def reply(asked: Asked) -> Reply:
+        return answer
+
+    with scripted(reply) as server:
+        command = ["analyze", "--no-cluster", "--format", "json", "--prometheus", server.url]
+        result = CliRunner().invoke(cli, command, catch_exceptions=False)
+    document: dict[str, Any] = json.loads(result.stdout)
+    return list(document["gaps"])
+
+
+def empty(**more: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}, **more}).encode()
+
+
+def test_a_partial_answer_is_a_gap() -> None:
+    found = [gap for gap in gaps(Reply(body=empty(warnings=["store-3: no route to host"]))) if gap["kind"] == "partial"]
+    assert found, "Thanos answers 200 with what it has"
+    assert "store-3" in found[0]["detail"]
+    assert [gap for gap in gaps(Reply(body=empty())) if gap["kind"] == "partial"] == []
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0, False), (50, False), (90, True), (-90, True)])
+def test_a_clock_that_is_off_is_a_gap(seconds: int, told: bool) -> None:
+    there = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+    found = [gap for gap in gaps(Reply(body=empty(), headers={"Date": there})) if gap["kind"] == "clock"]
+    assert bool(found) is told
+    if told:
+        assert ("ahead of" if seconds > 0 else "behind") in found[0]["detail"]
