@@ -181,10 +181,7 @@ def score_idle(
     rule: the name of a baseline whose Named are meant; '' for the project's own, of which the classes are told.
     """
     wanted = {rule} if rule else {kind.value for kind in IDLE_KINDS}
-    of_pod: dict[PodRef, list[Named]] = defaultdict(list)
-    for one in named:
-        for pod in one.pods if one.kind in wanted else ():
-            of_pod[pod].append(one)
+    of_pod = _by_pod(named, wanted)
     idle = [t for t in truths if not t.harmless and t.kind in IDLE_KINDS and _asked(t, moments)]
     first = {id(t): min((n.at for n in of_pod[t.pods[0]] if holds(t, n.at)), default=None) for t in idle}
     kind_at = {id(t): {n.kind for n in of_pod[t.pods[0]] if holds(t, n.at)} for t in idle if first[id(t)] is not None}
@@ -208,6 +205,14 @@ def score_idle(
         services_named=len(services & set(wrong)),
     )
     return rows, kept
+
+
+def _by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[Named]]:
+    found: dict[PodRef, list[Named]] = defaultdict(list)
+    for one in named:
+        for pod in one.pods if one.kind in kinds else ():
+            found[pod].append(one)
+    return found
 
 
 def _wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -> dict[PodRef, set[str]]:
@@ -296,10 +301,7 @@ def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[st
     """(subject, kind) of everything that was named and is not so."""
     idle = {kind.value for kind in IDLE_KINDS}
     faults = _so(truths)
-    of_pod: dict[PodRef, list[Named]] = defaultdict(list)
-    for one in named:
-        for pod in one.pods if one.kind in idle else ():
-            of_pod[pod].append(one)
+    of_pod = _by_pod(named, idle)
     broken = {(one.subject, one.kind) for one in named if one.kind not in idle and not _explained(one, faults)}
     return broken | {(pod, kind) for pod, kinds in _wrongly_named(truths, of_pod).items() for kind in kinds}
 
