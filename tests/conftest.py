@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "control_plane_build" in fixtures:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.xdist_group("cluster"))  # so that one worker starts it, not each
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a test that does not run has failed: whatever it needs is missing there, and nobody would notice."""
+    report = yield
+    if in_ci() and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was not run, and CI runs every test: {report.longrepr}"
+    return report
