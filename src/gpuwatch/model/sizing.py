@@ -1,0 +1,239 @@
+"""Right-sizing: what a workload could run on instead, how fast it would run there, and what that would save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.workload_profile import WorkloadKey
+
+
+class EvidenceTier(StrEnum):
+    """What a prediction rests on, best first. From GPU_UTIL alone only 'measure first' may be said."""
+
+    SM = "sm"  # SM_ACTIVE, DRAM and tensor activity, engine activity, framebuffer
+    POWER = "power"  # the default exporter CSV: SM demand from board power against the card's observed envelope
+    ENGINE = "engine"  # engine and DRAM activity, but neither SM_ACTIVE nor a power envelope: engine bounds SM demand
+    UTILISATION = "utilisation"  # GPU_UTIL and framebuffer only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedEstimate:
+    """Speed on the target relative to now (1 = as fast). low ≤ likely ≤ high; decisions use `low`."""
+
+    low_ratio: float
+    likely_ratio: float
+    high_ratio: float
+    tier: EvidenceTier
+    basis: str  # one sentence: what bounds it, and what it was computed from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """Framebuffer that one GPU's worth of the workload needs. peak × (1 + headroom) + context.
+
+    elastic: a framework seems to fill whatever card it gets, so the peak is not a need (and nothing is known of it).
+    """
+
+    need_bytes: float
+    peak_bytes: float
+    runs: int
+    headroom_ratio: float
+    elastic: bool
+    reason: str
+
+
+class TargetKind(StrEnum):
+    SAME = "same"
+    MIG = "mig"  # a slice of the same card model
+    MODEL = "model"  # another GPU model
+    SHARED = "shared"  # time-slicing or MPS with named partners
+    FEWER = "fewer"  # fewer GPUs per Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Something that a workload could run on. Counts and prices are per Pod.
+
+    gpu_share_ratio: what it takes of one physical GPU (1 for a whole one, 1/7 for 1g of a 7-slice part by compute,
+    but never less than its share of memory: what others cannot use is taken), times gpus_per_pod = GPUs per Pod.
+    usd_per_hour: None where no price is known. instance_type: '' where the GPU stays in its present Node.
+    """
+
+    kind: TargetKind
+    gpu_model: str
+    gpus_per_pod: int
+    gpu_share_ratio: float = 1.0
+    mig_profile: str = ""
+    sharing: Sharing = Sharing.NONE
+    partners: tuple[WorkloadKey, ...] = ()
+    resource: str = ""  # e.g. nvidia.com/mig-1g.5gb
+    instance_type: str = ""
+    region: str = ""
+    usd_per_hour: float | None = None
+    price_source: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people: '1 × A100-SXM4-40GB 2g.10gb'."""
+        what = f"{self.gpu_model} {self.mig_profile}".strip()
+        if self.sharing is not Sharing.NONE:
+            what += f" shared ({self.sharing})"
+        where = f" in {self.instance_type}" if self.instance_type else ""
+        return f"{self.gpus_per_pod} × {what}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """Why a target must not be recommended. `rule` is its name in the docs; `reason` a full sentence."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A target held against the workload. usd_per_week counts all Pods at the profile's mean number of them, and,
+    where the speed is below 1, the longer run time of work that has an end (jobs), at the likely speed.
+
+    saving_usd_per_week and saving_gpu_hours_per_week are against now; None where a price is unknown. GPU-hours are of
+    physical GPUs of the present kind (a slice counts with its share)."""
+
+    target: Target
+    speed: SpeedEstimate
+    memory_bytes: float  # what the target offers per GPU
+    vetoes: tuple[Veto, ...] = ()
+    usd_per_week: float | None = None
+    saving_usd_per_week: float | None = None
+    saving_gpu_hours_per_week: float = 0.0
+
+    @property
+    def allowed(self) -> bool:
+        return not self.vetoes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Exactly what the owner would change. `patch` is a strategic-merge patch of the owner's kind as plain data."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    patch: Mapping[str, object] = field(default_factory=dict)
+    prerequisites: tuple[str, ...] = ()  # e.g. 'Node pool with nvidia.com/mig.config=all-1g.5gb'
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Do this. The pessimistic end of `chosen.speed` meets target_speed_ratio, and no veto stands.
+
+    options: everything that was looked at, best first, vetoed ones last. runner_up: the next best allowed one.
+    doing_nothing_usd_per_week and …_gpu_hours_per_week: what staying as now wastes, each week.
+    """
+
+    key: WorkloadKey
+    at: datetime
+    current: Option
+    chosen: Option
+    runner_up: Option | None
+    options: tuple[Option, ...]
+    memory: MemoryNeed
+    target_speed_ratio: float
+    confidence_ratio: float
+    change: Change
+    doing_nothing_usd_per_week: float | None
+    doing_nothing_gpu_hours_per_week: float
+    reason: str
+    caveats: tuple[str, ...] = ()
+
+
+class AbstentionKind(StrEnum):
+    RIGHT_SIZED = "right_sized"  # nothing cheaper is fast enough: as now is the answer
+    COVERAGE = "coverage"
+    YOUNG = "young"  # too few hours or runs
+    SIGNALS = "signals"  # only utilisation: measure first
+    UNCERTAIN = "uncertain"  # the likely speed would do, the pessimistic one does not
+    MEMORY_ELASTIC = "memory_elastic"
+    VETOED = "vetoed"  # what would do is not allowed
+    UNKNOWN_GPU = "unknown_gpu"
+    UNKNOWN_OWNER = "unknown_owner"
+    IDLE = "idle"  # nothing ran: release it rather than resize it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstention:
+    """No recommendation, why, and what would resolve it. `nearest` is the option that came closest."""
+
+    key: WorkloadKey
+    at: datetime
+    kind: AbstentionKind
+    reason: str
+    resolve: str
+    current: Option | None = None
+    nearest: Option | None = None
+    options: tuple[Option, ...] = ()
+    memory: MemoryNeed | None = None
+
+
+class OutcomeVerdict(StrEnum):
+    WAITING = "waiting"  # not applied, or too little seen since
+    HIT = "hit"
+    MISS = "miss"
+    UNKNOWN = "unknown"  # applied, but nothing measured tells the speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a recommendation. measured_speed_ratio is None where nothing tells it."""
+
+    key: WorkloadKey
+    recommended_at: datetime
+    target: Target
+    predicted: SpeedEstimate
+    verdict: OutcomeVerdict
+    applied_at: datetime | None = None
+    measured_speed_ratio: float | None = None
+    out_of_memory: bool = False
+    saved_usd: float | None = None
+    saved_gpu_hours: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMigChange:
+    """One GPU whose geometry the plan changes or sets. before is () where MIG is off (or unknown)."""
+
+    node: str
+    device: str  # UUID, or 'NODE#index' where telemetry does not tell it
+    gpu_model: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    displaced: tuple[str, ...] = ()  # Pods that must leave first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigPlan:
+    """All advised slices in valid geometries.
+
+    order: Nodes in the order of draining. fragmentation_*_ratio: the share of free capacity that the demand mix cannot
+    use (FGD). lower_bound_gpus: no packing needs fewer. mig_parted: the config for mig-parted; node_labels: Node →
+    value of nvidia.com/mig.config.
+    """
+
+    at: datetime
+    gpus_before: int
+    gpus_after: int
+    lower_bound_gpus: int
+    fragmentation_before_ratio: float | None
+    fragmentation_after_ratio: float | None
+    changes: tuple[NodeMigChange, ...]
+    order: tuple[str, ...]
+    mig_parted: Mapping[str, object]
+    node_labels: Mapping[str, str]
+    placements: Mapping[str, str] = field(default_factory=dict)  # `WorkloadKey` and replica → device and profile
+    unplaced: tuple[str, ...] = ()  # slices that no Node has room for, with the reason

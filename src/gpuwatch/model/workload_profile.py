@@ -1,0 +1,177 @@
+"""What a workload was measured to need: aligned windows of samples, and the mergeable profile made of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuwatch.model.telemetry import DeviceId, PodRef, Signal, Vendor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWindows:
+    """Means of aligned windows of one device while one container of one Pod held it.
+
+    `values[signal][i]` is the mean over (start + i·step, start + (i+1)·step], in SI units; NaN where the window has no
+    sample. All arrays are of type 'd' and have the same length, so a window of all signals is one column: the joint
+    shape of the demand survives. A signal that nobody exports for the device has no array. Physical signals (power)
+    are those of the whole board on a MIG instance. `pod` is '' while nobody held the device.
+    """
+
+    device: DeviceId
+    uuid: str
+    vendor: Vendor
+    model: str  # as the exporter spells it
+    mig_profile: str
+    node: str | None
+    pod: PodRef
+    container: str
+    shared: bool  # several Pods on the device: device-wide values cannot be told apart
+    start: datetime
+    step_seconds: int
+    values: Mapping[Signal, array[float]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkloadKey:
+    """Whose profile it is. `workload` is Workload.id (`Kind/namespace/name`) of the top owner; `gpu_model` is
+    Gpu.name of the catalog, or the exporter's spelling where the catalog does not know it; `mig_profile` is '' for a
+    whole GPU."""
+
+    workload: str
+    container: str
+    gpu_model: str
+    mig_profile: str = ""
+
+    @property
+    def namespace(self) -> str:
+        parts = self.workload.split("/")
+        return parts[1] if len(parts) > 2 else ""
+
+    def __str__(self) -> str:
+        slice_ = f" {self.mig_profile}" if self.mig_profile else ""
+        return f"{self.workload}[{self.container}] on {self.gpu_model}{slice_}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell of the joint histogram: windows that looked alike, and their means.
+
+    weight_seconds: decayed device-seconds. Means are ratios from 0 to 1 or SI units; None where the windows of this
+    cell had no such sample (cells with and without a signal are never the same cell).
+    busy_ratio is the engine's (PROF_GR_ENGINE_ACTIVE, or GPU_UTIL where `WorkloadProfile.coarse_busy`).
+    power_watts is the board's, and None on a MIG instance, which has no power of its own.
+    """
+
+    weight_seconds: float
+    busy_ratio: float
+    sm_active_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    power_watts: float | None = None
+    pcie_bytes_per_second: float | None = None  # both directions
+    nvlink_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRun:
+    """Framebuffer of one run (one Pod): what it peaked at, and how it got there.
+
+    peak_bytes: the largest window of any of its devices. at_start_bytes: the peak of the first ten minutes after
+    start-up, None where the run's start was not seen: a framework that fills the card does so there, and stays flat.
+    """
+
+    pod: PodRef
+    first_seen: datetime
+    last_seen: datetime
+    peak_bytes: float
+    at_start_bytes: float | None
+    capacity_bytes: float | None  # of the device it ran on, used + free + reserved
+    device_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadProfile:
+    """What one workload did on one kind of device; a few kilobytes, mergeable, decaying.
+
+    cells: the joint histogram. Their weights decay by half each half_life_seconds, as of `as_of`.
+    runs: the newest runs, at most as many as the policy keeps; run_count counts all of them.
+    observed_seconds and expected_seconds: device-seconds with a usable window, and of all windows in which the device
+    was held, neither decayed; their quotient is the coverage. left_out_seconds: reason → device-seconds of windows
+    that were measured, but are not in the cells (degraded, throttled, start_up, ambiguous).
+    gpus_per_pod: devices that one Pod held at the same time; pods: Pods at the same time, mean over the time in which
+    there was any. cpu_cores and host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
+    """
+
+    key: WorkloadKey
+    as_of: datetime
+    half_life_seconds: float
+    cells: tuple[Cell, ...] = ()
+    runs: tuple[MemoryRun, ...] = ()
+    run_count: int = 0
+    first_seen: datetime
+    last_seen: datetime
+    observed_seconds: float = 0.0
+    expected_seconds: float = 0.0
+    left_out_seconds: Mapping[str, float] = field(default_factory=dict)
+    gpus_per_pod: int = 1
+    pods: float = 1.0
+    coarse_busy: bool = False
+    cpu_cores: float | None = None
+    host_memory_bytes: float | None = None
+
+    @property
+    def coverage_ratio(self) -> float:
+        """Usable share of the held time; 0 where nothing was expected."""
+        return min(self.observed_seconds / self.expected_seconds, 1.0) if self.expected_seconds > 0 else 0.0
+
+    @property
+    def weight_seconds(self) -> float:
+        return sum(cell.weight_seconds for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerEnvelope:
+    """What boards of one model were seen to draw: power stands in for SM_ACTIVE only when held against this.
+
+    floor_watts: low quantile of windows without engine activity; None where none was seen. ceiling_watts: high
+    quantile of all windows. devices: how many boards it rests on.
+    """
+
+    gpu_model: str
+    floor_watts: float | None
+    ceiling_watts: float
+    devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageHour:
+    """GPU-hours of one hour, one namespace and one GPU model. A MIG instance counts with its share of compute.
+
+    `namespace` is '' for time in which nobody held the device. allocated_gpu_hours is the held time (for '' the time
+    on offer that nobody took); busy_gpu_hours is the integral of the engine's activity over it, and sm_gpu_hours that
+    of SM_ACTIVE, None where no device of the group exports it. unknown_gpu_hours: held, without a sample of activity.
+    lost_gpu_hours: cause (a FindingKind) → hours in which a degraded device was not of use.
+    """
+
+    hour: datetime
+    namespace: str
+    gpu_model: str
+    allocated_gpu_hours: float
+    busy_gpu_hours: float
+    sm_gpu_hours: float | None = None
+    unknown_gpu_hours: float = 0.0
+    lost_gpu_hours: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileBook:
+    """All profiles and hourly use up to `until`: what a checkpoint holds. The next update needs only what is newer."""
+
+    until: datetime
+    step_seconds: int
+    profiles: Mapping[WorkloadKey, WorkloadProfile] = field(default_factory=dict)
+    envelopes: Mapping[str, PowerEnvelope] = field(default_factory=dict)  # Gpu.name → envelope
+    usage: tuple[UsageHour, ...] = ()
