@@ -36,7 +36,7 @@ class Reply:
     pause_seconds: float = 0.0
 
 
-PROBE = "count_over_time(vector(1)[2m:1m])"
+PROBE = "count_over_time(vector(1)[2m:1m]) * 10 + changes(vector(time())[2m:1m])"
 
 
 def vector(*rows: tuple[Mapping[str, str], str], **more: object) -> Reply:
@@ -52,7 +52,7 @@ def error(status: int, kind: str, text: str) -> Reply:
 
 
 def always(reply: Reply) -> Callable[[Asked], Reply]:
-    """That reply to every question but the one about window edges."""
+    """That reply to every question but the one about the server's dialect."""
     return lambda asked: Reply() if asked.query == PROBE else reply
 
 
@@ -70,13 +70,13 @@ class Scripted:
 
     @property
     def queries(self) -> list[str]:
-        """What was asked for, without the question about window edges."""
+        """What was asked for, without the question about the server's dialect."""
         return [each.query for each in self.asked if each.query != PROBE]
 
 
 @contextlib.contextmanager
 def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    """Serves `answer`; the question about window edges is answered as Prometheus 3 does, where it comes through."""
+    """Serves `answer`; the question about the server's dialect is answered as by Prometheus 3, if it comes through."""
     asked: list[Asked] = []
     stop_waiting = threading.Event()
 
@@ -98,7 +98,7 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
             asked.append(request)
             reply = answer(request)
             if reply.status == 200 and request.query == PROBE and not reply.body:
-                reply = vector(({}, "2"))
+                reply = vector(({}, "21"))
             stop_waiting.wait(reply.pause_seconds) if reply.pause_seconds else None
             content = reply.body.encode() if isinstance(reply.body, str) else reply.body
             # send_response adds a Date of its own.

@@ -93,6 +93,7 @@ def test_each_failure_says_what_it_is_and_what_to_do(reply: Reply, kind: type[Te
         "cannot select more than -search.maxSamplesPerQuery=1000000000 samples",
         "the number of matching timeseries exceeds 300000; either narrow down the search or increase -search.max*",
         "not enough memory for processing 36 data points across 2 time series",
+        "the response contains more than -search.maxResponseSeries=2 time series: 7 series; either increase it",
         "too long query; got 20000 bytes; mustn't exceed `-search.maxQueryLen=16384` bytes",
     ],
 )

@@ -47,6 +47,24 @@ def test_queries_travel_in_the_body_with_time_and_timeout() -> None:
         assert asked.form["timeout"] == "7s"
 
 
+@pytest.mark.parametrize(
+    ("behaves", "asked", "shown"),
+    [
+        ("32", "increase(some_metric[3599999ms])", "increase(some_metric[1h])"),
+        ("21", "increase(some_metric[1h])", "increase(some_metric[1h])"),
+        ("22", "increase_prometheus(some_metric[1h])", "increase_prometheus(some_metric[1h])"),
+    ],
+    ids=["prometheus-2", "prometheus-3", "victoria-metrics"],
+)
+def test_a_server_is_asked_as_it_behaves(behaves: str, asked: str, shown: str) -> None:
+    with scripted(lambda each: vector(({}, behaves)) if each.query == PROBE else ONE_ROW) as server:
+        store = PrometheusStore(connection(server.url))
+        question = replace(QUESTION, function=Function.INCREASE)
+        store.evaluate(question, AT)
+        assert server.queries == [f"max by (node) ({asked})"]
+        assert store.render(question) == f"max by (node) ({shown})"
+
+
 def test_answers_are_asked_for_uncompressed_unless_a_header_says_otherwise() -> None:
     with scripted(always(ONE_ROW)) as server:
         PrometheusStore(connection(server.url)).evaluate(QUESTION, AT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.telemetry.promql import any_of, duration, quoted, render
+from gpuwatch.telemetry.promql import Dialect, any_of, duration, quoted, render
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, Selector
 
 METRIC = Selector("m", (Matcher("node", MatchOp.EQUAL, "a"),))
@@ -47,9 +47,23 @@ def test_expressions_are_shown_as_promql(expression: Expression, shown: str) -> 
 
 def test_servers_that_close_windows_are_asked_a_millisecond_less() -> None:
     window = Expression(METRIC, Function.AVG, 3600, offset_seconds=60, by=None)
-    assert render(window, closed=True) == 'avg_over_time(m{node="a"}[3599999ms] offset 1m)'
+    assert render(window, dialect=Dialect.PROMETHEUS_2) == 'avg_over_time(m{node="a"}[3599999ms] offset 1m)'
     last = Expression(METRIC, Function.LAST, by=None)
-    assert render(last, closed=True) == 'm{node="a"} and last_over_time(m{node="a"}[299999ms])'
+    assert render(last, dialect=Dialect.PROMETHEUS_2) == 'm{node="a"} and last_over_time(m{node="a"}[299999ms])'
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        (Function.INCREASE, 'increase_prometheus(m{node="a"}[1h])'),
+        (Function.CHANGES, 'changes_prometheus(m{node="a"}[1h])'),
+        (Function.AVG, 'avg_over_time(m{node="a"}[1h])'),
+        (Function.FIRST_TIME, 'min_over_time((present_over_time(m{node="a"}[30s]) * time())[1h:30s])'),
+        (Function.LAST_TIME, 'max_over_time((present_over_time(m{node="a"}[30s]) * time())[1h:30s])'),
+    ],
+)
+def test_victoria_metrics_is_asked_in_its_own_words(function: Function, shown: str) -> None:
+    assert render(Expression(METRIC, function, 3600, step_seconds=30, by=None), dialect=Dialect.METRICSQL) == shown
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ _LIMITS = re.compile(
     r"|exceeded (series|chunks|samples|bytes) limit|limit \S+ violated|resourceexhausted"
     r"|err-mimir-max-(chunks|series|estimated|query-expression)\S*"
     r"|(exceeded|hit) the (max|maximum|aggregated) "
-    r"|-search\.max(samples|uniquetimeseries|memory|querylen)\w*|matching timeseries exceeds|not enough memory for proc"
+    r"|-search\.max(samples|uniquetimeseries|memory|querylen|responseseries)\w*"
+    r"|matching timeseries exceeds|not enough memory for proc"
     r"|received message larger than max",
     re.IGNORECASE,
 )

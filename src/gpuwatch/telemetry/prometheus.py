@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
-from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, any_of, duration, render, vector
+from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
 from gpuwatch.telemetry.query_parts import Asker, Part, Question, divided, together
 from gpuwatch.telemetry.samples import (
     Expression,
@@ -28,6 +28,8 @@ _POINTS_AT_ONCE = 250_000
 _STEPS_COST = 4
 """A step of a subquery takes Prometheus 3 to 5 times as long as a sample of a window, and it holds them all at once;
 in smaller parts they are answered beside each other, and well before the timeout."""
+_PROBE = "count_over_time(vector(1)[2m:1m]) * 10 + changes(vector(time())[2m:1m])"
+_DIALECTS = {32.0: Dialect.PROMETHEUS_2, 22.0: Dialect.METRICSQL}
 _STEPS_AT_ONCE = 10_000
 """Prometheus refuses range queries of more than 11,000 steps."""
 
@@ -36,8 +38,8 @@ class PrometheusStore:
     """SampleStore over HTTP; for several threads at once.
 
     Raises TelemetryError at once where a file that the connection names is missing; nothing is asked before the first
-    question. The first question is preceded by one that finds out whether the server's windows include their left
-    edge, so that answers are the same from Prometheus 2 and 3.
+    question. The first question is preceded by one that finds out what the server makes of windows and of changes in
+    them, so that answers are the same from Prometheus 2, Prometheus 3 and VictoriaMetrics.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -46,7 +48,7 @@ class PrometheusStore:
         self._client = connect(connection, self._session)
         self._asker = Asker(connection.concurrency)
         self._lock = threading.Lock()
-        self._closed: bool | None = None
+        self._dialect: Dialect | None = None
 
     @property
     def description(self) -> str:
@@ -90,13 +92,13 @@ class PrometheusStore:
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
     ) -> list[list[Row] | TelemetryError]:
         try:
-            closed = self._closes_windows(at)
+            dialect = self._speaks(at)
         except TelemetryError as error:
             return [error for _ in expressions]
         questions: list[Question[list[Row]]] = []
         for expression in expressions:
             samples = _samples(expression, partition)
-            ask = self._asking(expression, at, partition, closed)
+            ask = self._asking(expression, at, partition, dialect)
             most = self._connection.max_samples_per_query
             if expression.function in STEPPED:
                 most //= _STEPS_COST
@@ -119,13 +121,13 @@ class PrometheusStore:
     ) -> list[Series]:
         if step_seconds <= 0:
             raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-        closed = self._closes_windows(end)
+        dialect = self._speaks(end)
         steps = math.floor((end - start).total_seconds() / step_seconds) + 1
         questions: list[Question[list[Series]]] = []
         for first in range(0, steps, _STEPS_AT_ONCE):
             count = min(_STEPS_AT_ONCE, steps - first)
             begin = start + timedelta(seconds=first * step_seconds)
-            ask = self._asking_grid(expression, begin, count, step_seconds, partition, closed)
+            ask = self._asking_grid(expression, begin, count, step_seconds, partition, dialect)
             held = _samples(expression, partition, count, step_seconds)
             most = min(self._connection.max_samples_per_query, _POINTS_AT_ONCE * held / count)
             # Answers for each time that do not keep the Node could not be put together again.
@@ -140,22 +142,29 @@ class PrometheusStore:
         return _joined([[question.answers[key] for key in sorted(question.answers)] for question in questions])
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
-        window = duration((end - start).total_seconds(), self._closes_windows(end))
+        window = duration((end - start).total_seconds(), self._speaks(end) is Dialect.PROMETHEUS_2)
         series: list[Series] = self._query(f"{vector(selector)}[{window}]", end)
         return series
 
     def render(self, expression: Expression) -> str:
-        return render(expression)
+        # Where people would see other numbers with Prometheus' words.
+        return render(
+            expression, dialect=Dialect.METRICSQL if self._dialect is Dialect.METRICSQL else Dialect.PROMETHEUS_3
+        )
 
-    def _closes_windows(self, at: datetime) -> bool:
-        """Whether the server's windows hold a sample on their left edge, as Prometheus 2's do: of a value at each
-        whole minute a window of two minutes then holds three. Any moment will do; asked once."""
+    def _speaks(self, at: datetime) -> Dialect:
+        """What the server makes of a value at each whole minute and of a window of two: asked once, at any moment.
+
+        Prometheus 2 sees three values that change twice, Prometheus 3 two that change once, and VictoriaMetrics two
+        that change twice, as it counts the change to the first of them.
+        """
         with self._lock:
-            if self._closed is None:
+            if self._dialect is None:
                 minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)
-                rows: list[Row] = self._query("count_over_time(vector(1)[2m:1m])", minute)
-                self._closed = bool(rows) and rows[0].value == 3
-            return self._closed
+                rows: list[Row] = self._query(_PROBE, minute)
+                found = rows[0].value if rows else math.nan
+                self._dialect = _DIALECTS.get(found, Dialect.PROMETHEUS_3)
+            return self._dialect
 
     def _query(self, promql: str, at: datetime) -> Any:
         return self._client.custom_query(promql, params={"time": _unix(at), **self._parameters()})
@@ -165,15 +174,15 @@ class PrometheusStore:
         timeout = f"{math.ceil(self._connection.timeout_seconds)}s"
         return {"timeout": timeout, "max_source_resolution": "0s", "nocache": "1"}
 
-    def _promql(self, expression: Expression, part: Part, partition: Partition | None, closed: bool) -> str:
+    def _promql(self, expression: Expression, part: Part, partition: Partition | None, dialect: Dialect) -> str:
         more = () if part.whole or partition is None else (any_of(partition.label, part.nodes),)
-        return render(expression, more=more, step_seconds=_step(expression, partition), closed=closed)
+        return render(expression, more=more, step_seconds=_step(expression, partition), dialect=dialect)
 
     def _asking(
-        self, expression: Expression, at: datetime, partition: Partition | None, closed: bool
+        self, expression: Expression, at: datetime, partition: Partition | None, dialect: Dialect
     ) -> Callable[[Part], list[Row]]:
         def ask(part: Part) -> list[Row]:
-            rows: list[Row] = self._query(self._promql(expression, part, partition, closed), at)
+            rows: list[Row] = self._query(self._promql(expression, part, partition, dialect), at)
             return rows
 
         return ask
@@ -185,14 +194,14 @@ class PrometheusStore:
         count: int,
         step_seconds: int,
         partition: Partition | None,
-        closed: bool,
+        dialect: Dialect,
     ) -> Callable[[Part], list[Series]]:
         end = start + timedelta(seconds=(count - 1) * step_seconds)
         # PrometheusConnect would round both to whole seconds.
         exact = {"start": _unix(start), "end": _unix(end), **self._parameters()}
 
         def ask(part: Part) -> list[Series]:
-            promql = self._promql(expression, part, partition, closed)
+            promql = self._promql(expression, part, partition, dialect)
             series: list[Series] = self._client.custom_query_range(promql, start, end, str(step_seconds), params=exact)
             return series
 

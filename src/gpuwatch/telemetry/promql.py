@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from enum import Enum
 
 from gpuwatch.telemetry.samples import Expression, Function, Matcher, MatchOp, Selector
 
@@ -17,6 +18,18 @@ DEFAULT_STEP_SECONDS = 60
 STEPPED = frozenset({Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.FIRST_TIME, Function.LAST_TIME})
 """Functions that look at steps, and cost the server a subquery."""
 
+
+class Dialect(Enum):
+    """Servers that make different things of the same PromQL."""
+
+    PROMETHEUS_2 = "Prometheus 2"  # windows hold a sample on their left edge
+    PROMETHEUS_3 = "Prometheus 3"  # they do not; Thanos' and Mimir's engine is this one or the one above
+    METRICSQL = "MetricsQL"  # VictoriaMetrics: they do not
+
+
+_METRICSQL = {Function.INCREASE: "increase_prometheus", Function.CHANGES: "changes_prometheus"}
+"""MetricsQL's own `increase` and `changes` look at the sample before the window, and take a series that begins for one
+that began at zero: a counter would rise whenever its labels change, as they do with every Pod."""
 _LOOKBACK_SECONDS = 300
 _OVER_TIME = {
     Function.LAST_IN_WINDOW: "last_over_time",
@@ -38,18 +51,19 @@ def render(
     *,
     more: Iterable[Matcher] = (),
     step_seconds: int = DEFAULT_STEP_SECONDS,
-    closed: bool = False,
+    dialect: Dialect = Dialect.PROMETHEUS_3,
 ) -> str:
     """The expression's PromQL.
 
-    more: further matchers. step_seconds: used where the expression names none. closed: for a server that closes
-    windows on the left (Prometheus 2): they are asked for a millisecond shorter, which gives the same samples, as
-    Prometheus keeps time in milliseconds; increase() then differs by at most 1 ms / (time between its first and
-    last sample).
+    more: further matchers. step_seconds: used where the expression names none. dialect: Prometheus 2 is asked for
+    windows that are a millisecond shorter, which gives the same samples, as Prometheus keeps time in milliseconds;
+    increase() then differs by at most 1 ms / (time between its first and last sample). From VictoriaMetrics
+    increase() is the difference of the window's samples, not extrapolated to its edges.
     Raises ValueError where the expression makes no sense.
     """
     function, selector = expression.function, vector(expression.selector, more)
     _check(expression)
+    closed, metricsql = dialect is Dialect.PROMETHEUS_2, dialect is Dialect.METRICSQL
     step = expression.step_seconds or step_seconds
     window = duration(expression.window_seconds, closed)
     offset = f" offset {duration(expression.offset_seconds)}" if expression.offset_seconds else ""
@@ -67,12 +81,14 @@ def render(
             inner = f"avg_over_time(({newest} > bool {_number(expression.parameter)}){steps})"
         case Function.FRACTION_BITS:
             inner = f"avg_over_time(({_any_bit(newest, int(expression.parameter or 0))}){steps})"
-        case Function.FIRST_TIME:
-            inner = f"min_over_time(timestamp({newest}){steps})"
-        case Function.LAST_TIME:
-            inner = f"max_over_time(timestamp({newest}){steps})"
+        case Function.FIRST_TIME | Function.LAST_TIME:
+            seen = f"timestamp({newest})"
+            if metricsql:  # there timestamp() tells of the sample inside, not of the step
+                seen = f"(present_over_time({selector}[{duration(step)}]) * time())"
+            inner = f"{'min' if function is Function.FIRST_TIME else 'max'}_over_time({seen}{steps})"
         case _:
-            inner = f"{_OVER_TIME[function]}({selector}[{window}]{offset})"
+            name = _OVER_TIME[function]
+            inner = f"{_METRICSQL.get(function, name) if metricsql else name}({selector}[{window}]{offset})"
     if expression.by is None:
         return inner
     kept = f" by ({', '.join(expression.by)}) " if expression.by else ""

@@ -168,7 +168,7 @@ class SampleStore(Protocol):
         """The stored samples of (start, end]; for few series only."""
 
     def render(self, expression: Expression) -> str:
-        """The PromQL of the expression, the same from every store, for people to check."""
+        """The PromQL of the expression for people to check; MetricsQL where VictoriaMetrics is asked."""
 
 
 class TelemetryError(Exception):
