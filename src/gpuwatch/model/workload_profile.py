@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 
 from gpuwatch.model.telemetry import DeviceId, PodRef, Signal, Vendor
 
@@ -93,6 +93,20 @@ class MemoryRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DayUse:
+    """GPU-hours of one workload on one UTC day, not decayed: what a report of any week adds up.
+
+    allocated_gpu_hours: held time, a MIG instance counting with its share of compute. busy_gpu_hours: the integral of
+    the engine's activity. unknown_gpu_hours: held, without a sample of activity.
+    """
+
+    day: date
+    allocated_gpu_hours: float
+    busy_gpu_hours: float
+    unknown_gpu_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfile:
     """What one workload did on one kind of device; a few kilobytes, mergeable, decaying.
 
@@ -102,7 +116,7 @@ class WorkloadProfile:
     was held, neither decayed; their quotient is the coverage. left_out_seconds: reason → device-seconds of windows
     that were measured, but are not in the cells (degraded, throttled, start_up, ambiguous).
     gpus_per_pod: devices that one Pod held at the same time; pods: Pods at the same time, mean over the time in which
-    there was any. cpu_cores and host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
+    there was any. days: use per day, the newest few weeks, oldest first. cpu_cores and host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
     """
 
     key: WorkloadKey
@@ -118,6 +132,7 @@ class WorkloadProfile:
     left_out_seconds: Mapping[str, float] = field(default_factory=dict)
     gpus_per_pod: int = 1
     pods: float = 1.0
+    days: tuple[DayUse, ...] = ()
     coarse_busy: bool = False
     cpu_cores: float | None = None
     host_memory_bytes: float | None = None
