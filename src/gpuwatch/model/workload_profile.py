@@ -116,7 +116,8 @@ class WorkloadProfile:
     was held, neither decayed; their quotient is the coverage. left_out_seconds: reason → device-seconds of windows
     that were measured, but are not in the cells (degraded, throttled, start_up, ambiguous).
     gpus_per_pod: devices that one Pod held at the same time; pods: Pods at the same time, mean over the time in which
-    there was any. days: use per day, the newest few weeks, oldest first. cpu_cores and host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
+    there was any. days: use per day, the newest few weeks, oldest first. cpu_cores and
+    host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
     """
 
     key: WorkloadKey
