@@ -1,0 +1,383 @@
+"""The weekly report's values, assembled from what the other rooms concluded. Pure; writing it is others' work.
+
+GPU-hours come from the hours and days that the profiles keep, findings and coverage from the analysis of the report's
+last moment, money from the price of a GPU-hour of each model. What is not known stays None: a cost of which one part
+has no price is a lower bound, and `limits` says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.mig import geometry
+from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
+from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
+from gpuwatch.model.telemetry import Device, Gap
+from gpuwatch.model.weekly import TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
+from gpuwatch.model.workload_profile import DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+
+VERSION = 1
+"""Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
+
+TOP_CHANGES = 10
+_HOURS_PER_WEEK = 168.0
+_LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverage that idleness asks for (sizing 5.7)
+
+
+def assemble_weekly(
+    analysis: Analysis,
+    book: ProfileBook,
+    recommendations: Sequence[Recommendation],
+    abstentions: Sequence[Abstention],
+    outcomes: Sequence[Outcome],
+    *,
+    start: datetime,
+    end: datetime,
+    usd_per_gpu_hour: Mapping[str, float],
+    source: str,
+    gaps: Sequence[Gap] = (),
+) -> WeeklyReport:
+    """The report of (start, end]. `usd_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour.
+
+    The fleet is compared with the time of the same length before, where the book reaches so far back.
+    """
+    hours = [row for row in book.usage if start <= row.hour < end]
+    before = [row for row in book.usage if start - (end - start) <= row.hour < start]
+    idle = _idle_allocations(analysis.findings)
+    shares = {device.id: gpu_share_ratio(device) for device in analysis.devices}
+    models = {device.id: gpu_name(device.model) for device in analysis.devices}
+    savings = _Savings.of(recommendations, idle, shares, models, usd_per_gpu_hour)
+    fleet = _use(hours, usd_per_gpu_hour, fleet=True)
+    fleet = replace(
+        fleet,
+        idle_gpu_hours=_idle_gpu_hours(idle, start, end, shares),
+        savable_usd_per_week=savings.usd(),
+        savable_gpu_hours_per_week=savings.gpu_hours(),
+    )
+    degraded = tuple(
+        item
+        for item in analysis.findings
+        if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
+    )
+    workloads = _workloads(book, recommendations, abstentions, start, end, usd_per_gpu_hour)
+    return WeeklyReport(
+        version=VERSION,
+        at=analysis.at,
+        start=start,
+        end=end,
+        source=source,
+        fleet=fleet,
+        previous=_use(before, usd_per_gpu_hour, fleet=True) if _reaches(before, start - (end - start)) else None,
+        curve=_curve(hours, start, end),
+        teams=_teams(hours, recommendations, idle, savings, usd_per_gpu_hour, start, end, shares),
+        workloads=workloads,
+        top_changes=tuple(sorted(recommendations, key=_worth)[:TOP_CHANGES]),
+        idle=idle,
+        degraded=degraded,
+        lost_gpu_hours_by_cause=_lost(hours),
+        outcomes=tuple(outcomes),
+        coverage=analysis.coverage,
+        coverage_ratio=_coverage_ratio(hours),
+        limits=tuple(_limits(hours, before, start, end, usd_per_gpu_hour, recommendations, analysis)),
+        gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
+    )
+
+
+def gpu_name(model: str) -> str:
+    """Gpu.name of an exporter's spelling; the spelling itself where the catalog does not know it."""
+    gpu = find_gpu(model)
+    return gpu.name if gpu else model
+
+
+def gpu_share_ratio(device: Device) -> float:
+    """The device's share of a physical GPU by compute slices: 1 for a whole one, and for an instance whose profile
+    the catalog does not know."""
+    gpu = find_gpu(device.model)
+    layout = geometry(gpu.mig_family) if gpu and gpu.mig_family and device.mig_profile else None
+    if layout is None:
+        return 1.0
+    return next(
+        (item.compute_slices / layout.compute_total for item in layout.profiles if item.name == device.mig_profile), 1.0
+    )
+
+
+def _idle_allocations(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding per idle Pod: gangs and devices repeat what their Pods say."""
+    found = [item for item in findings if item.verdict is Verdict.IDLE and item.subject.kind is SubjectKind.POD]
+    return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
+
+
+def _idle_gpu_hours(idle: Iterable[Finding], start: datetime, end: datetime, shares: Mapping[str, float]) -> float:
+    """GPU-hours of the idle allocations within the report's time: each from where its silence began."""
+    total = 0.0
+    for item in idle:
+        since = max(item.since or start, start)
+        total += max((end - since) / timedelta(hours=1), 0.0) * sum(shares.get(name, 1.0) for name in item.devices)
+    return total
+
+
+def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: bool) -> Use:
+    held = [row for row in rows if row.namespace]
+    offered = rows if fleet else held
+    allocated = sum(row.allocated_gpu_hours for row in held)
+    measured_sm = [row.sm_gpu_hours for row in held if row.sm_gpu_hours is not None]
+    priced = [row for row in offered if row.gpu_model in prices]
+    return Use(
+        capacity_gpu_hours=sum(row.allocated_gpu_hours for row in rows) if fleet and rows else None,
+        allocated_gpu_hours=allocated,
+        busy_gpu_hours=sum(row.busy_gpu_hours for row in held),
+        sm_gpu_hours=sum(measured_sm) if measured_sm else None,
+        unknown_gpu_hours=sum(row.unknown_gpu_hours for row in held),
+        lost_gpu_hours=sum(sum(row.lost_gpu_hours.values()) for row in rows),
+        cost_usd=sum(prices[row.gpu_model] * row.allocated_gpu_hours for row in priced) if priced else None,
+        wasted_usd=sum(prices[row.gpu_model] * _wasted_gpu_hours(row) for row in priced) if priced else None,
+    )
+
+
+def _wasted_gpu_hours(row: UsageHour) -> float:
+    """Held or on offer, measured, and not busy. Time without a sample is unknown, not wasted."""
+    if not row.namespace:
+        return row.allocated_gpu_hours
+    return max(row.allocated_gpu_hours - row.unknown_gpu_hours - row.busy_gpu_hours, 0.0)
+
+
+def _reaches(rows: Collection[UsageHour], start: datetime) -> bool:
+    """True where the hours begin within a day of `start`: half a week would read as half the use."""
+    return bool(rows) and min(row.hour for row in rows) - start <= timedelta(days=1)
+
+
+def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[UsePoint, ...]:
+    """One point per hour; an hour without any row is a gap, not zero."""
+    by_hour: dict[datetime, list[UsageHour]] = defaultdict(list)
+    for row in rows:
+        by_hour[row.hour].append(row)
+    points = []
+    hour = start.replace(minute=0, second=0, microsecond=0)
+    while hour < end:
+        found = by_hour.get(hour)
+        held = [row for row in found or () if row.namespace]
+        points.append(
+            UsePoint(
+                at=hour,
+                capacity_gpus=sum(row.allocated_gpu_hours for row in found) if found else None,
+                allocated_gpus=sum(row.allocated_gpu_hours for row in held) if found else None,
+                busy_gpus=sum(row.busy_gpu_hours for row in held)
+                if found and any(row.allocated_gpu_hours > row.unknown_gpu_hours for row in held)
+                else (0.0 if found and not held else None),
+            )
+        )
+        hour += timedelta(hours=1)
+    # The first and the last hour may be covered in part only: their mean over the hour would read as a drop.
+    if points and start > points[0].at:
+        points = points[1:]
+    if points and end < points[-1].at + timedelta(hours=1):
+        points = points[:-1]
+    return tuple(points)
+
+
+class _Savings:
+    """What each week would save: advised changes and idle allocations, by namespace."""
+
+    def __init__(self) -> None:
+        self._usd: dict[str, float] = defaultdict(float)
+        self._gpu_hours: dict[str, float] = defaultdict(float)
+
+    @classmethod
+    def of(
+        cls,
+        recommendations: Iterable[Recommendation],
+        idle: Iterable[Finding],
+        shares: Mapping[str, float],
+        models: Mapping[str, str],
+        prices: Mapping[str, float],
+    ) -> _Savings:
+        found = cls()
+        for item in recommendations:
+            found._gpu_hours[item.key.namespace] += item.chosen.saving_gpu_hours_per_week
+            if item.chosen.saving_usd_per_week is not None:
+                found._usd[item.key.namespace] += item.chosen.saving_usd_per_week
+        counted: set[str] = set()
+        for finding in idle:
+            namespace = finding.subject.name.split("/")[0]
+            for device in finding.devices:
+                if device in counted:  # two idle Pods that share one device free it once
+                    continue
+                counted.add(device)
+                gpu_hours = shares.get(device, 1.0) * _HOURS_PER_WEEK
+                found._gpu_hours[namespace] += gpu_hours
+                price = prices.get(models.get(device, ""))
+                if price is not None:
+                    found._usd[namespace] += price * gpu_hours
+        return found
+
+    def usd(self, namespace: str | None = None) -> float | None:
+        """None where no price is known of anything that could be saved."""
+        if namespace is None:
+            return sum(self._usd.values()) if self._usd else (0.0 if not self._gpu_hours else None)
+        if namespace in self._usd:
+            return self._usd[namespace]
+        return None if namespace in self._gpu_hours else 0.0
+
+    def gpu_hours(self, namespace: str | None = None) -> float:
+        return sum(self._gpu_hours.values()) if namespace is None else self._gpu_hours.get(namespace, 0.0)
+
+
+def _teams(
+    rows: Iterable[UsageHour],
+    recommendations: Iterable[Recommendation],
+    idle: Sequence[Finding],
+    savings: _Savings,
+    prices: Mapping[str, float],
+    start: datetime,
+    end: datetime,
+    shares: Mapping[str, float],
+) -> tuple[TeamUse, ...]:
+    by_namespace: dict[str, list[UsageHour]] = defaultdict(list)
+    for row in rows:
+        if row.namespace:
+            by_namespace[row.namespace].append(row)
+    advised: dict[str, int] = defaultdict(int)
+    for item in recommendations:
+        advised[item.key.namespace] += 1
+    idle_of: dict[str, list[Finding]] = defaultdict(list)
+    for finding in idle:
+        idle_of[finding.subject.name.split("/")[0]].append(finding)
+    teams = []
+    for namespace, found in by_namespace.items():
+        models: dict[str, float] = defaultdict(float)
+        for row in found:
+            models[row.gpu_model] += row.allocated_gpu_hours
+        use = replace(
+            _use(found, prices, fleet=False),
+            idle_gpu_hours=_idle_gpu_hours(idle_of[namespace], start, end, shares),
+            savable_usd_per_week=savings.usd(namespace),
+            savable_gpu_hours_per_week=savings.gpu_hours(namespace),
+        )
+        teams.append(
+            TeamUse(
+                namespace=namespace,
+                use=use,
+                gpu_models=dict(sorted(models.items())),
+                recommendations=advised[namespace],
+                idle_allocations=len(idle_of[namespace]),
+            )
+        )
+    return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
+
+
+def _workloads(
+    book: ProfileBook,
+    recommendations: Iterable[Recommendation],
+    abstentions: Iterable[Abstention],
+    start: datetime,
+    end: datetime,
+    prices: Mapping[str, float],
+) -> tuple[WorkloadUse, ...]:
+    advised = {item.key: item for item in recommendations}
+    abstained = {item.key: item for item in abstentions}
+    found = [
+        _workload(profile, days, advised.get(key), abstained.get(key), prices)
+        for key, profile in book.profiles.items()
+        # Days are the finest that a profile keeps: the first and the last one count whole.
+        if (days := [day for day in profile.days if start.astimezone(UTC).date() <= day.day <= _last_day(end)])
+    ]
+    return tuple(sorted(found, key=lambda item: (-item.allocated_gpu_hours, item.workload)))
+
+
+def _last_day(end: datetime) -> date:
+    return (end.astimezone(UTC) - timedelta(microseconds=1)).date()
+
+
+def _workload(
+    profile: WorkloadProfile,
+    days: Sequence[DayUse],
+    recommendation: Recommendation | None,
+    abstention: Abstention | None,
+    prices: Mapping[str, float],
+) -> WorkloadUse:
+    key: WorkloadKey = profile.key
+    allocated = sum(day.allocated_gpu_hours for day in days)
+    known = allocated - sum(day.unknown_gpu_hours for day in days)
+    price = prices.get(key.gpu_model)
+    active = [(cell.weight_seconds, cell.sm_active_ratio) for cell in profile.cells if cell.sm_active_ratio is not None]
+    weight = sum(seconds for seconds, _ in active)
+    return WorkloadUse(
+        workload=key.workload,
+        namespace=key.namespace,
+        gpu_model=f"{key.gpu_model} {key.mig_profile}".strip(),
+        allocated_gpu_hours=allocated,
+        busy_ratio=min(sum(day.busy_gpu_hours for day in days) / known, 1.0) if known > 0 else None,
+        sm_active_ratio=sum(seconds * ratio for seconds, ratio in active) / weight if weight > 0 else None,
+        memory_peak_bytes=max((run.peak_bytes for run in profile.runs), default=None),
+        cost_usd=None if price is None else price * allocated,
+        recommendation=recommendation,
+        abstention=abstention,
+    )
+
+
+def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+    return (-(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, item.key)
+
+
+def _lost(rows: Iterable[UsageHour]) -> dict[str, float]:
+    causes: dict[str, float] = defaultdict(float)
+    for row in rows:
+        for cause, gpu_hours in row.lost_gpu_hours.items():
+            causes[cause] += gpu_hours
+    return dict(sorted(causes.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _coverage_ratio(rows: Iterable[UsageHour]) -> float | None:
+    held = [row for row in rows if row.namespace]
+    allocated = sum(row.allocated_gpu_hours for row in held)
+    return 1.0 - sum(row.unknown_gpu_hours for row in held) / allocated if allocated > 0 else None
+
+
+def _limits(
+    rows: Sequence[UsageHour],
+    before: Sequence[UsageHour],
+    start: datetime,
+    end: datetime,
+    prices: Mapping[str, float],
+    recommendations: Sequence[Recommendation],
+    analysis: Analysis,
+) -> Iterable[str]:
+    """What these numbers cannot say, as full sentences."""
+    if not rows:
+        yield (
+            f"No use was measured between {start:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: "
+            "this is unknown, not idle. Check with `gpuwatch doctor` that the exporters' metrics reach the telemetry source."
+        )
+        return
+    covered = len({row.hour for row in rows})
+    wanted = round((end - start) / timedelta(hours=1))
+    if covered < _LOW_COVERAGE_RATIO * wanted:
+        yield f"Only {covered} of {wanted} hours were measured; sums are of those hours and are not scaled up."
+    coverage = _coverage_ratio(rows)
+    if coverage is not None and coverage < _LOW_COVERAGE_RATIO:
+        yield (
+            f"Activity was measured for {coverage:.0%} of the held time only; the rest is unknown, "
+            "neither busy nor wasted."
+        )
+    unpriced = sorted({row.gpu_model for row in rows if row.gpu_model not in prices})
+    if unpriced:
+        yield (
+            f"No price is known for {', '.join(unpriced)}: money leaves them out. Name prices with the setting "
+            "`prices` or label the Nodes with their instance type and region."
+        )
+    if not _reaches(before, start - (end - start)):
+        yield "The time before was not measured, so there is no trend yet."
+    if any(row.sm_gpu_hours is None for row in rows if row.namespace):
+        yield (
+            "SM activity is not exported everywhere; 'busy' is the engine's, which one small kernel in a loop keeps at "
+            "100 %, so real use is lower."
+        )
+    if any(item.chosen.speed.tier is not EvidenceTier.SM for item in recommendations):
+        yield "Some advice rests on board power instead of SM activity; its speed intervals are wider for that."
+    yield "Exporters average over their interval (30 s by default): shorter peaks of memory and activity are not seen."
+    if any(item.kind is FindingKind.TELEMETRY_GONE for item in analysis.findings):
+        yield "Telemetry was gone at the end of the report's time; what happened since then is unknown."
