@@ -34,6 +34,19 @@ class HeldWindows:
     values: Mapping[Signal, array[float]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """A stretch of time, (start, end], in which what a GPU measured says nothing about its workload's need.
+
+    cause: 'throttled', or a FindingKind of a degraded device. All MIG instances of the GPU are meant.
+    """
+
+    device_uuid: str
+    start: datetime
+    end: datetime
+    cause: str
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class WorkloadKey:
     """Whose profile it is. `workload` is Workload.id (`Kind/namespace/name`) of the top owner; `gpu_model` is
