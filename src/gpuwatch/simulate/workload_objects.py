@@ -45,16 +45,39 @@ class Scene:
 
     def shown(self) -> list[Run]:
         """Runs whose Pods are in the API server: alive, or ended a short while ago."""
-        return [
-            run
-            for run in self.runs
-            if run.start <= self.at
-            and (self.at < run.end or (self._keeps_finished(run) and self.at < run.end + _FINISHED_SECONDS))
-        ]
+        return [run for run in self.runs if run.start <= self.at and self.at < kept_until(run)]
 
     @staticmethod
-    def _keeps_finished(run: Run) -> bool:
+    def keeps_finished(run: Run) -> bool:
         return run.workload.framework in ("Job", "CronJob") and run.failed_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A controller by kind and name."""
+
+    kind: str
+    name: str
+
+
+def owner_chain(run: Run) -> list[Owner]:
+    """From the top owner down to the Pods' controller, as `_owners` makes them; empty for a bare Pod."""
+    workload = run.workload
+    if workload.framework == "Bare":
+        return []
+    top = Owner(_API[workload.framework][1], workload.name)
+    below = {
+        "Deployment": Owner("ReplicaSet", f"{workload.name}-{template_hash(workload, run.generation)}"),
+        "Notebook": Owner("StatefulSet", workload.name),
+        "CronJob": Owner("Job", run.pods[0].name.rpartition("-")[0]),
+        "JobSet": Owner("Job", f"{workload.name}-workers-0"),
+    }.get(workload.framework)
+    return [top, below] if below else [top]
+
+
+def kept_until(run: Run) -> float:
+    """When the Pods' objects go: a finished Job's stay to be read for a while."""
+    return run.end + (_FINISHED_SECONDS if Scene.keeps_finished(run) else 0.0)
 
 
 def workload_objects(scene: Scene) -> list[Object]:

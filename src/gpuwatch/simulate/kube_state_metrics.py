@@ -1,0 +1,60 @@
+"""kube-state-metrics' owner series of every Pod that ever ran: how workloads whose Pods are gone are known.
+
+Each series lasts as long as its object: a finished Job's Pods for an hour more, everything else as long as it runs.
+As in a real cluster there is no series for the owner of a StatefulSet, so a Notebook's gone Pods lead to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from gpuwatch.simulate.plan import FleetPlan, Mask
+from gpuwatch.simulate.runs import Run
+from gpuwatch.simulate.workload_objects import Owner, kept_until, owner_chain
+from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
+
+_TARGET = {"instance": "10.44.0.9:8080", "job": "kube-state-metrics"}
+
+
+def owner_series(plan: FleetPlan, runs: Sequence[Run], prometheus_up: Mask) -> Iterator[RecordedSeries]:
+    """kube_pod_owner, kube_replicaset_owner and kube_job_owner, those of one metric together. Values are 1."""
+    seconds = np.arange(plan.steps) * float(plan.interval_seconds)
+    times_ms = (int(plan.start.timestamp()) * 1000 + seconds * 1000).astype(np.int64)
+    lives: dict[tuple[str, tuple[tuple[str, str], ...]], Mask] = {}
+    for run in runs:
+        during: Mask = (seconds >= run.start) & (seconds < kept_until(run)) & prometheus_up
+        if not during.any():
+            continue
+        for metric, named in _owners(run):
+            key = (metric, tuple(sorted(named.items())))
+            lives[key] = lives[key] | during if key in lives else during
+    for metric, labels in sorted(lives):
+        mask = lives[metric, labels]
+        ended = np.zeros(len(mask), dtype=bool)
+        ended[1:] = mask[:-1] & ~mask[1:]
+        ended &= prometheus_up
+        index = np.flatnonzero(mask | ended)
+        values: FloatArray = np.ones(len(index), dtype=np.float64)
+        mark_stale(values, ended[index])
+        yield RecordedSeries(metric, _TARGET | dict(labels), times_ms[index], values)
+
+
+def _owners(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
+    namespace = {"namespace": run.workload.namespace}
+    chain = owner_chain(run)
+    for pod in run.pods:
+        # A bare Pod has the series too, with empty labels (kube-state-metrics v2; v1 wrote <none>).
+        owner = _owner_labels(chain[-1]) if chain else {}
+        yield "kube_pod_owner", namespace | {"pod": pod.name, "uid": pod.uid} | owner
+    for parent, child in pairwise(chain):
+        if child.kind == "ReplicaSet":
+            yield "kube_replicaset_owner", namespace | {"replicaset": child.name} | _owner_labels(parent)
+        elif child.kind == "Job":
+            yield "kube_job_owner", namespace | {"job_name": child.name} | _owner_labels(parent)
+
+
+def _owner_labels(owner: Owner) -> dict[str, str]:
+    return {"owner_kind": owner.kind, "owner_name": owner.name, "owner_is_controller": "true"}
