@@ -31,6 +31,16 @@ PLATFORM_METRICS = (
     "kube_node_info",
     "kube_node_status_capacity",
     "kube_node_status_allocatable",
+    # … docs/metrics/workload/{pod,replicaset,job}-metrics.md
+    "kube_pod_owner",
+    "kube_replicaset_owner",
+    "kube_job_owner",
+    "kube_job_status_start_time",
+    "kube_job_status_completion_time",
+    "kube_pod_start_time",
+    "kube_pod_container_resource_requests",
+    "kube_pod_container_status_last_terminated_reason",
+    "kube_pod_container_status_restarts_total",
 )
 """Metrics of the platform, not of a GPU exporter, that gpuwatch reads."""
 
