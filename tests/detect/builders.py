@@ -196,6 +196,11 @@ def xid_became(uuid: str, code: float, *, before: float | None = 0.0, at: dateti
     return StateChange(device=uuid, signal=Signal.XID_CODE, at=at or ago(minutes=10), before=before, after=code)
 
 
+def xid_counted(uuid: str, xid: str, *, at: datetime, before: float = 0.0, after: float = 1.0) -> StateChange:
+    """The exporter's windowed count began to count so many more."""
+    return StateChange(device=uuid, signal=Signal.XID_WINDOW_COUNT, at=at, before=before, after=after, variant=xid)
+
+
 def healthy(devices: Sequence[Device], policy: HealthPolicy = POLICY) -> dict[WindowStat, Answer]:
     """What a busy, healthy fleet answers to every question of the health rules."""
     level = {

@@ -19,6 +19,7 @@ from detect.builders import (
     scene,
     spread,
     xid_became,
+    xid_counted,
 )
 from gpuwatch.catalog.xids import XidClass, find_xid, xids
 from gpuwatch.detect.health import assess_health
@@ -116,8 +117,23 @@ class TestNews:
     def test_a_total_that_went_from_one_to_two(self) -> None:
         assert after(**counted("79", increase=1)) is not None
 
-    def test_a_windowed_count_is_read_by_its_maximum(self) -> None:
-        assert after(**counted("79", window=1)) is not None
+    @pytest.mark.parametrize(("news", "verdict"), [(True, Verdict.DEGRADED), (False, Verdict.UNKNOWN)])
+    def test_a_windowed_count_is_news_where_it_was_seen_to_begin(self, news: bool, verdict: Verdict) -> None:
+        """An exporter whose window is a day still counts the XID of yesterday."""
+        changes = [xid_counted("gpu-0", "79", at=ago(minutes=30))] if news else []
+        finding = after(*changes, **counted("79", window=1))
+        assert finding is not None
+        assert (finding.verdict, finding.since) == (verdict, ago(minutes=30) if news else None)
+        assert any("when it was" in item for item in finding.missing) is not news
+
+    def test_a_zero_that_stands_where_the_xid_goes_is_none(self) -> None:
+        assert after(xid_counted("gpu-0", "0", at=ago(minutes=30)), **counted("0", window=1)) is None
+
+    def test_a_count_confirms_the_gauges_first_sample(self) -> None:
+        latched = xid_became("gpu-0", 79, before=None, at=ago(minutes=31))
+        finding = after(latched, xid_counted("gpu-0", "79", at=ago(minutes=31)), coverage=0.5)
+        assert finding is not None
+        assert finding.verdict is Verdict.DEGRADED
 
     def test_the_row_without_an_xid_is_the_exporters_zero(self) -> None:
         assert after(**counted("", window=0)) is None
@@ -197,6 +213,33 @@ class TestClasses:
         assert finding is not None
         assert (finding.verdict, finding.since) == (Verdict.DEGRADED, ago(minutes=40))
         assert finding.summary.endswith("also XID 45")
+
+    @pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.DEGRADED), (5, Verdict.DEGRADED)])
+    def test_a_windowed_count_shows_repeats_that_it_never_counts_at_once(self, times: int, verdict: Verdict) -> None:
+        occurred = [
+            xid_counted("gpu-0", "119", at=ago(minutes=50 - 10 * number), before=number, after=number + 1)
+            for number in range(times)
+        ]
+        finding = after(*occurred, xid_became("gpu-0", 119, at=ago(minutes=50)), **counted("119", window=1))
+        assert finding is not None
+        assert (finding.verdict, finding.since) == (verdict, ago(minutes=50))
+        noted = [item.note for item in finding.evidence if item.signal == "xid_window_count"]
+        if times == 1:
+            assert noted == ["XID 119"]
+        else:
+            assert finding.summary.endswith(f"it came {times} times at least")
+            assert noted == [f"XID 119; {times} at least, as each is counted no longer than the exporter's window"]
+
+    def test_where_nothing_counts_a_repeat_cannot_be_told(self) -> None:
+        told = {}
+        for name, snapshot in (
+            ("gauge", scene(changes=[xid_became("gpu-0", 119)])),
+            ("counted", scene(changes=[xid_became("gpu-0", 119)], **counted("119", increase=1))),  # type: ignore[arg-type]
+            ("no repeats matter", scene(changes=[xid_became("gpu-0", 63)])),
+        ):
+            [finding] = findings(snapshot).values()
+            told[name] = any("whether it came again" in item for item in finding.missing)
+        assert told == {"gauge": True, "counted": False, "no repeats matter": False}
 
     def test_an_ignored_xid_is_shown_on_demand_only(self) -> None:
         assert after(xid_became("gpu-0", 37)) is None
@@ -327,6 +370,20 @@ class TestApplication:
         )
         assert "workload/Job/ns/train" in finding.summary
         assert finding.pods == ("ns/train",)
+
+    def test_a_second_workload_with_the_same_xid_is_seen_in_the_count(self) -> None:
+        """The gauge shows 31 all along; the count shows it under one job, and half an hour later under the next."""
+        twice = [
+            xid_counted("gpu-0", "31", at=ago(minutes=50)),
+            xid_counted("gpu-0", "31", at=ago(minutes=10), before=1, after=2),
+        ]
+        held = [history("ns/first", 60, 35), history("ns/second", 30, 0)]
+        finding = after(xid_became("gpu-0", 31, at=ago(minutes=50)), *twice, activity=held)
+        assert finding is not None
+        assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
+        once = after(xid_became("gpu-0", 31, at=ago(minutes=50)), twice[0], activity=held)
+        assert once is not None
+        assert once.verdict is Verdict.UNKNOWN
 
     CHANGES = (
         xid_became("gpu-0", 13, at=ago(minutes=50)),

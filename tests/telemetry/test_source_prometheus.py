@@ -34,6 +34,9 @@ def fleet() -> Timeline:
     timeline.add("DCGM_FI_DEV_XID_ERRORS", gpu(1, err_code="13") | own, 13, until=900, ends=True)
     timeline.add("DCGM_FI_DEV_XID_ERRORS", gpu(1, err_code="79") | own, 79, ago=900)
     timeline.add("DCGM_EXP_XID_ERRORS_TOTAL", gpu(1, xid="79") | own, 1, ago=900)
+    counting = gpu(2, xid="119", window_size_in_ms="300000") | own
+    for ago in (3000, 1500, 600):
+        timeline.add("DCGM_EXP_XID_ERRORS_COUNT", counting, 1, ago=ago, until=ago - 300, ends=True)
     timeline.add("up", {"job": "dcgm", "instance": "node-a:9400", "pod": "dcgm-exporter-x1", "namespace": "mon"}, 1)
     newer = {"Hostname": "", "hostname": "node-b", "instance": "node-b:9400"}
     for instance in ("7", "8"):
@@ -107,10 +110,15 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
                 assert gaps == ()
                 assert histories == recorded.activity(AT, expected_schema, expected, **options)[0]
 
-            changes, gaps = served.changes([Signal.XID_CODE], AT, 1800, schema, inventory)
+            states = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT)
+            changes, gaps = served.changes(states, AT, 1800, schema, inventory)
             assert gaps == ()
-            assert changes == recorded.changes([Signal.XID_CODE], AT, 1800, expected_schema, expected)[0]
-            assert [(change.before, change.after) for change in changes] == [(13, 79)]
+            assert changes == recorded.changes(states, AT, 1800, expected_schema, expected)[0]
+            assert [(change.variant, change.before, change.after) for change in changes] == [
+                ("119", 0, 1),
+                ("", 13, 79),
+                ("119", 1, 2),
+            ]
             store.close()
 
 

@@ -82,7 +82,7 @@ def needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 def state_signals() -> tuple[Signal, ...]:
     """Signals whose changes within `HealthPolicy.change_window_seconds` are wanted."""
-    return (Signal.XID_CODE, Signal.RECOVERY_ACTION_CODE)
+    return (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
 
 
 def rule_signals(policy: HealthPolicy) -> Mapping[str, tuple[Signal, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
 from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu, Judge
-from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, xid_events, xid_needs
+from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, counts_xids, xid_events, xid_needs
 from gpuwatch.model.decision import (
     Advice,
     Evidence,
@@ -111,7 +111,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
             return _strongest(shown)
         if found:
             return Verdict.HEALTHY if Verdict.HEALTHY in found else Verdict.UNKNOWN
-        if any(answers.known(gpu) for answers in counting):
+        if any(counts_xids(answers, gpu) for answers in counting):
             return fleet.healthy(gpu, kind, "no XID in the window", confidence_ratio=0.9)
         code = last.of(gpu)
         if code:
@@ -162,14 +162,14 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
         return _undecided(fleet, event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"], known=known)
     if fatal or repeated:
         if event.doubtful:
-            missing = ["when it was: the GPU's telemetry began with it, and the gauge never clears"]
+            missing = ["when it was: it may be older than the window, as the gauge never clears"]
             return _undecided(fleet, event, title, missing, known=known, severity=Severity.WARNING)
         return _conclude(
             fleet,
             event,
             known,
             Verdict.DEGRADED,
-            title if fatal else f"{title}; it came {event.count} times",
+            title if fatal else f"{title}; it came {event.count} times at least",
             severity=Severity.CRITICAL,
             advice=_ADVICE.get(known.action, Advice.RESET),
             confidence_ratio=_FATAL_CONFIDENCE if fatal else _REPEATED_CONFIDENCE,
@@ -177,6 +177,8 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
     if known.xid_class is XidClass.APPLICATION:
         return _application(fleet, event, known, title)
     missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
+    if known.repeat_is_fatal and not event.countable:
+        missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
     return _undecided(fleet, event, title, missing, known=known)
 
 

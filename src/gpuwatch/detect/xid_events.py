@@ -1,8 +1,9 @@
 """The XIDs that are news, and which of them have one cause that is not one GPU's hardware.
 
 Three metrics tell of XIDs and each hides something: the last-value gauge shows no repeat, shows only the last of
-several, and never clears; the exporter's windowed count and its total show repeats but no moment, and a total is born
-at 1, so that it has appeared rather than increased.
+several, and never clears; the exporter's windowed count shows repeats, told apart by how long one can be counted; its
+total shows repeats but no moment, and is born at 1, so that it has appeared rather than increased. So whatever is
+counted here is how often at least.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ class XidEvent:
     """An XID that one GPU raised within the change window.
 
     code: the number, or the text where an exporter wrote something else.
-    count: how often at least. times: when, as far as the gauge shows it.
-    doubtful: the gauge's first sample carried it, so it may be older than the window.
+    count: how often at least. countable: an exporter counts this GPU's XIDs, so that repeats can be seen at all.
+    times: when, as far as the gauge or the windowed count shows it.
+    doubtful: the gauge's first sample carried it, or a windowed count shows it that may have begun before, so it may be
+        older than the window.
     workloads: who held the GPU at these times; who holds it now where no time is known.
     """
 
     gpu: Gpu
     code: int | str
     count: int
+    countable: bool
     times: tuple[datetime, ...]
     doubtful: bool
     workloads: tuple[frozenset[Subject], ...]
@@ -59,52 +63,96 @@ class XidEvent:
 
 def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
     """By GPU the XIDs that are news, one event per code."""
-    stats = xid_needs(fleet.policy)
-    last, counted, increased, appeared = (fleet.answers(stat) for stat in stats)
-    changes = fleet.changes(Signal.XID_CODE)
-    began = _telemetry_began(fleet)
-    held = _holders(fleet)
+    seen = _Seen(fleet)
     events: dict[str, list[XidEvent]] = {}
     for gpu in fleet.gpus:
-        timed: dict[int | str, list[StateChange]] = defaultdict(list)
-        for change in changes.get(gpu.uuid, ()):
-            if change.after > 0:
-                timed[_code(change.after)].append(change)
-        counts = [(answers, _counts(answers, gpu)) for answers in (counted, increased, appeared)]
-        codes = {*timed, *(code for _, found in counts for code in found)}
+        codes = seen.codes(gpu)
         if codes:
-            events[gpu.uuid] = [
-                _event(gpu, code, timed.get(code, []), counts, last, began(gpu), held)
-                for code in sorted(codes, key=str)
-            ]
+            events[gpu.uuid] = [seen.event(gpu, code) for code in sorted(codes, key=str)]
     return events
 
 
-def _event(
-    gpu: Gpu,
-    code: int | str,
-    changes: Sequence[StateChange],
-    counts: Sequence[tuple[Answers, dict[int | str, int]]],
-    last: Answers,
-    began: datetime | None,
-    held: Callable[[Gpu, datetime | None], frozenset[Subject]],
-) -> XidEvent:
-    evidence = []
-    if changes:
-        newest = changes[-1]
-        before = "no XID" if newest.before in (None, 0.0) else f"XID {newest.before:g}"
-        evidence.append(last.evidence(gpu, newest.after, at=newest.at, note=f"became this value; {before} before"))
-    for answers, found in counts:
-        if code in found:
-            evidence.append(answers.evidence(gpu, float(found[code]), comparison=">", bound=0.0, note=f"XID {code}"))
-    # Counting confirms what the gauge's first sample only suggests.
-    counted = max(found.get(code, 0) for _, found in counts)
-    doubtful = (
-        not counted and began is not None and all(change.before is None and change.at <= began for change in changes)
-    )
-    times = tuple(change.at for change in changes)
-    workloads = tuple(held(gpu, time) for time in times) or (held(gpu, None),)
-    return XidEvent(gpu, code, max(counted, len(changes)), times, doubtful, workloads, tuple(evidence))
+def counts_xids(answers: Answers, gpu: Gpu) -> bool:
+    """Whether an exporter counts this GPU's XIDs; the count may be of none."""
+    return gpu.uuid in answers.variants or gpu.lead.id in answers.variants
+
+
+class _Seen:
+    """What the metrics show of all GPUs."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._last, self._counted, self._increased, self._appeared = map(fleet.answers, xid_needs(fleet.policy))
+        self._began = _telemetry_began(fleet)
+        self._held = _holders(fleet)
+        self._latched = {
+            uuid: _by_code((_code(change.after), change) for change in changes if change.after > 0)
+            for uuid, changes in fleet.changes(Signal.XID_CODE).items()
+        }
+        self._occurred = {
+            uuid: _by_code((code, change) for change in changes if (code := _variant(change.variant)))
+            for uuid, changes in fleet.changes(Signal.XID_WINDOW_COUNT).items()
+        }
+
+    def codes(self, gpu: Gpu) -> set[int | str]:
+        found = {*self._latched.get(gpu.uuid, ()), *self._occurred.get(gpu.uuid, ())}
+        for answers in (self._counted, self._increased, self._appeared):
+            found.update(_counts(answers, gpu))
+        return found
+
+    def event(self, gpu: Gpu, code: int | str) -> XidEvent:
+        latched = self._latched.get(gpu.uuid, {}).get(code, [])
+        occurred = self._occurred.get(gpu.uuid, {}).get(code, [])
+        evidence = []
+        if latched:
+            newest = latched[-1]
+            before = "no XID" if newest.before in (None, 0.0) else f"XID {newest.before:g}"
+            note = f"became this value; {before} before"
+            evidence.append(self._last.evidence(gpu, newest.after, at=newest.at, note=note))
+        totals = [0]
+        for answers in (self._increased, self._appeared):
+            if total := _counts(answers, gpu).get(code):
+                totals.append(total)
+                evidence.append(answers.evidence(gpu, float(total), comparison=">", bound=0.0, note=f"XID {code}"))
+        at_once = _counts(self._counted, gpu).get(code, 0)
+        times = max((latched, occurred), key=len)
+        in_window = round(sum(change.after - (change.before or 0.0) for change in occurred))
+        if at_once or occurred:
+            note = f"XID {code}"
+            if in_window > at_once:
+                note += f"; {in_window} at least, as each is counted no longer than the exporter's window"
+            newest_at = occurred[-1].at if occurred else None
+            value = float(max(at_once, 1))
+            evidence.append(self._counted.evidence(gpu, value, comparison=">", bound=0.0, at=newest_at, note=note))
+        return XidEvent(
+            gpu=gpu,
+            code=code,
+            count=max(*totals, at_once, in_window, len(latched)),
+            countable=any(counts_xids(each, gpu) for each in (self._counted, self._increased, self._appeared)),
+            times=tuple(change.at for change in times),
+            # Counting confirms what the gauge's first sample only suggests.
+            doubtful=not (in_window or max(totals)) and self._is_doubtful(gpu, latched),
+            workloads=tuple(self._held(gpu, change.at) for change in times) or (self._held(gpu, None),),
+            evidence=tuple(evidence),
+        )
+
+    def _is_doubtful(self, gpu: Gpu, latched: Sequence[StateChange]) -> bool:
+        """Whether all of it may be older than the window."""
+        began = self._began(gpu)
+        return not latched or (
+            began is not None and all(change.before is None and change.at <= began for change in latched)
+        )
+
+
+def _by_code(changes: Iterable[tuple[int | str, StateChange]]) -> dict[int | str, list[StateChange]]:
+    found: dict[int | str, list[StateChange]] = defaultdict(list)
+    for code, change in changes:
+        found[code].append(change)
+    return dict(found)
+
+
+def _variant(text: str) -> int | str:
+    """The XID of a row that counts; '' or 0 where it counts none, as old exporters do before the first."""
+    return int(text) if text.isdecimal() else text
 
 
 def _code(value: float) -> int | str:
@@ -112,11 +160,11 @@ def _code(value: float) -> int | str:
 
 
 def _counts(answers: Answers, gpu: Gpu) -> dict[int | str, int]:
-    """Occurrences by XID. The row without an XID is the exporter's zero; increase() extrapolates, hence round."""
+    """Occurrences by XID. increase() extrapolates, hence round."""
     found: dict[int | str, int] = {}
     for variant, value in answers.by_variant(gpu).items():
-        if value > 0 and variant:
-            found[int(variant) if variant.isdecimal() else variant] = max(round(value), 1)
+        if value > 0 and (code := _variant(variant)):
+            found[code] = max(round(value), 1)
     return found
 
 

@@ -231,13 +231,18 @@ class ActivityHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """A state-like signal (XID, recovery action) took a new value. `before` is None for a first appearance."""
+    """A state-like signal (XID, recovery action) took a new value. `before` is None for a first appearance.
+
+    Of a windowed count (XID_WINDOW_COUNT) it is an event that began to be counted: `variant` says which (the XID), and
+    `before` and `after` how many of it there were since the window of the question began, at least.
+    """
 
     device: DeviceId
     signal: Signal
     at: datetime
     before: float | None
     after: float
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 In two phases: cheap questions about all devices tell where something changed, and raw samples are read for those alone.
 A device is one state, whatever series it consists of: a new Pod, or the err_code label that an XID row carries along,
-starts a new series without changing anything.
+starts a new series without changing anything. The events behind a windowed count are told in the same way
+(occurrences.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -18,11 +19,10 @@ from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import selector
 from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
+from gpuwatch.telemetry.occurrences import Occurrence, occurrences, raw_series
 from gpuwatch.telemetry.questions import found_rows, in_si
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Row, SampleStore, Series, TelemetryError
 from gpuwatch.telemetry.sightings import INSTANT_SECONDS
-
-_DEVICES_AT_ONCE = 50
 
 
 @dataclass(slots=True)
@@ -47,6 +47,8 @@ def state_changes(
 
     `before` is the last value ahead of the change, from up to one more window earlier, else None. The first appearance
     of 0 is none: it says that nothing has happened yet. Of rows that are there at once the greatest value counts.
+    Signals that are windowed counts change with each event that begins to be counted: `before` and `after` are how many
+    of the variant there were since the window began, at least.
     """
     changes: list[StateChange] = []
     gaps: list[Gap] = []
@@ -58,7 +60,10 @@ def state_changes(
         states = _States()
         for row in found:
             try:
-                _read_suspects(store, row, at, window_seconds, inventory, states)
+                if row.kind == "window":
+                    changes.extend(_counted(occurrences(store, row, at, window_seconds, inventory), signal))
+                else:
+                    _read_suspects(store, row, at, window_seconds, inventory, states)
             except TelemetryError as error:
                 gaps.append(failed(f"changes of {signal} ({row.metric})", error))
         begin = at.timestamp() - window_seconds
@@ -67,7 +72,9 @@ def state_changes(
         if states.blank or states.implausible:
             low, high = plausible_range(signal)
             gaps.append(dropped(signal, len(states.blank), len(states.implausible - states.blank), low, high))
-    return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal))), tuple(gaps)
+    return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal, change.variant))), tuple(
+        gaps
+    )
 
 
 def _read_suspects(
@@ -77,16 +84,26 @@ def _read_suspects(
     looked_at = window_seconds + INSTANT_SECONDS
     suspects = _suspects(store, row, at, looked_at, inventory)
     known = {device.uuid if row.scope is Scope.PHYSICAL else device.id for device in inventory.devices}
-    picked = {
-        inventory.matchers[device.id][0]
-        for device in inventory.devices
-        if (device.uuid if row.scope is Scope.PHYSICAL else device.id) in suspects
-    }
-    for only in door.any_device(picked, _DEVICES_AT_ONCE):
-        for series in store.raw(selector(row, only), at - timedelta(seconds=2 * looked_at), at):
-            device = _device(series, row)
-            if device in known and device in suspects:
-                _add(states, device, series, row)
+    for series in raw_series(store, row, suspects, at - timedelta(seconds=2 * looked_at), at, inventory):
+        device = _device(series, row)
+        if device in known and device in suspects:
+            _add(states, device, series, row)
+
+
+def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChange]:
+    so_far: dict[tuple[DeviceId, str], int] = {}
+    for each in found:
+        key = (each.device, each.variant)
+        before = so_far.get(key, 0)
+        so_far[key] = before + each.count
+        yield StateChange(
+            device=each.device,
+            signal=signal,
+            at=datetime.fromtimestamp(each.seen, UTC),
+            before=float(before),
+            after=float(so_far[key]),
+            variant=each.variant,
+        )
 
 
 def _suspects(

@@ -1,0 +1,130 @@
+"""Events behind an exporter's own windowed count: when they came, and how many there were at least.
+
+dcgm-exporter counts an XID for as long as it is within the exporter's window (its label window_size_in_ms, five minutes
+by default) and writes no row for it afterwards. So ten XIDs, ten minutes apart, are ten times a 1, and neither the
+greatest value nor the changes of a series that is away in between tell them from one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.model.telemetry import DeviceId, Scope
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.discovery import by_labels, selector
+from gpuwatch.telemetry.inventory import Inventory
+from gpuwatch.telemetry.samples import Combine, Expression, Function, Row, SampleStore, Series
+
+_DEVICES_AT_ONCE = 50
+_WINDOW_LABEL = "window_size_in_ms"
+_USUAL_WINDOW_SECONDS = 300.0
+"""dcgm-exporter@d5e5f510 pkg/cmd/app.go, --xid-count-window-size and --clock-events-count-window-size."""
+_LATE_SECONDS = 30.0
+"""How much longer than the window one event may be seen: an exporter that gathers at its own interval, 30 s by default,
+shows a page that is as old. Newer ones gather when they are scraped."""
+
+_Key: TypeAlias = tuple[DeviceId, str]
+"""A device and what happened (the XID)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """seen: the first sample (Unix seconds) that shows more events than those before can explain. count: how many."""
+
+    device: DeviceId
+    variant: str
+    seen: float
+    count: int
+
+
+def occurrences(
+    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
+) -> list[Occurrence]:
+    """Events that began to be counted within (at − window, at], by device and time. Raises TelemetryError.
+
+    As few as the samples can come from, so that one event is never two: neither for a gap in its samples, nor for
+    another Pod's series, nor for a second exporter.
+    """
+    windows = _counting(store, row, at, window_seconds, inventory)
+    if not windows:
+        return []
+    longest = max(windows.values()) + _LATE_SECONDS
+    counts: dict[_Key, dict[float, int]] = defaultdict(dict)
+    # What was there already when the window began is not of it.
+    start = at - timedelta(seconds=window_seconds + longest)
+    for series in raw_series(store, row, {device for device, _ in windows}, start, at, inventory):
+        key = _key(series, row)
+        if key in windows:
+            samples = counts[key]
+            for time, value in zip(series.times, series.values, strict=True):
+                if 0 <= value <= plausible_range(row.signal)[1]:
+                    samples[time] = max(samples.get(time, 0), round(value))
+    begin = at.timestamp() - window_seconds
+    return [
+        Occurrence(*key, seen, count)
+        for key, samples in counts.items()
+        for seen, count in _fewest(samples, windows[key] + _LATE_SECONDS)
+        if seen > begin
+    ]
+
+
+def _counting(
+    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
+) -> dict[_Key, float]:
+    """Devices that counted something, and the exporter's window in seconds, the longest where exporters differ."""
+    by = by_labels(door.IDENTITY_LABELS[row.vendor], (row.variant_label, _WINDOW_LABEL))
+    question = Expression(selector(row), Function.MAX, window_seconds, combine=Combine.MAX, by=by)
+    windows: dict[_Key, float] = {}
+    for each in store.evaluate(question, at, inventory.partition):
+        key = _key(each, row)
+        if key is not None and 0 < each.value <= plausible_range(row.signal)[1]:
+            windows[key] = max(windows.get(key, 0.0), _window_seconds(each.labels))
+    return windows
+
+
+def _window_seconds(labels: Mapping[str, str]) -> float:
+    told = labels.get(_WINDOW_LABEL, "")
+    return int(told) / 1000 if told.isdecimal() and int(told) else _USUAL_WINDOW_SECONDS
+
+
+def _key(of: Row | Series, row: MetricRow) -> _Key | None:
+    """None for the row without a variant, which is the exporter's zero."""
+    found, variant = door.ids(of.labels, row.vendor), of.labels.get(row.variant_label, "")
+    return None if found is None or not variant else (found[row.scope is Scope.PHYSICAL], variant)
+
+
+def _fewest(samples: Mapping[float, int], visible_seconds: float) -> Iterator[tuple[float, int]]:
+    """(first sample, how many events) of the fewest events that these counts can come from, each of which is counted
+    for so long at most. Whoever lets each event begin as late as it can, and last as long, needs the fewest."""
+    counted: deque[tuple[float, int]] = deque()  # (until when, how many)
+    for time, value in sorted(samples.items()):
+        while counted and counted[0][0] < time:
+            counted.popleft()
+        new = value - sum(count for _, count in counted)
+        if new > 0:
+            counted.append((time + visible_seconds, new))
+            yield time, new
+
+
+def raw_series(
+    store: SampleStore,
+    row: MetricRow,
+    devices: Collection[DeviceId],
+    start: datetime,
+    end: datetime,
+    inventory: Inventory,
+) -> Iterator[Series]:
+    """The stored samples of (start, end] of these devices, or GPUs where the metric is about these; of their
+    neighbours on one GPU too. For few devices. Raises TelemetryError."""
+    picked = {
+        inventory.matchers[device.id][0]
+        for device in inventory.devices
+        if (device.uuid if row.scope is Scope.PHYSICAL else device.id) in devices
+    }
+    for only in door.any_device(picked, _DEVICES_AT_ONCE):
+        yield from store.raw(selector(row, only), start, end)
