@@ -1,0 +1,89 @@
+"""The bounds of right-sizing, each with its unit and the reason for its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvicePolicy:
+    """What is needed before something is advised, and what an advised target has to keep.
+
+    target_speed_ratio: speed on the target relative to now that the pessimistic end of the estimate has to reach.
+        0.9: the bound at which the published predictors were compared (MISO's measurements on A100 slices).
+    min_coverage_ratio: usable share of the held time; below it the measured part may be the quiet part (KRR refuses
+        alike). min_observed_hours, min_runs: device-hours and Pods seen before a job is sized. min_serving_days: what
+        one Pod that runs on counts instead of runs: a day has its peak hour, three days tell it from a busy day.
+    penalty_ratio: what missing the target speed is taken to cost, as a multiple of what the workload costs now: 1,
+        the work is done once more as before.
+    min_saving_ratio, min_saving_gpu_hours_per_week: a change that saves less is not worth a restart: 5 %, and half a
+        working day of one GPU.
+    confidence_multiplier: widens the predicted slowdown of young profiles by 1 + multiplier / days of samples, as
+        the Vertical Pod Autoscaler widens its upper bound (1).
+    memory_confidence_multiplier: the same for the framebuffer that is needed: 0.1, as it is a peak, not a mean.
+    idle_busy_ratio: mean activity at or below which there is nothing to size. 0.001: DCGM shows activity in per mille.
+    usable_slice_ratio, usable_memory_ratio: share of the nominal memory of a MIG instance and of a whole card that a
+        container gets. nvidia-smi shows 4864 of 5120 MiB for 1g.5gb (0.95), and 22888 of 23034 MiB or more (0.98)
+        for whole cards.
+    nvlink_floor_bytes_per_second: traffic above it is a need for the link; counters of a silent link stand still.
+    shared_memory_ratio, shared_busy_ratio, shared_dram_ratio: what partners on one device may need together. 0.9 of
+        the framebuffer, 0.8 of the time when they take turns (time-slicing), 0.8 of the bandwidth (its practical
+        peak) and all SMs when they run side by side (MPS). shared_context_bytes: CUDA context of each further one.
+    max_partners: Pods on one shared device; fault isolation is lost for all of them together.
+    fewer_busy_ratio: activity that fewer GPUs of a Pod may be predicted to have.
+    moved_after_hours: a profile that ended this long ago is history when the same container runs on something else.
+    allow_vendor_change, allow_arm_hosts, allow_older_architecture: whether a target that needs another container
+        image, or lacks BF16 while the present card has it, may be advised.
+    """
+
+    target_speed_ratio: float = 0.9
+    min_coverage_ratio: float = 0.6
+    min_observed_hours: float = 3.0
+    min_runs: int = 2
+    min_serving_days: float = 3.0
+    penalty_ratio: float = 1.0
+    min_saving_ratio: float = 0.05
+    min_saving_gpu_hours_per_week: float = 4.0
+    confidence_multiplier: float = 1.0
+    memory_confidence_multiplier: float = 0.1
+    idle_busy_ratio: float = 0.001
+    usable_slice_ratio: float = 0.95
+    usable_memory_ratio: float = 0.98
+    nvlink_floor_bytes_per_second: float = 1e6
+    shared_memory_ratio: float = 0.9
+    shared_busy_ratio: float = 0.8
+    shared_dram_ratio: float = 0.8
+    shared_context_bytes: float = 1.0 * _GIB
+    max_partners: int = 4
+    fewer_busy_ratio: float = 0.8
+    moved_after_hours: float = 24.0
+    allow_vendor_change: bool = False
+    allow_arm_hosts: bool = False
+    allow_older_architecture: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            item.name for item in fields(self) if item.name.endswith("_ratio") and item.name != "penalty_ratio"
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"advice.{name} is {value!r}; it has to be a ratio from 0 to 1")
+        for name in (
+            "penalty_ratio",
+            "min_observed_hours",
+            "min_serving_days",
+            "min_saving_gpu_hours_per_week",
+            "confidence_multiplier",
+            "memory_confidence_multiplier",
+            "nvlink_floor_bytes_per_second",
+            "shared_context_bytes",
+            "moved_after_hours",
+        ):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"advice.{name} is {value!r}; it has to be a finite number, 0 or more")
+        for name, least in (("min_runs", 1), ("max_partners", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"advice.{name} is {getattr(self, name)!r}; it has to be {least} or more")
