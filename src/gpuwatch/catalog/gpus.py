@@ -21,6 +21,7 @@ _COLUMNS = (
     "power_limit_watts",
     "link_bytes_per_second",
     "mig_family",
+    "architecture",
     "idle_power_watts",
     "source",
 )
@@ -33,7 +34,8 @@ class Gpu:
     memory_bytes: what the driver reports in total where a source gives that, else the nominal GiB.
     fp16_dense_flops_per_second: FP16/BF16 on the tensor cores, dense: half of the figure 'with sparsity'.
     power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both ways together.
-    mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG.
+    mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG. architecture: as GPU Feature Discovery's
+    nvidia.com/gpu.family (ada for ada-lovelace), AMD's CDNA generation; what a container image is compiled for.
     idle_power_watts: as measured on an idle GPU of this model.
     """
 
@@ -46,6 +48,7 @@ class Gpu:
     power_limit_watts: float
     link_bytes_per_second: float | None
     mig_family: str
+    architecture: str
     idle_power_watts: float | None
     source: str
 
@@ -98,6 +101,7 @@ def _gpu(row: Row) -> Gpu:
         power_limit_watts=row.number("power_limit_watts"),
         link_bytes_per_second=row.optional_number("link_bytes_per_second"),
         mig_family=mig_family,
+        architecture=row.text("architecture"),
         idle_power_watts=row.optional_number("idle_power_watts"),
         source=row.text("source"),
     )
