@@ -96,11 +96,11 @@ class Veto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A target held against the workload. usd_per_week counts all Pods at the profile's mean number of them, and,
-    where the speed is below 1, the longer run time of work that has an end (jobs), at the likely speed.
+    """A target held against the workload. usd_per_week counts all Pods over the hours that they ran, and, for work
+    that has an end (jobs), the longer run time at the likely speed, or the shorter one at the pessimistic speed.
 
     saving_usd_per_week and saving_gpu_hours_per_week are against now; None where a price is unknown. GPU-hours are of
-    physical GPUs of the present kind (a slice counts with its share)."""
+    physical GPUs of the present kind (a slice counts with its share); a move to another model frees all of them."""
 
     target: Target
     speed: SpeedEstimate
@@ -163,6 +163,8 @@ class AbstentionKind(StrEnum):
     UNKNOWN_GPU = "unknown_gpu"
     UNKNOWN_OWNER = "unknown_owner"
     IDLE = "idle"  # nothing ran: release it rather than resize it
+    MOVED = "moved"  # the same container runs on something else by now: this profile is history
+    FAILED = "failed"  # gpuwatch could not work this one out; the reason says where it broke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
