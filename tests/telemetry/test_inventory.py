@@ -19,10 +19,12 @@ needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pa
 TEMPERATURE, USED = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED"
 
 
-def inventory_of(store: SampleStore, at: datetime = AT, lookback_seconds: int = 3600) -> Inventory:
+def inventory_of(
+    store: SampleStore, at: datetime = AT, lookback_seconds: int = 3600, lost_seconds: int = 0
+) -> Inventory:
     source = TelemetrySource(store)
     schema, _ = source.discover(at)
-    return source.inventory(at, schema, lookback_seconds)
+    return source.inventory(at, schema, lookback_seconds, lost_seconds)
 
 
 def of_page(*pages: Path) -> Inventory:
@@ -288,6 +290,96 @@ def test_both_sides_of_the_look_back(tmp_path: Path) -> None:
     timeline.add(TEMPERATURE, gpu(2, "node-a"), 40, ago=7200, until=3600, ends=True)
     inventory = inventory_of(timeline.store(tmp_path))
     assert [device.id for device in inventory.devices if not device.present] == [uuid(1)]
+
+
+HOUR, DAY = 3600, 24 * 3600
+
+
+def lost(timeline: Timeline, folder: Path) -> dict[str, float]:
+    """Seconds since the devices that are not there now were seen."""
+    devices = inventory_of(timeline.store(folder), lost_seconds=DAY).devices
+    return {each.id: NOW - each.last_seen.timestamp() for each in devices if not each.present and each.last_seen}
+
+
+@pytest.mark.parametrize("hours", [0.9, 1.1, 3, 12, 23.5])
+def test_a_gpu_is_missed_for_a_day_beside_others_of_its_machine(hours: float, tmp_path: Path) -> None:
+    timeline = fleet(Timeline(), ("node-a",), gpus=3)
+    timeline.add(TEMPERATURE, gpu(3, "node-a"), 40, ago=3 * DAY, until=hours * HOUR, every=60, ends=True)
+    told = lost(timeline, tmp_path)
+    assert list(told) == [uuid(3)]
+    # To five minutes, once it is gone for longer than the look-back.
+    assert hours * HOUR - 300 <= told[uuid(3)] <= hours * HOUR
+
+
+@pytest.mark.parametrize(("seconds", "missed"), [(DAY - 60, True), (DAY, False)])
+def test_both_sides_of_the_day(seconds: int, missed: bool, tmp_path: Path) -> None:
+    timeline = fleet(Timeline(), ("node-a",), gpus=3)
+    timeline.add(TEMPERATURE, gpu(3, "node-a"), 40, ago=3 * DAY, until=seconds, every=60, ends=True)
+    assert bool(lost(timeline, tmp_path)) is missed
+
+
+@pytest.mark.parametrize(("hours", "missed"), [(0.9, True), (1.1, False), (3, False)])
+def test_a_machine_that_is_gone_as_a_whole_is_missed_for_the_look_back_alone(
+    hours: float, missed: bool, tmp_path: Path
+) -> None:
+    """It has left the cluster, perhaps; others may come and go every hour."""
+    timeline = fleet(Timeline(), ("node-b",))
+    for number in range(4):
+        timeline.add(TEMPERATURE, gpu(number, "node-a"), 40, ago=2 * DAY, until=hours * HOUR, every=60, ends=True)
+    witness = Witness(timeline.store(tmp_path))
+    devices = inventory_of(witness, lost_seconds=DAY).devices
+    assert len([each for each in devices if not each.present]) == (4 if missed else 0)
+    dear = [each for each in witness.asked if each.function is Function.LAST_TIME]
+    assert all(each.window_seconds == HOUR for each in dear)
+
+
+def test_a_restarted_exporter_does_not_hide_that_a_gpu_is_lost(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for number in range(4):
+        old = gpu(number, "node-a", instance="10.0.0.1:9400")
+        timeline.add(TEMPERATURE, old, 40, ago=DAY, until=5 * HOUR, every=60, ends=True)
+        if number != 3:
+            timeline.add(TEMPERATURE, gpu(number, "node-a", instance="10.0.0.2:9400"), 40, ago=5 * HOUR, every=60)
+    assert list(lost(timeline, tmp_path)) == [uuid(3)]
+    inventory = inventory_of(timeline.store(tmp_path), lost_seconds=DAY)
+    assert [(each.instance, each.devices, each.devices_now) for each in inventory.exporters] == [
+        ("10.0.0.2:9400", 4, 3)
+    ]
+
+
+def test_an_old_mig_layout_is_not_missed(tmp_path: Path) -> None:
+    timeline = Timeline()
+    timeline.add(TEMPERATURE, gpu(1, GPU_I_ID="7", GPU_I_PROFILE="1g.10gb"), 40, ago=DAY, until=5 * HOUR, every=60)
+    timeline.add(TEMPERATURE, gpu(1), 40, ago=5 * HOUR, every=60)
+    assert lost(timeline, tmp_path) == {}
+
+
+def test_a_gpu_that_moved_to_another_machine_is_there(tmp_path: Path) -> None:
+    timeline = fleet(Timeline(), gpus=3)
+    timeline.add(TEMPERATURE, gpu(3, "node-a"), 40, ago=DAY, until=5 * HOUR, every=60, ends=True)
+    timeline.add(TEMPERATURE, gpu(3, "node-b"), 40, ago=4 * HOUR, every=60)
+    assert lost(timeline, tmp_path) == {}
+
+
+def test_looking_further_back_costs_a_few_instant_questions(tmp_path: Path) -> None:
+    asked = {}
+    for lost_seconds in (0, DAY):
+        witness = Witness(fleet(Timeline()).store(tmp_path))
+        source = TelemetrySource(witness)
+        schema, _ = source.discover(AT)
+        witness.asked.clear()
+        source.inventory(AT, schema, HOUR, lost_seconds)
+        asked[lost_seconds] = list(witness.asked)
+    more = [each for each in asked[DAY] if each not in asked[0]]
+    assert [each.function for each in more] == [Function.LAST] * 5
+    assert [each.offset_seconds // HOUR for each in more] == [2, 4, 8, 16, 24]
+
+
+def test_a_question_about_earlier_that_fails_is_a_gap(tmp_path: Path) -> None:
+    timeline = fleet(Timeline(), ("node-a",))
+    inventory = inventory_of(Witness(timeline.store(tmp_path), lambda each: each.offset_seconds > 0), lost_seconds=DAY)
+    assert len(inventory.devices) == 4
+    assert {gap.what for gap in inventory.gaps} == {f"devices ahead of the look-back ({TEMPERATURE})"}
 
 
 def test_a_restarted_exporter_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

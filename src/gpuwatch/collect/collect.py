@@ -39,7 +39,10 @@ class Needs:
     activity_bound_ratio: engine activity above which a step counts as active.
     suspect_window_seconds: devices without activity in it are suspects; only they, and devices of Workloads like
         theirs, need the long history. 0 asks for everybody's history.
-    inventory_seconds: how far back a device must have been seen to be missed now.
+    inventory_seconds: how far back a device must have been seen to be missed now. One hour.
+    lost_seconds: the same of a device on a machine whose other devices report: what is missing there is missed for a
+        day by its own name, and then by the Node's capacity alone. A machine that is silent as a whole has perhaps
+        left, and is not missed for longer than the look-back.
     """
 
     stats: tuple[WindowStat, ...]
@@ -50,6 +53,7 @@ class Needs:
     activity_bound_ratio: float
     suspect_window_seconds: int = 1800
     inventory_seconds: int = 3600
+    lost_seconds: int = 24 * 3600
 
 
 # Below so many devices the history of all of them costs less than choosing.
@@ -110,7 +114,7 @@ def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs
     schema, found = telemetry.discover(at)
     gaps += found
     progress("listing devices")
-    inventory = telemetry.inventory(at, schema, needs.inventory_seconds)
+    inventory = telemetry.inventory(at, schema, needs.inventory_seconds, needs.lost_seconds)
     gaps += inventory.gaps
     devices, exporters, unresolved = resolve_nodes(inventory.devices, inventory.exporters, snapshot.cluster)
     gaps += unresolved

@@ -31,8 +31,8 @@ _UP_LABELS = ("instance", "job", "pod", "namespace")
 class Inventory:
     """What telemetry knows to exist.
 
-    devices: those of the look-back, by id; a MIG instance or whole-GPU row that a change of the MIG layout ended
-        while its GPU goes on is left out: nothing is lost.
+    devices: those of the look-back, by id, and those that were lost before it beside others that go on; a MIG instance
+        or whole-GPU row that a change of the MIG layout ended while its GPU goes on is left out: nothing is lost.
     exporters: by instance; one that was replaced on its host by another is left out. Empty on bare exposition pages,
         which have no `instance`.
     scrape_targets: Pods that are known to be exporters, so never holders.
@@ -52,11 +52,17 @@ class Inventory:
 
 
 def take_inventory(
-    store: SampleStore, rows: Sequence[MetricRow], at: datetime, schema: Schema, lookback_seconds: int
+    store: SampleStore,
+    rows: Sequence[MetricRow],
+    at: datetime,
+    schema: Schema,
+    lookback_seconds: int,
+    lost_seconds: int = 0,
 ) -> Inventory:
-    """Devices of (at − look-back, at]. A question that fails is a Gap; the rest goes on."""
+    """Devices of (at − look-back, at], and of (at − lost, at] those whose neighbours are there now. A question that
+    fails is a Gap; the rest goes on."""
     gaps: list[Gap] = []
-    sightings = sight(store, rows, schema, at, lookback_seconds, gaps)
+    sightings = sight(store, rows, schema, at, lookback_seconds, lost_seconds, gaps)
     devices = sightings.devices
     every_labels = [labels for sighting in devices.values() for labels in sighting.rows()]
     ups, known_instances, targets = _ups(store, every_labels, at, lookback_seconds, gaps)

@@ -1,14 +1,16 @@
 """Sightings: the rows by which devices are known, now and within the look-back, from few and cheap questions.
 
 Of the look-back only its devices are asked for. When a device was last seen, and with which labels, is dear to ask, and
-so only of those that are not there now.
+so only of those that are not there now. Ahead of the look-back a few single moments are looked at, each twice as long
+ago as the one before: that finds whoever had been there for as long as it is gone now, at the price of an instant query
+each.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -43,6 +45,9 @@ exporter with a counter list of its own leaves one out."""
 INSTANT_SECONDS = 300
 """How far back an instant query looks: the default of Prometheus (--query.lookback-delta)."""
 
+_LOST_STEP_SECONDS = 300
+"""To this the time is known at which a device was seen that has been gone for longer than the look-back."""
+
 DEVICES_IN_MATCHER = 300
 """Above so many devices all are asked for: VictoriaMetrics takes queries of 16 KiB, and 300 UUIDs make 12."""
 
@@ -74,31 +79,84 @@ class Sightings:
 
 
 _Answered = list[tuple[MetricRow, list[Row]]]
+_BEFORE = "devices ahead of the look-back"
 
 
 def sight(
-    store: SampleStore, rows: Sequence[MetricRow], schema: Schema, at: datetime, lookback_seconds: int, gaps: list[Gap]
+    store: SampleStore,
+    rows: Sequence[MetricRow],
+    schema: Schema,
+    at: datetime,
+    lookback_seconds: int,
+    lost_seconds: int,
+    gaps: list[Gap],
 ) -> Sightings:
-    """Devices of (at − look-back, at]. A question that fails is a Gap; the rest goes on."""
+    """Devices of (at − look-back, at], and of (at − lost, at] those on hosts or exporters that show others now: a whole
+    machine that is gone for longer has left. A question that fails is a Gap; the rest goes on."""
     metrics = _presence_metrics(rows, schema)
     looked_back = [row for rank, row in _ranked(metrics) if rank < _METRICS_LOOKED_BACK]
+    first = [row for rank, row in _ranked(metrics) if rank == 0]
+    offsets = _offsets(lookback_seconds, lost_seconds)
     questions = [Expression(selector(row), Function.LAST, by=_all_labels(row.vendor)) for row in metrics]
     questions += [
         Expression(selector(row), Function.LAST_IN_WINDOW, lookback_seconds, by=door.IDENTITY_LABELS[row.vendor])
         for row in looked_back
     ]
+    questions += [
+        Expression(selector(row), Function.LAST, offset_seconds=offset, by=_place_labels(row.vendor))
+        for row in first
+        for offset in offsets
+    ]
     answers = store.evaluate_many(questions, at) if questions else []
+    split = len(metrics) + len(looked_back)
     now = _answered(metrics, answers[: len(metrics)], "devices that are there now", gaps)
-    seen = _answered(looked_back, answers[len(metrics) :], "devices of the look-back", gaps)
+    seen = _answered(looked_back, answers[len(metrics) : split], "devices of the look-back", gaps)
+    earlier = _answered([row for row in first for _ in offsets], answers[split:], _BEFORE, gaps)
     devices, repeated = _of_now(now)
     present = {sighting.identity.uuid for sighting in devices.values()}
+    places = {place for sighting in devices.values() for labels in sighting.now for place in _places(labels)}
     missing = [(metric, gone) for metric, answer in seen if (gone := _gone(metric, answer, present))]
     answered_now = {selector(metric) for metric, _ in now}
     unsure = {metric.vocabulary for metric in metrics if selector(metric) not in answered_now}
     step_seconds = max(1, round(schema.interval_seconds)) if schema.interval_seconds else 60
     newest = _newest(store, missing, at, lookback_seconds, step_seconds, gaps)
     _add_missing(devices, newest, present, unsure, at)
+    known = present | {sighting.identity.uuid for sighting in devices.values()}
+    lost = _lost(earlier, known, places)
+    newest = _newest(store, lost, at, lost_seconds, max(step_seconds, _LOST_STEP_SECONDS), gaps)
+    _add_missing(devices, newest, known, (), at)
     return Sightings(devices, repeated)
+
+
+def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
+    """Moments to look at ahead of the look-back, in seconds before now; the last one is the end."""
+    offsets = []
+    offset = 2 * lookback_seconds
+    while offset < lost_seconds:
+        offsets.append(offset)
+        offset *= 2
+    return [*offsets, lost_seconds] if lost_seconds > lookback_seconds else []
+
+
+def _places(labels: door.Labels) -> set[tuple[str, str]]:
+    """What two devices of one machine have in common: the host, where one is named, and the exporter."""
+    host, instance = door.node_label(labels), labels.get("instance", "")
+    return {place for place in (("host", host if door.names_a_host(host) else ""), ("exporter", instance)) if place[1]}
+
+
+def _lost(
+    earlier: _Answered, known: Collection[str], places: Set[tuple[str, str]]
+) -> list[tuple[MetricRow, set[Matcher]]]:
+    """Matchers for devices of earlier moments whose GPU is not known yet, in places where others are now."""
+    lost: dict[Selector, tuple[MetricRow, set[Matcher]]] = {}
+    for metric, answer in earlier:
+        if gone := _gone(metric, (row for row in answer if not places.isdisjoint(_places(row.labels))), known):
+            lost.setdefault(selector(metric), (metric, set()))[1].update(gone)
+    return list(lost.values())
+
+
+def _place_labels(vendor: Vendor) -> tuple[str, ...]:
+    return by_labels(door.IDENTITY_LABELS[vendor], door.NODE_LABELS, ("instance",))
 
 
 def _presence_metrics(rows: Sequence[MetricRow], schema: Schema) -> list[MetricRow]:
@@ -170,7 +228,7 @@ def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[Metric
     return devices, repeated
 
 
-def _gone(metric: MetricRow, answer: Sequence[Row], present: Collection[str]) -> set[Matcher]:
+def _gone(metric: MetricRow, answer: Iterable[Row], present: Collection[str]) -> set[Matcher]:
     """Matchers for devices of the look-back whose GPU is not there now."""
     missing: set[Matcher] = set()
     for row in answer:

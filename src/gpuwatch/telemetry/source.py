@@ -20,12 +20,14 @@ from gpuwatch.model.telemetry import (
     StateChange,
     WindowStat,
 )
+from gpuwatch.model.workload_profile import HeldWindows
 from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.telemetry.readings import read
 from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.telemetry.windows import held_windows
 
 __all__ = ["Inventory", "TelemetrySource"]
 
@@ -41,9 +43,10 @@ class TelemetrySource:
         """Vocabularies, signals, labels and sampling interval of the last hour."""
         return discover(self._store, self._rows, at)
 
-    def inventory(self, at: datetime, schema: Schema, lookback_seconds: int = 3600) -> Inventory:
-        """Devices and exporters of the look-back, and which of them are there now."""
-        return take_inventory(self._store, self._rows, at, schema, lookback_seconds)
+    def inventory(self, at: datetime, schema: Schema, lookback_seconds: int = 3600, lost_seconds: int = 0) -> Inventory:
+        """Devices and exporters of the look-back, and which of them are there now; with lost_seconds also those of
+        this longer time that are gone while others of their machine go on."""
+        return take_inventory(self._store, self._rows, at, schema, lookback_seconds, lost_seconds)
 
     def readings(
         self, stats: Sequence[WindowStat], at: datetime, schema: Schema, inventory: Inventory
@@ -80,3 +83,24 @@ class TelemetrySource:
     ) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
         """Transitions of state-like signals within the window."""
         return state_changes(self._store, self._rows, signals, at, window_seconds, schema, inventory)
+
+    def windows(
+        self,
+        signals: Sequence[Signal],
+        start: datetime,
+        end: datetime,
+        step_seconds: int,
+        schema: Schema,
+        inventory: Inventory | None = None,
+    ) -> tuple[tuple[HeldWindows, ...], tuple[Gap, ...]]:
+        """Means of the signals, window by window, of every device and the container that held it.
+
+        start and end are rounded down to multiples of the step (Unix time). Without an inventory one is taken, of the
+        devices that were seen in this time; its `Device.node` is where the node of the answer comes from.
+        """
+        gaps: tuple[Gap, ...] = ()
+        if inventory is None:
+            inventory = self.inventory(end, schema, max(round((end - start).total_seconds()), step_seconds))
+            gaps = inventory.gaps
+        found, more = held_windows(self._store, self._rows, signals, start, end, step_seconds, schema, inventory)
+        return found, (*gaps, *more)

@@ -1,0 +1,89 @@
+"""One moment from a recording and a cluster: what is missing, by which name, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.collect.collect import Needs, collect
+from gpuwatch.detect import health
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.model.cluster import Cluster, Node
+from gpuwatch.model.decision import Finding, Snapshot
+from gpuwatch.telemetry.source import TelemetrySource
+from telemetry.timeline import AT, Timeline, gpu, uuid
+
+TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
+HOUR, DAY = 3600, 24 * 3600
+POLICY = HealthPolicy()
+NEEDS = Needs(
+    stats=health.needs(POLICY),
+    state_signals=health.state_signals(),
+    change_window_seconds=POLICY.change_window_seconds,
+    activity_window_seconds=DAY,
+    activity_step_seconds=300,
+    activity_bound_ratio=0.01,
+)
+
+
+class Nodes:
+    """A cluster of nothing but Nodes."""
+
+    description = "a few Nodes"
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._nodes = tuple(Node(name=name, accelerators={"nvidia.com/gpu": 4}) for name in names)
+
+    def read(self, at: datetime) -> Cluster:
+        return Cluster(nodes=self._nodes, known=True)
+
+
+def machine(timeline: Timeline, host: str, first: int, *, until: dict[int, float] | None = None) -> None:
+    """Four GPUs that report since two days, some until so many seconds ago."""
+    for number in range(4):
+        ended = (until or {}).get(number, 0)
+        timeline.add(TEMPERATURE, gpu(first + number, host), 40, ago=2 * DAY, until=ended, ends=ended > 0)
+
+
+def seen(timeline: Timeline, folder: Path, *nodes: str) -> tuple[Snapshot, dict[str, Finding]]:
+    snapshot = collect(TelemetrySource(timeline.store(folder)), Nodes(nodes), AT, NEEDS)
+    return snapshot, {found.id: found for found in health.assess_health(snapshot, POLICY) if found.rule == RULE}
+
+
+RULE = "health.presence"
+
+
+@pytest.mark.parametrize(
+    ("hours", "name"),
+    [(0.5, f"device/{uuid(3)}"), (3, f"device/{uuid(3)}"), (23, f"device/{uuid(3)}"), (25, "node/node-a")],
+)
+def test_a_lost_gpu_is_named_for_a_day_and_counted_for_ever(hours: float, name: str, tmp_path: Path) -> None:
+    timeline = Timeline()
+    machine(timeline, "node-a", 0, until={3: hours * HOUR})
+    machine(timeline, "node-b", 8)
+    _, findings = seen(timeline, tmp_path, "node-a", "node-b")
+    assert list(findings) == [f"gpu_gone:{name}"]
+
+
+@pytest.mark.parametrize("hours", [0.5, 3, 12])
+def test_a_node_that_left_the_cluster_is_not_missed(hours: float, tmp_path: Path) -> None:
+    timeline = Timeline()
+    machine(timeline, "node-a", 0, until=dict.fromkeys(range(4), hours * HOUR))
+    machine(timeline, "node-b", 8)
+    snapshot, findings = seen(timeline, tmp_path, "node-b")
+    assert findings == {}
+    # Within the hour its host is told to be no Node, and then forgotten.
+    assert any("node-a" in gap.what for gap in snapshot.gaps) is (hours < 1)
+    assert {device.node for device in snapshot.devices if not device.present} == ({None} if hours < 1 else set())
+
+
+@pytest.mark.parametrize("hours", [0.5, 3, 30])
+def test_a_node_that_stays_is_missed_as_a_whole(hours: float, tmp_path: Path) -> None:
+    timeline = Timeline()
+    machine(timeline, "node-a", 0, until=dict.fromkeys(range(4), hours * HOUR))
+    machine(timeline, "node-b", 8)
+    _, findings = seen(timeline, tmp_path, "node-a", "node-b")
+    assert list(findings) == ["exporter_gone:node/node-a"]
