@@ -15,9 +15,13 @@ class HeldWindows:
     """Means of aligned windows of one device while one container of one Pod held it.
 
     `values[signal][i]` is the mean over (start + i·step, start + (i+1)·step], in SI units; NaN where the window has no
-    sample. All arrays are of type 'd' and have the same length, so a window of all signals is one column: the joint
-    shape of the demand survives. A signal that nobody exports for the device has no array. Physical signals (power)
-    are those of the whole board on a MIG instance. `pod` is '' while nobody held the device.
+    sample. Of memory it is the window's peak (MEMORY_USED) and its least (MEMORY_FREE), which add up to the card; of a
+    counter its rate per second. All arrays are of type 'd' and have the same length, so a window of all signals is one
+    column: the joint shape of the demand survives. A signal that nobody exports for the device has no array. Physical
+    signals (power) are those of the whole board on a MIG instance. `pod` is '' while nobody held the device.
+
+    The first and the last window have a sample, and nobody else had the device in between: NaN there is time held
+    without telemetry. A Pod may have several on one device, never two of the same time.
     """
 
     device: DeviceId

@@ -1,0 +1,432 @@
+"""Windows: the means of aligned windows of every device, one row for each container that held it.
+
+One range query per metric answers for all devices and holders at once; what the answer leaves out (a window without a
+sample) stays NaN. A Pod that leaves or comes within a window has the mean of its own samples in it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import numpy as np
+
+from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema, Scope, Signal, SignalFound, Vendor
+from gpuwatch.model.workload_profile import HeldWindows
+from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry.discovery import by_labels, selector
+from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
+from gpuwatch.telemetry.inventory import Inventory
+from gpuwatch.telemetry.questions import found_rows
+from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, SampleStore, Series, TelemetryError
+from gpuwatch.telemetry.series import BoolArray, FloatArray
+from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
+
+PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
+"""Not means: of memory the peak decides what fits. At the peak of what is used, what is free is at its lowest, so the
+two still add up to the card's size."""
+
+_MODEL_LABELS: Mapping[Vendor, tuple[str, ...]] = {
+    Vendor.NVIDIA: ("modelName", "model_name", "GPU_I_PROFILE"),
+    Vendor.AMD: ("card_series", "card_model"),
+    Vendor.INTEL: ("dev_name", "hw_name"),
+    Vendor.GAUDI: (),
+}
+
+_HolderKey: TypeAlias = tuple[str, str]
+"""Pod and container; both '' for nobody."""
+_DeviceKey: TypeAlias = tuple[DeviceId, str]
+"""A device and its MIG profile: after a change of the layout an instance's id may be another instance's."""
+_NOBODY = ("", "")
+
+
+def aligned(moment: datetime, step_seconds: int) -> datetime:
+    """The last multiple of the step, in Unix time, that is not after the moment."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment}: a moment without a time zone; say which, for example with tzinfo=UTC")
+    return datetime.fromtimestamp(math.floor(moment.timestamp() / step_seconds) * step_seconds, UTC)
+
+
+def held_windows(
+    store: SampleStore,
+    rows: Sequence[MetricRow],
+    signals: Sequence[Signal],
+    start: datetime,
+    end: datetime,
+    step_seconds: int,
+    schema: Schema,
+    inventory: Inventory,
+) -> tuple[tuple[HeldWindows, ...], tuple[Gap, ...]]:
+    """Windows (start + i·step, start + (i+1)·step] of every device and holder, by device and time.
+
+    `start` and `end` are rounded down to multiples of the step in Unix time, so that the same window asked twice is the
+    same window. Gauges are averaged, MEMORY_USED is the window's peak and MEMORY_FREE its lowest, counters are their
+    rate per second; states and codes have no mean: ValueError. Of rows that are there at once the greatest counts.
+
+    A HeldWindows begins and ends with a window that has a sample of its holder. In between NaN stands for windows
+    without one, unless somebody else had the device meanwhile: then there are two. Time in which a device is shared
+    (two holders, both in two windows running: one window alone is how one follows the other) is apart from time in
+    which it is not. Where an exporter writes rows per process beside that of the device, a sole holder has the
+    device's value. A PHYSICAL signal of a MIG instance is its own row's, else that of the GPU's other rows.
+
+    Without any Pod in the rows, devices are those of `inventory.devices[].holders` where there is one, else nobody's,
+    with a Gap. Node: `Device.node` of the inventory. A signal that fails is a Gap and missing in the windows.
+    """
+    for row in rows:
+        if row.signal in signals and row.kind not in ("gauge", "counter"):
+            raise ValueError(f"{row.signal} is a {row.kind}, which has no mean over a window; ask for its changes")
+    if step_seconds <= 0:
+        raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
+    begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
+    count = round((until - begin).total_seconds()) // step_seconds
+    if count <= 0:
+        return (), ()
+    grid = _Grid(store, inventory, begin, step_seconds, count)
+    gaps: list[Gap] = []
+    asked: list[tuple[Signal, list[tuple[MetricRow, SignalFound]]]] = []
+    for signal in dict.fromkeys(signals):
+        if found := found_rows(signal, rows, schema):
+            asked.append((signal, found))
+        else:
+            gaps.append(missing(signal, rows, schema.vocabularies))
+    for index, (signal, found) in enumerate(asked):
+        later = {row.metric for _, others in asked[index + 1 :] for row, _ in others}
+        grid.read(signal, found, later)
+    gaps += grid.gaps()
+    if grid.devices and not any(pod for device in grid.devices.values() for pod, _ in device.holders):
+        gaps += grid.attribute()
+    return tuple(grid.windows()), tuple(gaps)
+
+
+@dataclass(slots=True)
+class _Held:
+    """One device on its way. own: holder → signal → a value per window, from rows that name the holder."""
+
+    uuid: str
+    vendor: Vendor
+    model: str
+    holders: dict[_HolderKey, dict[Signal, FloatArray]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a row's values go."""
+
+    device: _DeviceKey
+    uuid: str
+    holder: _HolderKey
+    model: str
+
+
+@dataclass(slots=True)
+class _Grid:
+    store: SampleStore
+    inventory: Inventory
+    start: datetime
+    step_seconds: int
+    count: int
+    devices: dict[_DeviceKey, _Held] = field(default_factory=dict)
+    _physical: set[Signal] = field(default_factory=set)
+    _places: dict[tuple[Vendor, int], tuple[door.Labels, _Place | None]] = field(default_factory=dict)
+    _answers: dict[Expression, Sequence[Series]] = field(default_factory=dict)
+    _errors: dict[Signal, TelemetryError] = field(default_factory=dict)
+    _blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+    _implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+
+    def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
+        """Asks one level of preference after the other, until no device is left. kept: metrics that are asked for
+        once more, for another signal."""
+        answered: set[str] = set()
+        for preference in sorted({row.preference for row, _ in found}):
+            before = frozenset(answered)
+            for row, spelling in found:
+                only = self._only(row, before) if row.preference == preference else None
+                if only is not None:
+                    answered |= self._read_row(signal, row, spelling.scale, only, before, kept)
+
+    def _only(self, row: MetricRow, answered: frozenset[str]) -> tuple[Matcher, ...] | None:
+        """Matchers for the devices that are left; none where they are many, None where nobody is left."""
+        if not answered and not any(device.vendor is row.vendor for device in self.inventory.devices):
+            return ()
+        left = [
+            device.id
+            for device in self.inventory.devices
+            if device.vendor is row.vendor and _about(row, device.id, device.uuid) not in answered
+        ]
+        if not left:
+            return None
+        if not answered or len(left) > DEVICES_IN_MATCHER:
+            return ()
+        picked = [self.inventory.matchers[device][0] for device in left if self.inventory.matchers.get(device)]
+        together = tuple(door.any_device(picked, DEVICES_IN_MATCHER))
+        return together if len(picked) == len(left) and len(together) == 1 else ()
+
+    def _read_row(
+        self,
+        signal: Signal,
+        row: MetricRow,
+        scale: float,
+        only: tuple[Matcher, ...],
+        before: frozenset[str],
+        kept: Collection[str],
+    ) -> set[str]:
+        """Devices (GPUs, of PHYSICAL signals) that this metric answers for."""
+        expression = self._expression(signal, row, only)
+        try:
+            answer = self._answers.pop(expression, None) or self._ask(expression)
+        except TelemetryError as error:
+            self._errors.setdefault(signal, error)
+            return set()
+        if row.metric in kept:
+            self._answers[expression] = answer
+        if row.scope is Scope.PHYSICAL:
+            self._physical.add(signal)
+        places = [self._place(series.labels, row.vendor) for series in answer]
+        values = self._in_si(signal, row, scale, self._block(answer), places)
+        answered: set[str] = set()
+        for place, of_place in zip(places, values, strict=True):
+            if place is None:
+                continue
+            about = _about(row, place.device[0], place.uuid)
+            if about in before:
+                continue
+            answered.add(about)
+            held = self.devices.get(place.device)
+            if held is None:
+                held = self.devices[place.device] = _Held(place.uuid, row.vendor, place.model)
+            of_holder = held.holders.setdefault(place.holder, {})
+            other = of_holder.get(signal)
+            of_holder[signal] = of_place if other is None else np.fmax(other, of_place)
+        return answered
+
+    def _expression(self, signal: Signal, row: MetricRow, only: tuple[Matcher, ...]) -> Expression:
+        partition = self.inventory.partition
+        function, window = PEAKS.get(signal, Function.AVG), self.step_seconds
+        if row.kind == "counter":
+            function, window = Function.INCREASE, _rate_window(self.step_seconds, self._interval_seconds)
+        # Tiles are added up; the replicas of a shared device, and two exporters on one host, are not.
+        slots = door.SLOT_LABELS if row.combine in ("sum", "avg") else ()
+        by = by_labels(
+            door.IDENTITY_LABELS[row.vendor],
+            door.HOLDER_LABELS[row.vendor],
+            _MODEL_LABELS[row.vendor],
+            slots,
+            # An answer over time is put together from its parts only where it keeps the label that divides them.
+            (partition.label,) if partition else (),
+        )
+        return Expression(selector(row, *only), function, window, combine=Combine(row.combine), by=by)
+
+    @property
+    def _interval_seconds(self) -> float:
+        return self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
+
+    def _ask(self, expression: Expression) -> Sequence[Series]:
+        first = self.start + timedelta(seconds=self.step_seconds)
+        end = self.start + timedelta(seconds=self.count * self.step_seconds)
+        return self.store.grid(expression, first, end, self.step_seconds, self.inventory.partition)
+
+    def _place(self, labels: door.Labels, vendor: Vendor) -> _Place | None:
+        # Answers about several signals have the same labels, and a store may give one object for them all.
+        key = (vendor, id(labels))
+        known = self._places.get(key)
+        if known is not None:
+            return known[1]
+        place = None
+        if (identity := door.identity(labels, vendor)) is not None:
+            holder = door.holder(labels, vendor, self.inventory.scrape_targets)
+            place = _Place(
+                (identity.id, identity.profile or ""),
+                identity.uuid,
+                (holder.pod, holder.container) if holder else _NOBODY,
+                door.model(labels),
+            )
+        self._places[key] = (labels, place)
+        return place
+
+    def _block(self, answer: Sequence[Series]) -> FloatArray:
+        """One row of windows for each series, NaN where it has no value."""
+        block = np.full((len(answer), self.count), np.nan)
+        first = self.start.timestamp() + self.step_seconds
+        for index, series in enumerate(answer):
+            if len(series.times) == self.count:
+                block[index] = series.values
+            else:
+                number = np.rint((np.asarray(series.times, np.float64) - first) / self.step_seconds).astype(np.int64)
+                block[index, number] = series.values
+        return block
+
+    def _in_si(
+        self, signal: Signal, row: MetricRow, scale: float, raw: FloatArray, places: Sequence[_Place | None]
+    ) -> FloatArray:
+        low, high = plausible_range(signal)
+        # As in questions.in_si: 35 % are 0.35, but 35 · 0.01 is not.
+        values: FloatArray = raw / (1 / scale) if scale < 1 else raw * scale
+        usable = (values >= low) & (values <= high)
+        if row.zero_means_absent:
+            usable &= raw != 0
+            raw = np.where(raw == 0, np.nan, raw)
+        unusable = ~usable & ~np.isnan(raw)
+        for index in np.flatnonzero(unusable.any(axis=1)).tolist():
+            place = places[index]
+            if place is not None:
+                # One blank value among a sample a second, averaged.
+                is_blank = bool((raw[index][unusable[index]] >= BLANK / self.step_seconds).any())
+                (self._blank if is_blank else self._implausible).setdefault(signal, set()).add(place.device[0])
+        values[~usable] = np.nan
+        if row.kind == "counter":
+            values /= _rate_window(self.step_seconds, self._interval_seconds)
+        return values
+
+    def attribute(self) -> Iterator[Gap]:
+        """What nobody is named for goes to the one that the inventory knows, and is said to be a guess."""
+        known: Mapping[DeviceId, Device] = {device.id: device for device in self.inventory.devices}
+        given = 0
+        for (device, _), held in self.devices.items():
+            found = known.get(device)
+            if found is not None and len(found.holders) == 1:
+                holder = (found.holders[0], found.containers[0] if found.containers else "")
+                held.holders = {holder: next(iter(held.holders.values()))}
+                given += 1
+        detail = (
+            f"no row from {self.start:%Y-%m-%d %H:%M} on names a Pod: either nobody held a GPU, or the exporter does "
+            "not say who did (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
+            "/var/lib/kubelet/pod-resources; check also that no relabelling drops the labels)"
+        )
+        if given:
+            detail += f"; the windows of {given} devices are given to the Pod that is known to hold them now"
+        yield Gap(kind=GapKind.SIGNAL_MISSING, what="holders of devices", detail=detail)
+
+    def gaps(self) -> Iterator[Gap]:
+        for signal, error in self._errors.items():
+            yield failed(f"windows of {signal}", error)
+        for signal in dict.fromkeys((*self._blank, *self._implausible)):
+            blank, implausible = self._blank.get(signal, set()), self._implausible.get(signal, set())
+            yield dropped(signal, len(blank), len(implausible - blank), *plausible_range(signal))
+
+    def windows(self) -> Iterator[HeldWindows]:
+        """By device and start."""
+        nodes = {device.uuid: device.node for device in self.inventory.devices}
+        gpus: dict[str, list[tuple[_DeviceKey, _Held]]] = {}
+        for key, held in sorted(self.devices.items()):
+            gpus.setdefault(held.uuid, []).append((key, held))
+        for uuid, members in gpus.items():
+            board = self._board(held for _, held in members)
+            for (device, profile), held in members:
+                for holder, begin, end, shared, values in _stretches(held, board, bool(self.inventory.per_process)):
+                    yield HeldWindows(
+                        device=device,
+                        uuid=uuid,
+                        vendor=held.vendor,
+                        model=held.model,
+                        mig_profile=profile,
+                        node=nodes.get(uuid),
+                        pod=holder[0],
+                        container=holder[1],
+                        shared=shared,
+                        start=self.start + timedelta(seconds=begin * self.step_seconds),
+                        step_seconds=self.step_seconds,
+                        values={
+                            signal: array("d", np.ascontiguousarray(each[begin:end]).tobytes())
+                            for signal, each in values.items()
+                        },
+                    )
+
+    def _board(self, members: Iterable[_Held]) -> dict[Signal, FloatArray]:
+        """PHYSICAL signals of a GPU, whichever row says it; nothing where it has but one row."""
+        rows = [values for held in members for values in held.holders.values()]
+        if len(rows) < 2:
+            return {}
+        board: dict[Signal, FloatArray] = {}
+        for values in rows:
+            for signal in self._physical & values.keys():
+                board[signal] = np.fmax(board[signal], values[signal]) if signal in board else values[signal]
+        return board
+
+
+def _about(row: MetricRow, device: DeviceId, uuid: str) -> str:
+    return uuid if row.scope is Scope.PHYSICAL else device
+
+
+def _rate_window(step_seconds: int, interval_seconds: float) -> int:
+    """increase() needs two samples, and three to be sure of two: a shorter step looks back into the one before."""
+    return max(step_seconds, math.ceil(3 * interval_seconds))
+
+
+_Stretch: TypeAlias = tuple[_HolderKey, int, int, bool, Mapping[Signal, FloatArray]]
+"""Holder, first window, behind the last one, shared, values of all windows."""
+
+
+def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: bool) -> list[_Stretch]:
+    """By first window, then holder."""
+    seen = {holder: _any_sample(values) for holder, values in held.holders.items()}
+    count = next(iter(seen.values())).size
+    none = np.zeros(count, np.bool_)
+    pods = [mask for holder, mask in seen.items() if holder != _NOBODY]
+    holders = np.sum(pods, axis=0) if pods else np.zeros(count, np.int64)
+    idle = seen.get(_NOBODY, none)
+    shared = _together(pods) if len(pods) > 1 else none
+    if count == 1 and len(pods) > 1:
+        shared = holders > 1  # who follows whom is not to be seen in a single window
+    # Rows of the device beside those of its processes, and not an idle card that somebody takes.
+    beside = _together([idle, holders > 0]) if pods and idle.any() else none
+    if count == 1:
+        beside = idle & (holders > 0) & per_process
+    if pods and idle.any():
+        seen[_NOBODY] = idle & (holders == 0)
+    taken = np.logical_or.reduce(list(seen.values()))
+    of_device = held.holders.get(_NOBODY, {})
+    rows = (*held.holders.values(), board)
+    exported = [
+        signal
+        for signal in dict.fromkeys(signal for values in rows for signal in values)
+        if any(signal in values and not np.isnan(values[signal]).all() for values in rows)
+    ]
+    found: list[_Stretch] = []
+    for holder, mask in seen.items():
+        if not mask.any():
+            continue
+        own = held.holders[holder]
+        values: dict[Signal, FloatArray] = {}
+        for signal in exported:
+            each = own.get(signal)
+            if each is None:
+                each = np.full(count, np.nan)
+            if holder != _NOBODY and signal in of_device:
+                sole = beside & (holders == 1)
+                each = np.where(sole, np.fmax(each, of_device[signal]), each)
+                each = np.where(mask & np.isnan(each), of_device[signal], each)
+            if signal in board:
+                each = np.where(mask & np.isnan(each), board[signal], each)
+            values[signal] = np.where(mask, each, np.nan)
+        found.extend((holder, begin, end, flag, values) for begin, end, flag in _runs(mask, shared, taken))
+    return sorted(found, key=lambda stretch: (stretch[1], stretch[0]))
+
+
+def _any_sample(values: Mapping[Signal, FloatArray]) -> BoolArray:
+    return np.logical_not(np.isnan(np.stack(list(values.values()))).all(axis=0))
+
+
+def _together(masks: Sequence[BoolArray]) -> BoolArray:
+    """Windows in which two are there at once: both in this window and in one next to it."""
+    result = np.zeros(masks[0].size, np.bool_)
+    lasting = np.sum([mask[:-1] & mask[1:] for mask in masks], axis=0) > 1
+    result[:-1] |= lasting
+    result[1:] |= lasting
+    return result
+
+
+def _runs(mask: BoolArray, shared: BoolArray, taken: BoolArray) -> Iterator[tuple[int, int, bool]]:
+    """Stretches of a holder's windows: cut where `shared` changes, and where others had the device in between."""
+    there = np.flatnonzero(mask)
+    flags = shared[there]
+    # Taken windows between two neighbours of `there`, without them.
+    before = np.concatenate(([0], np.cumsum(taken)))
+    between = before[there[1:]] - before[there[:-1] + 1]
+    cuts = np.flatnonzero((flags[1:] != flags[:-1]) | (between > 0)) + 1
+    for part in np.split(there, cuts):
+        yield int(part[0]), int(part[-1]) + 1, bool(shared[part[0]])
