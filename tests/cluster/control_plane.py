@@ -1,15 +1,17 @@
-"""A real Kubernetes control plane for tests, without containers: etcd and kube-apiserver as child processes.
+"""A real Kubernetes control plane for tests, without containers: its programs as child processes.
 
     with running(build) as cluster:
         connect(cluster.administrator)                                     # a kubeconfig that may do everything
         connect(cluster.user("stranger"))                                  # one that may do nothing
         connect(cluster.service_account("team-a", "reader"))               # of a ServiceAccount that exists
 
-RBAC decides, resource.k8s.io is served, and `cluster.asked()` is the server's own log of what users asked. There is no
-scheduler and no controller: what is created stays as it is, so that a test writes status itself, deletes only what has
-no finalizer, and gets no default ServiceAccounts.
+RBAC decides, resource.k8s.io is served, and `cluster.asked()` is the server's own log of what users asked. On its own
+there is no scheduler and no controller: what is created stays as it is, so that a test writes status itself, deletes
+only what has no finalizer, and gets no default ServiceAccounts. With `alive=True` the scheduler and the controllers
+run, and kwok plays the kubelets: Nodes become Ready, Pods are scheduled, run, and end when they are deleted. DRA device
+taints are on then. A Job's Pods go on running until something ends them.
 
-`parts/install` builds the programs of `cluster/kubernetes/go.mod`; nothing here builds or downloads.
+`parts/install` builds the programs of `cluster/{kubernetes,kwok}/go.mod`; nothing here builds or downloads.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _VERSION_FLAGS = (
     f"-X {_VERSION_PACKAGE}.gitVersion={VERSION} "
     f"-X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}"
 )
+KWOK_TOOLS = GoTools(Path(__file__).parent / "kwok", ("-trimpath", "-ldflags=-s -w"))
 KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
 
 ADMINISTRATOR = "administrator"
@@ -47,21 +50,42 @@ _AUDIT_POLICY = {
     "omitStages": ["RequestReceived", "ResponseStarted"],
     "rules": [{"level": "None", "userGroups": ["system:masters"]}, {"level": "Metadata"}],
 }
-USERS: Mapping[str, str] = {ADMINISTRATOR: "system:masters", "stranger": ""}
+_SCHEDULER, _CONTROLLERS, _KUBELETS = "system:kube-scheduler", "system:kube-controller-manager", "kwok"
+USERS: Mapping[str, str] = {
+    ADMINISTRATOR: "system:masters",
+    "stranger": "",
+    _SCHEDULER: "",
+    _CONTROLLERS: "",
+    _KUBELETS: "system:masters",
+}
 """Who may log in from the start, with the group that gives them their rights."""
 
 
 @dataclass(frozen=True)
 class ControlPlaneBuild:
+    """stages: kwok's own, which say how Nodes and Pods live."""
+
     etcd: Path
     apiserver: Path
+    scheduler: Path
+    controllers: Path
+    kwok: Path
+    stages: Path
 
 
 def find_control_plane() -> ControlPlaneBuild | None:
     """The programs that parts/install built; None where it did not."""
     folder = KUBERNETES_TOOLS.folder
-    build = ControlPlaneBuild(etcd=folder / "server", apiserver=folder / "kube-apiserver")
-    return build if all(os.access(program, os.X_OK) for program in (build.etcd, build.apiserver)) else None
+    build = ControlPlaneBuild(
+        etcd=folder / "server",
+        apiserver=folder / "kube-apiserver",
+        scheduler=folder / "kube-scheduler",
+        controllers=folder / "kube-controller-manager",
+        kwok=KWOK_TOOLS.folder / "kwok",
+        stages=KWOK_TOOLS.folder / "stages",
+    )
+    programs = (build.etcd, build.apiserver, build.scheduler, build.controllers, build.kwok, build.stages)
+    return build if all(os.access(program, os.X_OK) for program in programs) else None
 
 
 @dataclass(frozen=True)
@@ -151,8 +175,9 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def running(build: ControlPlaneBuild, *, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
-    """A fresh, empty control plane on free loopback ports, ready. `flags` are added to kube-apiserver's."""
+def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool = False) -> Iterator[ControlPlane]:
+    """A fresh, empty control plane on free loopback ports, ready. `flags` are added to kube-apiserver's; `alive` starts
+    the scheduler, the controllers and the simulated kubelets too."""
     with tempfile.TemporaryDirectory(prefix="control-plane-") as temporary, contextlib.ExitStack() as stack:
         folder = Path(temporary)
         etcd_url = stack.enter_context(_etcd(build, folder))
@@ -183,12 +208,69 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = ()) -> Iterator[
             f"--service-account-key-file={_key(folder)}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--endpoint-reconciler-type=none",  # it would refuse a loopback address
-            # It refuses Pods of a Namespace whose default account no controller has made yet.
-            "--disable-admission-plugins=ServiceAccount",
+            *(_DEVICE_TAINTS_SERVED if alive else _NO_ACCOUNTS),
             *flags,
         ]
         stack.enter_context(running_process(command, folder / "kube-apiserver.log", cluster.ready))
+        if alive:
+            for name, started in _living(build, cluster):
+                stack.enter_context(running_process(started, folder / f"{name}.log", cluster.ready))
         yield cluster
+
+
+# It refuses Pods of a Namespace whose default account no controller has made yet.
+_NO_ACCOUNTS = ("--disable-admission-plugins=ServiceAccount",)
+_DEVICE_TAINTS = "--feature-gates=DRADeviceTaints=true,DRADeviceTaintRules=true"
+_DEVICE_TAINTS_SERVED = (_DEVICE_TAINTS, "--runtime-config=resource.k8s.io/v1beta2=true")
+
+
+def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[str, list[str | Path]]]:
+    """The programs that make objects live, by name. They retry until their watches are up, so none is waited for."""
+    yield (
+        "kube-controller-manager",
+        [
+            build.controllers,
+            f"--kubeconfig={cluster.user(_CONTROLLERS)}",
+            f"--authentication-kubeconfig={cluster.user(_CONTROLLERS)}",
+            f"--authorization-kubeconfig={cluster.user(_CONTROLLERS)}",
+            f"--service-account-private-key-file={_key(cluster.folder)}",
+            "--use-service-account-credentials=true",
+            f"--secure-port={free_port()}",
+            f"--cert-dir={cluster.folder / 'controllers'}",
+            "--leader-elect=false",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            _DEVICE_TAINTS,
+        ],
+    )
+    yield (
+        "kube-scheduler",
+        [
+            build.scheduler,
+            f"--kubeconfig={cluster.user(_SCHEDULER)}",
+            f"--authentication-kubeconfig={cluster.user(_SCHEDULER)}",
+            f"--authorization-kubeconfig={cluster.user(_SCHEDULER)}",
+            f"--secure-port={free_port()}",
+            f"--cert-dir={cluster.folder / 'scheduler'}",
+            "--leader-elect=false",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            _DEVICE_TAINTS,
+        ],
+    )
+    stages = cluster.folder / "stages.yaml"
+    # Without pod-complete, which ends every Pod of a Job within a second.
+    used = (
+        "node/fast/node-initialize",
+        "node/heartbeat-with-lease/node-heartbeat-with-lease",
+        "pod/fast/pod-ready",
+        "pod/fast/pod-delete",
+    )
+    stages.write_text("\n---\n".join((build.stages / f"{name}.yaml").read_text() for name in used))
+    yield (
+        "kwok",
+        [build.kwok, f"--kubeconfig={cluster.user(_KUBELETS)}", f"--config={stages}", "--manage-all-nodes=true"],
+    )
 
 
 @contextlib.contextmanager
