@@ -1,0 +1,191 @@
+"""How much of each resource the kernels of a workload ask for, from the cells of its profile.
+
+A window says that the engine was busy for a share g of the time and that SMs were occupied for a share a of it, on
+average over SMs and over 30 seconds. It does not say whether all kernels filled a·100/g percent of the card, or a few
+filled it and the rest ran on one SM; on a slice the first loses nothing and the second does. Between the two, the
+distribution of the kernels' demand that assumes least is the one of maximum entropy with that mean: a truncated
+exponential on [0, 1], without a parameter left to fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from gpuwatch.advise.capability import Capability
+from gpuwatch.model.sizing import EvidenceTier
+from gpuwatch.model.workload_profile import PowerEnvelope, WorkloadProfile
+
+Floats: TypeAlias = NDArray[np.float64]
+
+# Kernels drawn per window, each with its demand for SMs, memory and tensor cores.
+DRAWS = 64
+_MEANS = 513
+_TIERS = (EvidenceTier.SM, EvidenceTier.POWER, EvidenceTier.ENGINE, EvidenceTier.UTILISATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Cells as columns, all of one length. Ratios of the present GPU or slice, 0 to 1.
+
+    weight sums to 1. busy: g. sm, dram, tensor: shares of all time, none above busy; where a signal is missing, the
+    value is the least that is known (`sm_known`, `dram_known` say where it is one). pcie: of the link, 0 where unknown.
+    """
+
+    weight: Floats
+    busy: Floats
+    sm: Floats
+    dram: Floats
+    tensor: Floats
+    pcie: Floats
+    sm_known: NDArray[np.bool_]
+    dram_known: NDArray[np.bool_]
+    tensor_known: bool
+    margin: Floats  # added to `sm` at the pessimistic end: what its source can be wrong by
+    burst: Floats  # how far, in time, that end lies from maximum entropy towards Amdahl's bound
+    tier: EvidenceTier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedPolicy:
+    """How signals become demand.
+
+    dram_peak_ratio: DRAM activity that a stream of copies reaches in practice, and that counts as all. 0.8
+        (KempnerPulse).
+    power_margin_ratio: what power can be wrong by as a stand-in for SM activity, as a share of the card. 0.05: a card
+        that waits with raised clocks draws ten watts and more above one that rests, about a twentieth of its range.
+    sm_burst_ratio: where SM activity is measured its mean is known, and what is not is whether kernels ask for all or
+        nothing; the pessimistic end lies so far, in time, from maximum entropy towards that (Amdahl's bound). 0.5:
+        half way; no public measurement of slices has SM activity, so nothing better is known.
+    tier_share_ratio: share of the time that may rest on a lower tier of evidence than the one that is stated. 0.05.
+    """
+
+    dram_peak_ratio: float = 0.8
+    power_margin_ratio: float = 0.05
+    sm_burst_ratio: float = 0.5
+    tier_share_ratio: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < self.dram_peak_ratio <= 1:
+            raise ValueError(f"dram_peak_ratio is {self.dram_peak_ratio!r}; it has to be above 0 and at most 1")
+        for name in ("power_margin_ratio", "sm_burst_ratio", "tier_share_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be a ratio from 0 to 1")
+
+
+def demand_of(
+    profile: WorkloadProfile, now: Capability, envelope: PowerEnvelope | None, policy: SpeedPolicy
+) -> Demand | None:
+    """None where the profile has no cell with weight: nothing is known, which is not the same as nothing is needed."""
+    cells = [cell for cell in profile.cells if cell.weight_seconds > 0]
+    if not cells:
+        return None
+    weight = np.array([cell.weight_seconds for cell in cells], dtype=np.float64)
+    weight /= weight.sum()
+    busy = _column([cell.busy_ratio for cell in cells])
+    sm, tensor = _column([cell.sm_active_ratio for cell in cells]), _column([c.tensor_active_ratio for c in cells])
+    dram = _column([cell.dram_active_ratio for cell in cells]) / policy.dram_peak_ratio
+    power = _column([cell.power_watts for cell in cells])
+    pcie = _column([cell.pcie_bytes_per_second for cell in cells])
+
+    busy = np.clip(np.fmax(busy, np.nan_to_num(sm)), 0.0, 1.0)
+    from_power = _sm_from_power(power, now, envelope)
+    has_sm, has_dram = ~np.isnan(sm), ~np.isnan(dram)
+    has_power = ~has_sm & ~np.isnan(from_power) & has_dram
+    dram, tensor = np.nan_to_num(np.minimum(dram, busy)), np.nan_to_num(np.minimum(tensor, busy))
+    # Memory and tensor cores are worked from SMs: these are occupied at least as long as either works.
+    least = np.minimum(np.fmax(dram * policy.dram_peak_ratio, tensor), busy)
+    sm = np.where(has_sm, sm, np.where(has_power, from_power, least))
+    level = np.select([has_sm, has_power, has_dram & (not profile.coarse_busy)], [0, 1, 2], default=3)
+    link = now.pcie_bytes_per_second
+    return Demand(
+        weight=weight,
+        busy=busy,
+        sm=np.minimum(np.clip(sm, 0.0, 1.0), busy),
+        dram=dram,
+        tensor=tensor,
+        pcie=np.clip(np.nan_to_num(pcie) / link, 0.0, 1.0) if link else np.zeros_like(busy),
+        sm_known=has_sm | has_power,
+        dram_known=has_dram,
+        tensor_known=all(cell.tensor_active_ratio is not None for cell in cells),
+        margin=np.where(has_power, policy.power_margin_ratio, 0.0),
+        burst=np.where(has_power, 0.0, policy.sm_burst_ratio),
+        tier=_tier(level, weight, policy.tier_share_ratio),
+    )
+
+
+def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | None) -> Floats:
+    """Where the board's power lies between its rest and what the fleet's boards were seen to draw at most.
+
+    The limit of the data sheet only bounds the ceiling: a board that was set to less never reaches it, and measuring
+    against it would make every workload look small. NaN without an envelope, and on a slice, which has no power.
+    """
+    if envelope is None or now.mig_on:
+        return np.full_like(power, np.nan)
+    ceiling = min(envelope.ceiling_watts, now.power_limit_watts)
+    floors = [one for one in (envelope.floor_watts, now.idle_power_watts) if one is not None]
+    floor = floors[0] if floors else 0.0
+    if ceiling <= floor:
+        return np.full_like(power, np.nan)
+    share: Floats = np.clip((power - floor) / (ceiling - floor), 0.0, 1.0)
+    return share
+
+
+def _tier(level: NDArray[np.int64], weight: Floats, share: float) -> EvidenceTier:
+    """The best tier below which no more than `share` of the time lies."""
+    for rank, tier in enumerate(_TIERS):
+        if float(weight[level > rank].sum()) <= share:
+            return tier
+    return EvidenceTier.UTILISATION
+
+
+def _column(values: list[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def drawn(mean: Floats, shift: int) -> Floats:
+    """`DRAWS` equally likely demands of maximum entropy per mean: shape (len(mean), DRAWS), ascending but for order.
+
+    mean: 0 to 1. shift: which coordinate of a rank-1 lattice orders the draws; different ones make resources
+    independent of each other, which is again what assumes least.
+    """
+    index = np.clip(mean, 0.0, 1.0) * (_MEANS - 1)
+    below = np.minimum(index.astype(np.int64), _MEANS - 2)
+    part = (index - below)[:, None]
+    table = _quantiles()
+    values: Floats = table[below] * (1.0 - part) + table[below + 1] * part
+    return values[:, _ORDERS[shift]]
+
+
+# Fibonacci-like generators of a lattice of 64 points in three dimensions: each is odd, so each order is a permutation.
+_ORDERS = tuple((np.arange(DRAWS) * generator) % DRAWS for generator in (1, 19, 27))
+
+
+@cache
+def _quantiles() -> Floats:
+    """Quantiles at (i + ½)/DRAWS of exp(λx)/Z on [0, 1], a row per mean; rows are scaled to have exactly that mean."""
+    points = (np.arange(DRAWS) + 0.5) / DRAWS
+    rows = np.empty((_MEANS, DRAWS))
+    for row, mean in enumerate(np.linspace(0.0, 1.0, _MEANS)):
+        rows[row] = _quantiles_at(float(mean), points)
+    rows.setflags(write=False)
+    return rows
+
+
+def _quantiles_at(mean: float, points: Floats) -> Floats:
+    if mean in (0.0, 1.0):
+        return np.full_like(points, mean)
+    if mean > 0.5:
+        return 1.0 - _quantiles_at(1.0 - mean, points)[::-1]
+    if mean == 0.5:
+        return points
+    # exp(−rx) on [0, 1] has mean 1/r − 1/(e^r − 1), which falls from ½ to 0 as r grows.
+    rate = brentq(lambda r: 1.0 / r - 1.0 / np.expm1(r) - mean, 1e-6, 700.0) if mean > 1.0 / 690 else 1.0 / mean
+    values = -np.log1p(-points * -np.expm1(-rate)) / rate
+    scaled: Floats = values * (mean / values.mean())
+    return scaled

@@ -1,0 +1,117 @@
+"""How much framebuffer one GPU's worth of a workload needs: the largest peak of any run, and what was not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuwatch.model.sizing import MemoryNeed
+from gpuwatch.model.workload_profile import MemoryRun, WorkloadProfile
+
+_GIB = 2**30
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """headroom_ratio, headroom_few_runs_ratio: added to the highest peak that was seen, as peaks between two samples
+        are not; 0.10 from many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
+    many_runs: 5.
+    context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, and differs between models of GPU. 0.5 GiB.
+    elastic_fill_ratio: share of its device from which a run seems to take what it gets: JAX takes 0.75 by default,
+        vLLM 0.9. Held against the largest peak of the run.
+    elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory stayed flat.
+        0.02: an allocator that fills the card at once has nothing left to take.
+    out_of_memory_ratio: share of the device near which a run that ended in a restart is taken to have run out of
+        memory. 0.95. out_of_memory_headroom_ratio: added to such a peak instead, as the Vertical Pod Autoscaler
+        does: 0.2.
+    """
+
+    headroom_ratio: float = 0.10
+    headroom_few_runs_ratio: float = 0.15
+    many_runs: int = 5
+    context_bytes: float = 0.5 * _GIB
+    elastic_fill_ratio: float = 0.75
+    elastic_growth_ratio: float = 0.02
+    out_of_memory_ratio: float = 0.95
+    out_of_memory_headroom_ratio: float = 0.20
+
+    def __post_init__(self) -> None:
+        for name in (
+            "headroom_ratio",
+            "headroom_few_runs_ratio",
+            "elastic_growth_ratio",
+            "out_of_memory_headroom_ratio",
+        ):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be a ratio from 0 to 1")
+        for name in ("elastic_fill_ratio", "out_of_memory_ratio"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be above 0 and at most 1")
+        if self.headroom_few_runs_ratio < self.headroom_ratio:
+            raise ValueError("headroom_few_runs_ratio is below headroom_ratio; fewer runs cannot need less headroom")
+        if self.many_runs < 1:
+            raise ValueError(f"many_runs is {self.many_runs!r}; it has to be 1 or more")
+        if not 0 <= self.context_bytes < float("inf"):
+            raise ValueError(f"context_bytes is {self.context_bytes!r}; it has to be finite, 0 or more")
+
+
+def memory_need(
+    profile: WorkloadProfile, policy: MemoryPolicy | None = None, restarts: Sequence[datetime] = ()
+) -> MemoryNeed | None:
+    """What one GPU's worth of the workload needs; None where no run was measured.
+
+    restarts: when containers of the workload restarted. A run that held nearly all of its device and restarted within
+    its life may have run out of memory, which telemetry does not show: its peak is then no more than what it got.
+    """
+    policy = policy or MemoryPolicy()
+    runs = [run for run in profile.runs if run.peak_bytes > 0]
+    if not runs:
+        return None
+    largest = max(runs, key=lambda run: run.peak_bytes)
+    peak = largest.peak_bytes
+    count = max(profile.run_count, len(runs))
+    elastic = [run for run in runs if _is_elastic(run, policy)]
+    starved = [run for run in runs if _ran_out(run, restarts, policy)]
+    headroom = policy.headroom_ratio if count >= policy.many_runs else policy.headroom_few_runs_ratio
+    reason = f"The largest peak of {count} run{'' if count == 1 else 's'} is {_gib(peak)}"
+    if starved:
+        headroom = max(headroom, policy.out_of_memory_headroom_ratio)
+        reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
+    reason += f"; {headroom:.0%} are added for what no sample shows, and {policy.context_bytes / _MIB:.0f} MiB."
+    if elastic:
+        share = max(run.peak_bytes / run.capacity_bytes for run in elastic if run.capacity_bytes)
+        reason = (
+            f"{len(elastic)} of {count} runs took up to {share:.0%} of the device at the start and kept it. A "
+            "framework that fills whatever it gets looks like this, and its peak is not its need. Limit it "
+            "(XLA_PYTHON_CLIENT_MEM_FRACTION, gpu_memory_utilization) and measure again."
+        )
+    return MemoryNeed(
+        need_bytes=peak * (1.0 + headroom) + policy.context_bytes,
+        peak_bytes=peak,
+        runs=count,
+        headroom_ratio=headroom,
+        elastic=bool(elastic),
+        reason=reason,
+    )
+
+
+def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
+    """Full soon after the start, and flat from there. Unknown where the start was not seen, which is suspicion enough
+    for a run that holds its device full: it stays suspect until a start was seen."""
+    if not run.capacity_bytes or run.peak_bytes < policy.elastic_fill_ratio * run.capacity_bytes:
+        return False
+    if run.at_start_bytes is None:
+        return True
+    return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
+
+
+def _ran_out(run: MemoryRun, restarts: Sequence[datetime], policy: MemoryPolicy) -> bool:
+    if not run.capacity_bytes or run.peak_bytes < policy.out_of_memory_ratio * run.capacity_bytes:
+        return False
+    return any(run.first_seen < at <= run.last_seen for at in restarts)
+
+
+def _gib(value: float) -> str:
+    return f"{value / _GIB:.1f} GiB"

@@ -1,0 +1,81 @@
+"""What the processors of a GPU model are: `processors.csv`, by the names of `gpus.csv`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
+
+_COLUMNS = (
+    "name",
+    "architecture",
+    "multiprocessors",
+    "boost_clock_hertz",
+    "fp32_flops_per_second",
+    "pcie_generation",
+    "slice_multiprocessors",
+    "source",
+)
+# Sixteen lanes, both directions together, after line coding: 8, 16 and 32 GT/s.
+_PCIE_BYTES_PER_SECOND = {3: 31.5e9, 4: 63e9, 5: 126e9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """multiprocessors: SMs (compute units on AMD) without MIG. slice_multiprocessors: kind of MIG instance ('1g',
+    '1g double-memory', …) → SMs; empty where no source tells. fp32_flops_per_second: peak outside the tensor cores.
+    pcie_bytes_per_second: of the x16 link, both ways together."""
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    boost_clock_hertz: float
+    fp32_flops_per_second: float
+    pcie_bytes_per_second: float
+    slice_multiprocessors: Mapping[str, int]
+    source: str
+
+
+@cache
+def processors() -> Mapping[str, Processor]:
+    """Gpu.name → its processors. A model that is not there is one of which no source tells."""
+    return parse_processors(packaged("processors.csv"), "processors.csv")
+
+
+def parse_processors(text: str, file: str) -> dict[str, Processor]:
+    """Raises CatalogError that names file and line."""
+    found: dict[str, Processor] = {}
+    for row in read_csv(text, file, _COLUMNS):
+        one = _processor(row)
+        if one.name in found:
+            raise row.error(f"{one.name!r} has a row already; one model has one")
+        found[one.name] = one
+    if not found:
+        raise CatalogError(file, "no rows; the table is empty")
+    return found
+
+
+def _processor(row: Row) -> Processor:
+    generation = row.whole("pcie_generation")
+    if generation not in _PCIE_BYTES_PER_SECOND:
+        known = ", ".join(str(one) for one in _PCIE_BYTES_PER_SECOND)
+        raise row.error(f"column 'pcie_generation' is {generation}; expected one of {known}")
+    whole = row.whole("multiprocessors")
+    slices = {}
+    for part in filter(None, row.optional("slice_multiprocessors").split(";")):
+        kind, _, count = part.partition(":")
+        if not count.isdecimal() or not 0 < int(count) <= whole:
+            raise row.error(f"column 'slice_multiprocessors' has {part!r}; expected KIND:SMS, up to {whole}")
+        slices[kind.strip()] = int(count)
+    return Processor(
+        name=row.text("name"),
+        architecture=row.text("architecture"),
+        multiprocessors=whole,
+        boost_clock_hertz=row.number("boost_clock_hertz"),
+        fp32_flops_per_second=row.number("fp32_flops_per_second"),
+        pcie_bytes_per_second=_PCIE_BYTES_PER_SECOND[generation],
+        slice_multiprocessors=slices,
+        source=row.text("source"),
+    )
