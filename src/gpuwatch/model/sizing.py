@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.model.workload_profile import WorkloadKey
 
 
@@ -207,24 +208,45 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SliceDemand:
+    """What one Pod needs of GPUs of one model: `count` slices of a profile, or whole GPUs, on one Node.
+
+    mig_profile: '' for whole GPUs. pod and devices: who needs it and what it holds now, '' and () where it does not
+    run yet. It stays where it is if it holds exactly what it needs. priority: the Pod's; the higher is served first.
+    """
+
+    key: WorkloadKey
+    gpu_model: str  # Gpu.name of the catalog
+    mig_profile: str
+    count: int = 1
+    pod: PodRef = ""
+    devices: tuple[DeviceId, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMigChange:
-    """One GPU whose geometry the plan changes or sets. before is () where MIG is off (or unknown)."""
+    """One GPU that the plan cuts anew. before is () where MIG is off (or it is not known to be on)."""
 
     node: str
-    device: str  # UUID, or 'NODE#index' where telemetry does not tell it
+    device: str  # UUID
+    index: int | None = None  # of the GPU on its Node
     gpu_model: str
     before: tuple[str, ...]
     after: tuple[str, ...]
-    displaced: tuple[str, ...] = ()  # Pods that must leave first
+    displaced: tuple[PodRef, ...] = ()  # Pods that must leave first: a GPU has to be empty to be cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPlan:
-    """All advised slices in valid geometries.
+    """All advised slices in valid geometries. Counts are of the GPU models that somebody asks slices of.
 
-    order: Nodes in the order of draining. fragmentation_*_ratio: the share of free capacity that the demand mix cannot
-    use (FGD). lower_bound_gpus: no packing needs fewer. mig_parted: the config for mig-parted; node_labels: Node →
-    value of nvidia.com/mig.config.
+    gpus_before and gpus_after: GPUs that some Pod holds; freed: UUIDs of those that nobody holds any more.
+    lower_bound_gpus: no packing needs fewer. fragmentation_*_ratio: the share of free capacity that the demand mix
+    cannot use (FGD); None where nothing is free. order: Nodes in the order of draining, batches: the same in groups
+    that go together. moved: tenants that need what they have, and yet must move to another GPU. waiting: Pods that
+    have no slice between leaving their GPU and the end of a later batch. mig_parted: the config for mig-parted;
+    node_labels: Node → value of nvidia.com/mig.config, of the Nodes that change.
     """
 
     at: datetime
@@ -235,7 +257,11 @@ class MigPlan:
     fragmentation_after_ratio: float | None
     changes: tuple[NodeMigChange, ...]
     order: tuple[str, ...]
+    batches: tuple[tuple[str, ...], ...] = ()
+    freed: tuple[str, ...] = ()
+    moved: tuple[PodRef, ...] = ()
+    waiting: tuple[PodRef, ...] = ()
     mig_parted: Mapping[str, object]
     node_labels: Mapping[str, str]
     placements: Mapping[str, str] = field(default_factory=dict)  # `WorkloadKey` and replica → device and profile
-    unplaced: tuple[str, ...] = ()  # slices that no Node has room for, with the reason
+    unplaced: tuple[str, ...] = ()  # what has no place, or was left out, with the reason

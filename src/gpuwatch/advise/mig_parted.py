@@ -1,0 +1,70 @@
+"""mig-parted's configuration file: which GPUs of a Node are cut how, by names that Nodes are labelled with.
+
+Format v1 (NVIDIA/mig-parted, api/spec/v1): per name a list of {devices, mig-enabled, mig-devices}. `devices` is `all`
+or a list of indices; every GPU of a Node has to be covered, or mig-parted's assert finds the Node in the wrong state
+for ever. Only counts can be asked for; mig-parted tries the orders of creation until the instances fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuwatch.catalog.mig import MigGeometry
+
+LABEL = "nvidia.com/mig.config"
+"""The Node label that the MIG manager follows."""
+
+
+def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
+    """Entries for one Node: GPU index → instances, () for MIG off. GPUs that are alike share an entry."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for index, cut in sorted(cuts.items()):
+        alike.setdefault(tuple(sorted(cut)), []).append(index)
+    entries: list[dict[str, object]] = []
+    for cut, indices in alike.items():
+        entry: dict[str, object] = {
+            "devices": "all" if len(alike) == 1 else indices,
+            "mig-enabled": bool(cut),
+        }
+        if cut:
+            entry["mig-devices"] = dict(sorted(Counter(cut).items()))
+        entries.append(entry)
+    return entries
+
+
+def standard_name(shape: MigGeometry, cut: tuple[str, ...]) -> str:
+    """The name that mig-parted's own configuration has for GPUs that are all cut so; '' where it has none."""
+    counts = Counter(cut)
+    if not counts:
+        return "all-disabled"
+    first = shape.profile(cut[0])
+    if len(counts) == 1 and first is not None and len(cut) == first.max_instances:
+        return f"all-{first.resource_suffix}"
+    share = {1: 2, 2: 1, 3: 1}  # instances of one, two and three slices in mig-parted's all-balanced
+    plain = [profile for profile in shape.profiles if profile.name in shape.plain_profiles]
+    balanced = Counter({item.name: share[item.compute_slices] for item in plain if item.compute_slices in share})
+    return "all-balanced" if counts == balanced else ""
+
+
+def own_name(entries: list[dict[str, object]]) -> str:
+    """A name that follows from the content alone, and is short enough for a label."""
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
+    return f"gpuwatch-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def config(nodes: Mapping[str, tuple[list[dict[str, object]], str]]) -> tuple[dict[str, object], dict[str, str]]:
+    """The file's content, and Node → name. `nodes`: Node → its entries, and the standard name that they could bear.
+
+    A standard name that stands for different instances on different models goes to one of them; the others get their
+    own. {} where there is no Node: a file without configs is not valid.
+    """
+    configs: dict[str, object] = {}
+    labels = {}
+    for node, (entries, standard) in sorted(nodes.items()):
+        name = standard if standard and configs.get(standard, entries) == entries else own_name(entries)
+        configs[name] = entries
+        labels[node] = name
+    return ({"version": "v1", "mig-configs": dict(sorted(configs.items()))} if configs else {}), labels

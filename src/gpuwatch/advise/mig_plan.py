@@ -1,0 +1,651 @@
+"""The fleet MIG plan: all advised slices in valid geometries, on the fewest GPUs, with the least disturbance.
+
+Per GPU model: read the GPUs as they are (mig_fleet), pack (mig_pack), choose the very GPUs, put the Nodes in an order
+of draining, and give each Pod a slice. What cannot be placed stays where it is now and is said so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gpuwatch.advise import mig_parted
+from gpuwatch.advise.mig_fleet import Fleet, FleetGpu, gpu_of, holders_of, profile_name, read_fleet
+from gpuwatch.advise.mig_fragmentation import Free, fragmentation_ratio
+from gpuwatch.advise.mig_pack import Cut, KeptClass, Packing, Problem, UniformClass, pack, shortage
+from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.mig import MigGeometry, geometry
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.sizing import MigPlan, NodeMigChange, Recommendation, SliceDemand, TargetKind
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef
+from gpuwatch.model.workload_profile import WorkloadKey
+
+
+def slice_demands(
+    recommendations: Iterable[Recommendation], cluster: Cluster, devices: Sequence[Device]
+) -> tuple[SliceDemand, ...]:
+    """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now.
+
+    A recommendation for another kind of target is not this plan's: such Pods keep what they hold. Pods on several
+    models or profiles at once keep them too, as one demand per kind.
+    """
+    advised = {
+        (item.key.workload, item.key.container, item.key.gpu_model, item.key.mig_profile): item
+        for item in recommendations
+        if item.chosen.target.kind is TargetKind.MIG and item.chosen.target.gpu_model == item.key.gpu_model
+    }
+    nodes = {node.name: node for node in cluster.nodes}
+    holders = holders_of(cluster, devices)
+    pods = {pod.ref: pod for pod in cluster.pods}
+    held: dict[tuple[PodRef, WorkloadKey], list[DeviceId]] = defaultdict(list)
+    for device in sorted(devices, key=lambda item: item.id):
+        found = gpu_of(device, nodes.get(device.node or ""))
+        shape = geometry(found.mig_family) if found is not None else None
+        if found is None or shape is None:
+            continue
+        profile = ""
+        if device.mig_instance is not None:
+            profile = profile_name(shape, device.mig_profile or "") or device.mig_profile or ""
+        for ref in holders.get(device.id, ()):
+            pod = pods.get(ref)
+            workload = pod.workload if pod is not None and pod.workload else f"Pod/{ref}"
+            containers = dict(zip(device.holders, device.containers, strict=False))
+            key = WorkloadKey(workload, containers.get(ref, ""), found.name, profile)
+            held[ref, key].append(device.id)
+    demands = []
+    for (ref, key), ids in sorted(held.items()):
+        item = advised.get((key.workload, key.container, key.gpu_model, key.mig_profile))
+        pod = pods.get(ref)
+        demands.append(
+            SliceDemand(
+                key=key,
+                gpu_model=key.gpu_model,
+                mig_profile=item.chosen.target.mig_profile if item is not None else key.mig_profile,
+                count=item.chosen.target.gpus_per_pod if item is not None else len(ids),
+                pod=ref,
+                devices=tuple(ids),
+                priority=pod.priority if pod is not None else 0,
+            )
+        )
+    return tuple(demands)
+
+
+def plan_mig(
+    demands: Sequence[SliceDemand],
+    cluster: Cluster,
+    devices: Sequence[Device],
+    policy: MigPlanPolicy,
+    at: datetime,
+    *,
+    avoid: Collection[DeviceId] = (),
+) -> MigPlan:
+    """Packs the demands into the GPUs of their models.
+
+    Devices whose holders are in no demand stay as they are. `avoid`: devices or UUIDs that get nothing new (degraded
+    ones); they must still be among `devices`, since mig-parted wants all GPUs of a Node covered. A model, a profile or
+    a Node that cannot be dealt with costs its own demands a line in `unplaced`, and the rest goes on.
+    """
+    usable, complaints = _checked(demands)
+    fleet = read_fleet(usable, cluster, devices, avoid)
+    models = sorted({demand.gpu_model for demand in usable if demand.mig_profile})
+    pools = [
+        _Pool(fleet, model, [item for item in usable if item.gpu_model == model], policy).planned() for model in models
+    ]
+    changes = [change for pool in pools for change in pool.changes]
+    order = _order(changes, fleet)
+    rank = {name: number for number, name in enumerate(order)}
+    placements: dict[str, str] = {}
+    waiting: set[PodRef] = set()
+    batches = _batches(order, changes, policy)
+    stage = {name: number for number, batch in enumerate(batches, 1) for name in batch}
+    after_free: list[Free] = []
+    before_free: list[Free] = []
+    gpus_after = gpus_before = 0
+    freed: list[str] = []
+    replicas: Counter[WorkloadKey] = Counter()
+    for pool in pools:
+        placed = _place(pool, stage)
+        waiting |= placed.waiting
+        complaints += pool.complaints
+        for demand, spots in placed.spots:
+            replicas[demand.key] += 1
+            where = ", ".join(
+                f"{uuid} {fleet.spelled(fleet.gpus[uuid].node, pool.model, name)}" for uuid, name in spots
+            )
+            placements[f"{demand.key} #{replicas[demand.key]}"] = where
+        before, after = pool.used_before(), placed.used | pool.held_whole()
+        gpus_before += len(before)
+        gpus_after += len(after)
+        freed += sorted(before - after, key=lambda uuid: fleet.gpus[uuid].order)
+        before_free += pool.free_before()
+        after_free += pool.free_after(placed.taken, after)
+    mig_config, labels = _config(changes, fleet)
+    return MigPlan(
+        at=at,
+        gpus_before=gpus_before,
+        gpus_after=gpus_after,
+        lower_bound_gpus=sum(pool.lower_bound for pool in pools),
+        fragmentation_before_ratio=fragmentation_ratio(before_free),
+        fragmentation_after_ratio=fragmentation_ratio(after_free),
+        changes=tuple(sorted(changes, key=lambda item: (rank[item.node], item.index or 0))),
+        order=order,
+        batches=batches,
+        freed=tuple(freed),
+        moved=tuple(sorted({ref for pool in pools for ref in pool.moved})),
+        waiting=tuple(sorted(waiting)),
+        mig_parted=mig_config,
+        node_labels=labels,
+        placements=placements,
+        unplaced=(*complaints, *fleet.left_out),
+    )
+
+
+def _checked(demands: Sequence[SliceDemand]) -> tuple[list[SliceDemand], list[str]]:
+    """Demands in the catalog's words, and sentences about the others."""
+    good: list[SliceDemand] = []
+    bad: list[str] = []
+    for demand in demands:
+        found = find_gpu(demand.gpu_model)
+        shape = geometry(found.mig_family) if found is not None else None
+        if found is None:
+            bad.append(f"{_who(demand)}: the catalog does not know the GPU model {demand.gpu_model!r}.")
+        elif demand.count < 1:
+            bad.append(f"{_who(demand)}: it asks for {demand.count} slices; there is nothing to place.")
+        elif not demand.mig_profile:
+            good.append(replace(demand, gpu_model=found.name))
+        elif shape is None:
+            bad.append(f"{_who(demand)}: {found.name} has no MIG, and {demand.mig_profile} is asked for.")
+        elif (profile := profile_name(shape, demand.mig_profile)) is None:
+            known = ", ".join(item.name for item in shape.profiles)
+            bad.append(
+                f"{_who(demand)}: {found.name} has no MIG profile {demand.mig_profile!r} that the catalog knows; "
+                f"it has {known}."
+            )
+        else:
+            good.append(replace(demand, gpu_model=found.name, mig_profile=profile))
+    return good, bad
+
+
+def _who(demand: SliceDemand) -> str:
+    return f"{demand.pod or demand.key} ({demand.count} × {demand.gpu_model} {demand.mig_profile or 'whole'})"
+
+
+@dataclass(slots=True)
+class _Placed:
+    """spots: demand → (UUID, profile) of its slices. taken: UUID → profiles of the slices in use."""
+
+    spots: list[tuple[SliceDemand, tuple[tuple[str, str], ...]]] = field(default_factory=list)
+    taken: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    waiting: set[PodRef] = field(default_factory=set)
+
+    @property
+    def used(self) -> set[str]:
+        return set(self.taken)
+
+
+class _Pool:
+    """One GPU model. Demands that find no place become fixed where they are now, and the rest is packed again."""
+
+    def __init__(self, fleet: Fleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy) -> None:
+        self.fleet = fleet
+        self.model = model
+        self.policy = policy
+        found = find_gpu(model)
+        shape = geometry(found.mig_family) if found is not None else None
+        assert shape is not None  # _checked
+        self.shape: MigGeometry = shape
+        self.gpus = {uuid: gpu for uuid, gpu in fleet.gpus.items() if gpu.model == model}
+        self.row = {row.device: (gpu, row) for gpu in self.gpus.values() for row in gpu.rows}
+        self.all_demands = demands
+        self.mix = Counter[str]()
+        for demand in demands:
+            self.mix[demand.mig_profile] += demand.count
+        self.stuck: set[int] = set()  # demands that have no place: those that run stay as they are
+        self.complaints: list[str] = []
+        self.changes: list[NodeMigChange] = []
+        self.moved: list[PodRef] = []
+        self.lower_bound = 0
+        self.after: dict[str, Cut] = {}  # GPUs that slices may be on → their instances in the end
+        self.recut: set[str] = set()
+
+    # What is so now
+
+    def _stays(self, demand: SliceDemand) -> bool:
+        """It holds exactly what it needs."""
+        rows = [self.row[item][1] for item in demand.devices if item in self.row]
+        return len(rows) == demand.count and all(row.profile == demand.mig_profile for row in rows)
+
+    def _sort_out(self) -> None:
+        """Who goes, who may be moved, and which GPUs nothing may be done to."""
+        self.leaving: dict[DeviceId, PodRef] = {}
+        self.tenants: dict[str, list[int]] = defaultdict(list)  # UUID → demands that stay, and could be moved
+        self.fixed: set[str] = {uuid for uuid, gpu in self.gpus.items() if gpu.closed}
+        self.sitting: set[int] = set()  # demands that stay on fixed GPUs
+        self.placeable: list[int] = []
+        leaves: set[tuple[DeviceId, PodRef]] = set()
+        movable: dict[tuple[DeviceId, PodRef], int] = {}
+        for number, demand in enumerate(self.all_demands):
+            if number in self.stuck:
+                continue
+            if not self._stays(demand):
+                if demand.mig_profile:
+                    leaves |= {(item, demand.pod) for item in demand.devices}
+                    self.placeable.append(number)
+                continue
+            uuids = {self.row[item][0].uuid for item in demand.devices}
+            anchored = (
+                not demand.mig_profile
+                or demand.count > 1
+                or not self.policy.move_tenants
+                or demand.priority >= self.policy.protected_priority
+            )
+            if anchored or uuids & self.fixed:
+                self.sitting.add(number)
+                self.fixed |= uuids
+            else:
+                movable[demand.devices[0], demand.pod] = number
+        for uuid, gpu in self.gpus.items():
+            for row in gpu.rows:
+                unknown = [
+                    ref for ref in row.pods if (row.device, ref) not in leaves and (row.device, ref) not in movable
+                ]
+                shared = len(row.pods) > 1 and any((row.device, ref) in movable for ref in row.pods)
+                if unknown or shared:
+                    self.fixed.add(uuid)
+        for (device, _), number in movable.items():
+            gpu = self.row[device][0]
+            if gpu.uuid in self.fixed:
+                self.sitting.add(number)
+            else:
+                self.tenants[gpu.uuid].append(number)
+                self.placeable.append(number)
+        self.leaves = leaves
+
+    def _remaining(self, gpu: FleetGpu) -> Counter[str]:
+        """Profiles of the rows of a fixed GPU that somebody goes on holding ('' for the whole GPU)."""
+        return Counter(row.profile for row in gpu.rows if any((row.device, ref) not in self.leaves for ref in row.pods))
+
+    def _offers(self, gpu: FleetGpu) -> Cut:
+        """Instances that slices of this plan may take while the GPU stays cut as it is."""
+        if gpu.closed:
+            return ()
+        free = Counter(gpu.cut) - (self._remaining(gpu) if gpu.uuid in self.fixed else Counter())
+        return tuple(sorted(free.elements()))
+
+    # The packing
+
+    def planned(self) -> _Pool:
+        """Fills in what the plan says about this model."""
+        while True:
+            self._sort_out()
+            problem, members = self._problem()
+            packing = pack(problem)
+            if packing is None:
+                dropped = self._left_over(problem)
+            else:
+                self._choose(packing, members)
+                dropped = self._split_pods()
+                if not dropped:
+                    break
+            # Whoever runs stays, and holds a GPU that was counted on: pack again without.
+            self.stuck |= set(dropped)
+            for number in dropped:
+                demand = self.all_demands[number]
+                stays = "; it stays where it is" if demand.devices else ""
+                self.complaints.append(f"{_who(demand)}: {dropped[number]}{stays}.")
+        still = [uuid for uuid in self.fixed if self._remaining(self.gpus[uuid])]
+        forced = sum(count for each, count in problem.kept.items() if each.forced)
+        self.lower_bound = packing.lower_bound + len(still) - forced
+        self._list_changes()
+        return self
+
+    def _problem(self) -> tuple[Problem, Mapping[object, list[FleetGpu]]]:
+        members: dict[object, list[FleetGpu]] = defaultdict(list)
+        uniform_nodes = self._uniform_nodes()
+        blank = 0
+        for gpu in sorted(self.gpus.values(), key=lambda item: item.order):
+            if gpu.node in uniform_nodes:
+                continue
+            fixed = gpu.uuid in self.fixed
+            offers = self._offers(gpu)
+            cuttable = not fixed and gpu.strategy == "mixed"
+            if offers:
+                forced = fixed and bool(self._remaining(gpu))
+                tenants = len(self.tenants.get(gpu.uuid, ()))
+                members[KeptClass(offers, tenants, forced, cuttable)].append(gpu)
+            elif cuttable:
+                blank += 1
+                members[None].append(gpu)
+        # Of Nodes that are alike, those with the fewest Pods in the way come first.
+        for gpus in sorted(
+            uniform_nodes.values(), key=lambda each: (sum(len(gpu.pods) for gpu in each), each[0].order)
+        ):
+            profiles = {name for gpu in gpus for name in gpu.cut}
+            full = len(profiles) == 1 and all(len(gpu.cut) == self._most(next(iter(profiles))) for gpu in gpus)
+            members[UniformClass(len(gpus), next(iter(profiles)) if full else "")] += gpus
+        demand: Counter[str] = Counter()
+        for number in self.placeable:
+            demand[self.all_demands[number].mig_profile] += self.all_demands[number].count
+        problem = Problem(
+            family=self.shape.family,
+            demand=demand,
+            kept={each: len(found) for each, found in members.items() if isinstance(each, KeptClass)},
+            uniform={
+                each: len(found) // each.gpus for each, found in members.items() if isinstance(each, UniformClass)
+            },
+            blank=blank,
+        )
+        return problem, members
+
+    def _most(self, name: str) -> int:
+        found = self.shape.profile(name)
+        return found.max_instances if found is not None else 0
+
+    def _uniform_nodes(self) -> dict[str, list[FleetGpu]]:
+        """Nodes of strategy `single` that can be cut anew: nobody stays on any of their GPUs."""
+        nodes: dict[str, list[FleetGpu]] = defaultdict(list)
+        for gpu in sorted(self.gpus.values(), key=lambda item: item.order):
+            if gpu.strategy == "single":
+                nodes[gpu.node].append(gpu)
+        everyone = Counter(gpu.node for gpu in self.fleet.gpus.values())
+        everyone.update({node: len(others) for node, others in self.fleet.bystanders.items()})
+        return {
+            node: gpus
+            for node, gpus in nodes.items()
+            if len(gpus) == everyone[node]
+            and not any(gpu.uuid in self.fixed or self.tenants.get(gpu.uuid) for gpu in gpus)
+        }
+
+    def _left_over(self, problem: Problem) -> dict[int, str]:
+        """Demands that must go without, with the reason: the lowest priority first, of equals those that do not run."""
+        levels: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        tenants = {number for numbers in self.tenants.values() for number in numbers}
+        for number in self.placeable:
+            demand = self.all_demands[number]
+            rank = 0 if number in tenants else 1 if demand.devices else 2
+            levels[rank, -demand.priority, 0].append(number)
+        weights = {item.name: item.size / self.shape.grid_units for item in self.shape.profiles}
+        admitted: Counter[str] = Counter()
+        dropped: dict[int, str] = {}
+        for level in sorted(levels):
+            asked: Counter[str] = Counter()
+            for number in levels[level]:
+                asked[self.all_demands[number].mig_profile] += self.all_demands[number].count
+            missing = shortage(replace(problem, demand=admitted + asked), weights, admitted)
+            for number in sorted(levels[level], key=lambda item: (-self.all_demands[item].count, item), reverse=True):
+                demand = self.all_demands[number]
+                if missing.get(demand.mig_profile, 0) > 0:
+                    missing[demand.mig_profile] -= demand.count
+                    asked[demand.mig_profile] -= demand.count
+                    dropped[number] = self._why_none(demand.mig_profile)
+            admitted += asked
+        return dropped
+
+    def _why_none(self, profile: str) -> str:
+        open_ = sum(not gpu.closed for gpu in self.gpus.values())
+        away = len(self.gpus) - open_
+        if not self.gpus:
+            return f"no GPU of this model can be cut, so there is no place for {profile}"
+        apart = f", {away} are out of service or to be left alone" if away else ""
+        return f"no place is left for {profile} on the {open_} GPUs of this model that may be used{apart}"
+
+    def _choose(self, packing: Packing, members: Mapping[object, list[FleetGpu]]) -> None:
+        """Which GPUs keep their cut, and which are cut how."""
+        self.after = {}
+        self.recut = set()
+        self.uniform_recut: set[str] = set()
+        spare = list(members.get(None, ()))
+        for each, count in packing.keep.items():
+            found = members[each]
+            for gpu in found[:count]:
+                self.after[gpu.uuid] = each.offers
+            if each.cuttable:
+                spare += found[count:]
+        self._cut(packing.cut, spare)
+        nodes_of: dict[UniformClass, deque[list[FleetGpu]]] = {}
+        for alike in {found for found, _ in packing.uniform}:
+            gpus = members[alike]
+            nodes_of[alike] = deque(gpus[at : at + alike.gpus] for at in range(0, len(gpus), alike.gpus))
+        for (uniform, name), (nodes, used) in sorted(packing.uniform.items()):
+            left = used
+            for _ in range(nodes):
+                for gpu in nodes_of[uniform].popleft():
+                    cut = (name,) * self._most(name)
+                    if gpu.cut != cut:
+                        self.uniform_recut.add(gpu.uuid)
+                    if left:
+                        self.after[gpu.uuid] = cut
+                        left -= 1
+
+    def _cut(self, cuts: Mapping[Cut, int], spare: Sequence[FleetGpu]) -> None:
+        """Chooses GPUs for the new cuts: few Nodes, those with the fewest Pods in the way, alike on each Node."""
+        by_node: dict[str, list[FleetGpu]] = defaultdict(list)
+        for gpu in spare:
+            by_node[gpu.node].append(gpu)
+        for gpus in by_node.values():
+            gpus.sort(key=lambda gpu: (len(gpu.pods), gpu.order))
+        wanted = Counter(dict(cuts))
+        nodes = sorted(
+            by_node.items(),
+            key=lambda item: (sum(len(gpu.pods) for gpu in item[1]) / len(item[1]), -len(item[1]), item[0]),
+        )
+        for _, gpus in nodes:
+            free = deque(gpus)
+            while free and +wanted:
+                # The commonest cut first, so that whole Nodes become alike and a standard config serves.
+                cut = min(wanted, key=lambda each: (-wanted[each], each))
+                count = min(wanted[cut], len(free))
+                if count <= 0:
+                    break
+                for _ in range(count):
+                    gpu = free.popleft()
+                    self.after[gpu.uuid] = cut
+                    self.recut.add(gpu.uuid)
+                wanted[cut] -= count
+
+    def _split_pods(self) -> dict[int, str]:
+        """Pods of several slices for which no Node has as many."""
+        room: dict[str, Counter[str]] = defaultdict(Counter)
+        for uuid, cut in self.after.items():
+            room[self.gpus[uuid].node].update(cut)
+        for uuid, numbers in self.tenants.items():
+            if uuid in self.after and uuid not in self.recut:
+                room[self.gpus[uuid].node].subtract(self.all_demands[number].mig_profile for number in numbers)
+        failed = {}
+        for number in self.groups():
+            demand = self.all_demands[number]
+            node = next((name for name in sorted(room) if room[name][demand.mig_profile] >= demand.count), None)
+            if node is None:
+                failed[number] = f"no Node would have {demand.count} × {demand.mig_profile} for one Pod"
+            else:
+                room[node][demand.mig_profile] -= demand.count
+        return failed
+
+    def groups(self) -> list[int]:
+        """Demands of several slices for one Pod, largest first."""
+        found = [number for number in self.placeable if self.all_demands[number].count > 1]
+        return sorted(found, key=lambda number: (-self.all_demands[number].count, number))
+
+    def _list_changes(self) -> None:
+        for uuid in sorted(self.recut | self.uniform_recut, key=lambda item: self.gpus[item].order):
+            gpu = self.gpus[uuid]
+            # A GPU of a `single` Node that no slice needs is cut like the others there.
+            alike = next((self.after[other] for other in self.after if self.gpus[other].node == gpu.node), ())
+            self.changes.append(
+                NodeMigChange(
+                    node=gpu.node,
+                    device=uuid,
+                    index=gpu.index,
+                    gpu_model=self.model,
+                    before=self._spelled(gpu, gpu.cut),
+                    after=self._spelled(gpu, self.after.get(uuid, alike)),
+                    displaced=gpu.pods,
+                )
+            )
+        kept = {uuid for uuid in self.after if uuid not in self.recut and uuid not in self.uniform_recut}
+        self.moved = [
+            self.all_demands[number].pod
+            for uuid, numbers in self.tenants.items()
+            if uuid not in kept
+            for number in numbers
+        ]
+
+    def _spelled(self, gpu: FleetGpu, cut: Cut) -> Cut:
+        return tuple(self.fleet.spelled(gpu.node, self.model, name) for name in cut)
+
+    # What it comes to
+
+    def held_whole(self) -> set[str]:
+        """GPUs that somebody goes on holding outside the packing, or as a whole."""
+        return {uuid for uuid in self.fixed if self._remaining(self.gpus[uuid])}
+
+    def used_before(self) -> set[str]:
+        return {uuid for uuid, gpu in self.gpus.items() if gpu.pods}
+
+    def free_before(self) -> list[Free]:
+        found = []
+        for gpu in self.gpus.values():
+            held = Counter(row.profile for row in gpu.rows if row.pods)
+            found.append(self._free(gpu, gpu.cut, held, bool(gpu.pods)))
+        return found
+
+    def free_after(self, taken: Mapping[str, Counter[str]], used: Collection[str]) -> list[Free]:
+        found = []
+        for uuid, gpu in self.gpus.items():
+            held = taken.get(uuid, Counter()) + (self._remaining(gpu) if uuid in self.fixed else Counter())
+            recut = uuid in self.recut or uuid in self.uniform_recut
+            cut = self.after.get(uuid, gpu.cut) if recut else gpu.cut
+            found.append(self._free(gpu, cut, held, uuid in used))
+        return found
+
+    def _free(self, gpu: FleetGpu, cut: Cut, held: Counter[str], used: bool) -> Free:
+        units = {item.name: item.size for item in self.shape.profiles}
+        taken = self.shape.grid_units if held[""] else sum(units.get(name, 0) * count for name, count in held.items())
+        if gpu.closed:
+            serves: frozenset[str] = frozenset()
+        elif used:
+            serves = frozenset(Counter(cut) - held)
+        else:
+            # Nobody is on it: it can be cut in any way, or serve as a whole.
+            serves = frozenset(self.mix)
+        return Free(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
+
+
+def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placed:
+    """Gives each demand its slices. Who must leave early gets what is there early; whoever cannot, waits."""
+    placed = _Placed()
+    room: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))  # profile → Node → UUID
+    for uuid, cut in pool.after.items():
+        for name, count in Counter(cut).items():
+            room[name][pool.gpus[uuid].node][uuid] = count
+    kept = {uuid for uuid in pool.after if uuid not in pool.recut and uuid not in pool.uniform_recut}
+    home = {number: uuid for uuid, numbers in pool.tenants.items() if uuid in kept for number in numbers}
+
+    def take(number: int, spots: Sequence[tuple[str, str]]) -> None:
+        for uuid, name in spots:
+            placed.taken[uuid][name] += 1
+        placed.spots.append((pool.all_demands[number], tuple(spots)))
+
+    for number, uuid in home.items():
+        name = pool.all_demands[number].mig_profile
+        room[name][pool.gpus[uuid].node][uuid] -= 1
+        take(number, [(uuid, name)])
+    for number in pool.sitting:
+        demand = pool.all_demands[number]
+        placed_rows = [pool.row[item] for item in demand.devices]
+        if demand.mig_profile:
+            placed.spots.append((demand, tuple((gpu.uuid, row.profile) for gpu, row in placed_rows)))
+    for number in pool.groups():
+        demand = pool.all_demands[number]
+        by_node = room[demand.mig_profile]
+        node = next(name for name in sorted(by_node) if by_node[name].total() >= demand.count)
+        spots = list((+by_node[node]).elements())[: demand.count]
+        by_node[node].subtract(spots)
+        take(number, [(uuid, demand.mig_profile) for uuid in spots])
+    ready = {uuid: 0 if uuid in kept else stage[pool.gpus[uuid].node] for uuid in pool.after}
+    changed = pool.recut | pool.uniform_recut
+    queues = {
+        name: deque(
+            sorted(
+                (uuid for by_gpu in by_node.values() for uuid in (+by_gpu).elements()),
+                key=lambda uuid: (ready[uuid], pool.gpus[uuid].order),
+            )
+        )
+        for name, by_node in room.items()
+    }
+    never = len(stage) + 1
+    leaves_at = {}
+    for number in pool.placeable:
+        demand = pool.all_demands[number]
+        if number not in home and demand.count == 1:
+            gone = [
+                stage[pool.row[item][0].node]
+                for item in demand.devices
+                if item in pool.row and pool.row[item][0].uuid in changed
+            ]
+            leaves_at[number] = min(gone, default=never)
+    for number in sorted(leaves_at, key=lambda item: (leaves_at[item], item)):
+        demand = pool.all_demands[number]
+        uuid = queues[demand.mig_profile].popleft()
+        if demand.devices and leaves_at[number] <= ready[uuid]:
+            placed.waiting.add(demand.pod)
+        take(number, [(uuid, demand.mig_profile)])
+    return placed
+
+
+def _order(changes: Sequence[NodeMigChange], fleet: Fleet) -> tuple[str, ...]:
+    """Nodes by the Pods that must leave, then by the GPUs in use on them."""
+    displaced: dict[str, set[PodRef]] = defaultdict(set)
+    for change in changes:
+        displaced[change.node] |= set(change.displaced)
+    busy = Counter(gpu.node for gpu in fleet.gpus.values() if gpu.pods)
+    return tuple(sorted(displaced, key=lambda name: (len(displaced[name]), busy[name], name)))
+
+
+def _batches(
+    order: Sequence[str], changes: Sequence[NodeMigChange], policy: MigPlanPolicy
+) -> tuple[tuple[str, ...], ...]:
+    displaced: dict[str, set[PodRef]] = defaultdict(set)
+    for change in changes:
+        displaced[change.node] |= set(change.displaced)
+    batches: list[list[str]] = []
+    pods = 0
+    for name in order:
+        full = not batches or len(batches[-1]) >= policy.nodes_per_batch
+        if full or pods + len(displaced[name]) > policy.displaced_pods_per_batch:
+            batches.append([])
+            pods = 0
+        batches[-1].append(name)
+        pods += len(displaced[name])
+    return tuple(tuple(batch) for batch in batches)
+
+
+def _config(changes: Sequence[NodeMigChange], fleet: Fleet) -> tuple[Mapping[str, object], Mapping[str, str]]:
+    """mig-parted's config and the labels, for the Nodes that change."""
+    touched = {change.node for change in changes}
+    after = {change.device: change.after for change in changes}
+    cuts: dict[str, dict[int, Cut]] = {name: {} for name in touched}
+    models: dict[str, set[str]] = {name: set() for name in touched}
+    catalog: dict[str, set[Cut]] = {name: set() for name in touched}
+    for gpu in fleet.gpus.values():
+        if gpu.node not in touched:
+            continue
+        spelled = tuple(fleet.spelled(gpu.node, gpu.model, name) for name in gpu.cut)
+        cuts[gpu.node][gpu.index] = after.get(gpu.uuid, spelled)
+        models[gpu.node].add(gpu.model)
+        catalog[gpu.node].add(cuts[gpu.node][gpu.index])
+    for name in touched & set(fleet.bystanders):
+        cuts[name] |= fleet.bystanders[name]
+        models[name].add("")
+    nodes = {}
+    for name in touched:
+        standard = ""
+        found = find_gpu(next(iter(models[name]))) if len(models[name]) == 1 else None
+        shape = geometry(found.mig_family) if found is not None else None
+        if shape is not None and len(catalog[name]) == 1:
+            standard = mig_parted.standard_name(shape, next(iter(catalog[name])))
+        nodes[name] = (mig_parted.layout(cuts[name]), standard)
+    return mig_parted.config(nodes)
