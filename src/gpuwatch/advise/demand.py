@@ -31,23 +31,26 @@ _TIERS = (EvidenceTier.SM, EvidenceTier.POWER, EvidenceTier.ENGINE, EvidenceTier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Cells as columns, all of one length. Ratios of the present GPU or slice, 0 to 1.
+    """Cells as columns, all of one length; ratios of the present GPU or slice, 0 to 1, as shares of all time.
 
-    weight sums to 1. busy: g. sm, dram, tensor: shares of all time, none above busy; where a signal is missing, the
-    value is the least that is known (`sm_known`, `dram_known` say where it is one). pcie: of the link, 0 where unknown.
+    weight sums to 1. busy: g; nothing else is above it. sm lies between sm_least and sm_most, which are one where SM
+    activity is measured, a margin apart where power stands in for it, and as far apart as the engine's activity allows
+    where nothing tells. dram_least is 0 where memory activity is unknown, and dram then all that the SMs may ask for.
+    tensor and pcie are 0 where unknown; tensor_known tells. burst: how far, in time, the pessimistic end lies from
+    maximum entropy towards Amdahl's bound.
     """
 
     weight: Floats
     busy: Floats
+    sm_least: Floats
     sm: Floats
+    sm_most: Floats
+    dram_least: Floats
     dram: Floats
     tensor: Floats
     pcie: Floats
-    sm_known: NDArray[np.bool_]
-    dram_known: NDArray[np.bool_]
+    burst: Floats
     tensor_known: bool
-    margin: Floats  # added to `sm` at the pessimistic end: what its source can be wrong by
-    burst: Floats  # how far, in time, that end lies from maximum entropy towards Amdahl's bound
     tier: EvidenceTier
 
 
@@ -94,27 +97,31 @@ def demand_of(
     pcie = _column([cell.pcie_bytes_per_second for cell in cells])
 
     busy = np.clip(np.fmax(busy, np.nan_to_num(sm)), 0.0, 1.0)
-    from_power = _sm_from_power(power, now, envelope)
     has_sm, has_dram = ~np.isnan(sm), ~np.isnan(dram)
+    from_power = _sm_from_power(power, now, envelope)
     has_power = ~has_sm & ~np.isnan(from_power) & has_dram
-    dram, tensor = np.nan_to_num(np.minimum(dram, busy)), np.nan_to_num(np.minimum(tensor, busy))
+    dram, tensor = np.minimum(dram, busy), np.nan_to_num(np.minimum(tensor, busy))
     # Memory and tensor cores are worked from SMs: these are occupied at least as long as either works.
-    least = np.minimum(np.fmax(dram * policy.dram_peak_ratio, tensor), busy)
-    sm = np.where(has_sm, sm, np.where(has_power, from_power, least))
-    level = np.select([has_sm, has_power, has_dram & (not profile.coarse_busy)], [0, 1, 2], default=3)
+    least = np.minimum(np.fmax(np.nan_to_num(dram) * policy.dram_peak_ratio, tensor), busy)
+    measured = np.where(has_sm, sm, from_power)
+    margin = np.where(has_power, policy.power_margin_ratio, 0.0)
+    known = has_sm | has_power
+    sm_least = np.where(known, np.maximum(measured - margin, 0.0), least)
+    sm_most = np.minimum(np.where(known, measured + margin, busy), busy)
     link = now.pcie_bytes_per_second
+    level = np.select([has_sm & has_dram, has_power, has_dram & (not profile.coarse_busy)], [0, 1, 2], default=3)
     return Demand(
         weight=weight,
         busy=busy,
-        sm=np.minimum(np.clip(sm, 0.0, 1.0), busy),
-        dram=dram,
+        sm_least=np.minimum(sm_least, busy),
+        sm=np.minimum(np.where(known, measured, (least + busy) / 2), busy),
+        sm_most=sm_most,
+        dram_least=np.nan_to_num(dram),
+        dram=np.where(has_dram, dram, sm_most),
         tensor=tensor,
         pcie=np.clip(np.nan_to_num(pcie) / link, 0.0, 1.0) if link else np.zeros_like(busy),
-        sm_known=has_sm | has_power,
-        dram_known=has_dram,
-        tensor_known=all(cell.tensor_active_ratio is not None for cell in cells),
-        margin=np.where(has_power, policy.power_margin_ratio, 0.0),
         burst=np.where(has_power, 0.0, policy.sm_burst_ratio),
+        tensor_known=all(cell.tensor_active_ratio is not None for cell in cells),
         tier=_tier(level, weight, policy.tier_share_ratio),
     )
 

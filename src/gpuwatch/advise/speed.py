@@ -6,7 +6,7 @@ host and does not shrink or grow. Times are averaged over cells, never speeds an
 k bends: what a mean demand fits into, its peaks may not.
 
 Three answers, from what the kernels' demand within a window may look like (`demand.drawn`):
-    high    every kernel asks for the mean: the roofline itself
+    high    every kernel asks for the mean: the roofline itself, less the margin of its source
     likely  maximum entropy, resources independent of each other
     low     the same with a margin on the demand where it comes from power; where SM activity is measured, half way,
             in time, from there to Amdahl's bound, where kernels ask for all or nothing
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwatch.advise.capability import Capability, Ratios, Span, capability_of, ratios
+from gpuwatch.advise.capability import Capability, Ratios, capability_of, ratios
 from gpuwatch.advise.demand import Demand, Floats, SpeedPolicy, demand_of, drawn
 from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.model.workload_profile import PowerEnvelope, WorkloadProfile
@@ -52,113 +52,163 @@ def predict_speeds(
     """`predict_speed` for several targets, one answer each: the profile is read once."""
     policy = policy or SpeedPolicy()
     demand = demand_of(profile, now, envelope, policy)
-    if demand is None:
+    if demand is None or not targets:
         return (None,) * len(targets)
-    kernels = _kernels(demand)
-    return tuple(_estimate(demand, kernels, now, target) for target in targets)
+    offers = [ratios(now, target) for target in targets]
+    same = [demand.tensor_known or now.gpu_model == target.gpu_model for target in targets]
+    times = _times(demand, _kernels(demand), _Supply.of(offers, same)).tolist()
+    means = [float(column @ demand.weight) for column in (demand.busy, demand.sm, demand.dram, demand.tensor)]
+    return tuple(
+        _estimate(demand, means, offer, now, target, three)
+        for offer, target, three in zip(offers, targets, times, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernels:
     """Demands while busy, per cell: means (cells,) and draws (cells, DRAWS)."""
 
-    sm: Floats
+    sm_least: Floats
+    sm_most: Floats
+    dram_least: Floats
     dram: Floats
     tensor: Floats
     sm_drawn: Floats
-    sm_drawn_wary: Floats  # with the margin of its source
+    sm_most_drawn: Floats
     dram_drawn: Floats
-    tensor_drawn: Floats
+    tensor_drawn: Floats | None  # None where no cell has any
+    free_drawn: Floats  # what is left of the resource that the kernel asks most of
 
 
 def _kernels(demand: Demand) -> _Kernels:
     busy = np.where(demand.busy > 0, demand.busy, 1.0)
-    sm, dram, tensor = demand.sm / busy, demand.dram / busy, demand.tensor / busy
-    wary = np.minimum(demand.sm + demand.margin, demand.busy) / busy
+    most, dram, tensor = demand.sm_most / busy, demand.dram / busy, demand.tensor / busy
+    sm_drawn, dram_drawn = drawn(demand.sm / busy, 0), drawn(dram, 1)
+    tensor_drawn = drawn(tensor, 2) if tensor.any() else None
+    reach = np.maximum(sm_drawn, dram_drawn)
+    if tensor_drawn is not None:
+        reach = np.maximum(reach, tensor_drawn)
     return _Kernels(
-        sm=sm,
+        sm_least=demand.sm_least / busy,
+        sm_most=most,
+        dram_least=demand.dram_least / busy,
         dram=dram,
         tensor=tensor,
-        sm_drawn=drawn(sm, 0),
-        sm_drawn_wary=drawn(wary, 0),
-        dram_drawn=drawn(dram, 1),
-        tensor_drawn=drawn(tensor, 2),
+        sm_drawn=sm_drawn,
+        sm_most_drawn=sm_drawn if np.array_equal(demand.sm, demand.sm_most) else drawn(most, 0),
+        dram_drawn=dram_drawn,
+        tensor_drawn=tensor_drawn,
+        free_drawn=1.0 - reach,
     )
 
 
-def _estimate(demand: Demand, kernels: _Kernels, now: Capability, target: Capability) -> SpeedEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Supply:
+    """Time per unit of demand on each target, now 1: (targets, 1). Of compute and tensor: slowest, likely, fastest."""
+
+    compute: tuple[Floats, Floats, Floats]
+    tensor: tuple[Floats, Floats, Floats]
+    memory: Floats
+    pcie: Floats
+
+    @classmethod
+    def of(cls, offers: Sequence[Ratios], same: Sequence[bool]) -> _Supply:
+        """same: whether compute alone tells; else tensor cores may be all that the SMs work with."""
+        rows = np.array(
+            [
+                (
+                    offer.compute.low if alone else min(offer.compute.low, offer.tensor.low),
+                    offer.compute.likely if alone else min(offer.compute.likely, offer.tensor.likely),
+                    offer.compute.high,
+                    offer.tensor.low,
+                    offer.tensor.likely,
+                    offer.tensor.high,
+                    offer.memory,
+                    1.0 if offer.pcie is None else offer.pcie,
+                )
+                for offer, alone in zip(offers, same, strict=True)
+            ]
+        )
+        low, likely, high, tensor_low, tensor_likely, tensor_high, memory, pcie = np.hsplit(1.0 / rows, 8)
+        return cls(
+            compute=(low, likely, high), tensor=(tensor_low, tensor_likely, tensor_high), memory=memory, pcie=pcie
+        )
+
+
+def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
+    """Time on each target for one unit of time now: (targets, 3), the slowest first."""
+    low = _slowest(demand, kernels, supply)
+    likely = _likely(kernels, supply)
+    high = np.maximum.reduce(
+        [
+            kernels.sm_least * supply.compute[2],
+            kernels.dram_least * supply.memory,
+            kernels.tensor * supply.tensor[2],
+            np.minimum.reduce([supply.compute[2], supply.memory, supply.tensor[2], np.ones_like(supply.memory)])
+            + np.zeros_like(kernels.tensor),
+        ]
+    )
+    if demand.tier is EvidenceTier.UTILISATION:
+        low = np.maximum.reduce([supply.compute[0], supply.memory, supply.tensor[0], np.ones_like(supply.memory)])
+        low = likely = low + np.zeros_like(high)
+    on_device = np.maximum(demand.busy * np.stack((low, likely, high)), demand.pcie * supply.pcie)
+    times = (1.0 - demand.busy + on_device) @ demand.weight
+    # Unknown signals pull the middle to one side: it stays between its ends.
+    ordered: Floats = np.stack((times[0], np.minimum(times[1], times[0]), times.min(axis=0)), axis=1)
+    return ordered
+
+
+def _slowest(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
+    """Times of the kernels, now 1, at the pessimistic end, which never says that anything runs faster."""
+    compute, memory, tensor = supply.compute[0], supply.memory, supply.tensor[0]
+    entropic = np.maximum(1.0, _pressure(kernels.sm_most_drawn, kernels, compute, memory, tensor)).mean(axis=-1)
+    amdahl = np.maximum.reduce(
+        [
+            entropic,
+            1.0 + kernels.sm_most * (compute - 1.0),
+            1.0 + kernels.dram * (memory - 1.0),
+            1.0 + kernels.tensor * (tensor - 1.0),
+        ]
+    )
+    slowest: Floats = (1.0 - demand.burst) * entropic + demand.burst * amdahl
+    return slowest
+
+
+def _likely(kernels: _Kernels, supply: _Supply) -> Floats:
+    """Times of the kernels, now 1: what no resource limits (latency) takes as long as before, the rest changes."""
+    pressure = _pressure(kernels.sm_drawn, kernels, supply.compute[1], supply.memory, supply.tensor[1])
+    times: Floats = np.maximum(pressure, np.minimum(1.0, kernels.free_drawn + pressure)).mean(axis=-1)
+    return times
+
+
+def _pressure(sm: Floats, kernels: _Kernels, compute: Floats, memory: Floats, tensor: Floats) -> Floats:
+    """Demand over supply of the scarcest resource, per kernel: (targets, cells, DRAWS)."""
+    most = sm * compute[:, :, None]
+    np.maximum(most, kernels.dram_drawn * memory[:, :, None], out=most)
+    if kernels.tensor_drawn is not None:
+        np.maximum(most, kernels.tensor_drawn * tensor[:, :, None], out=most)
+    return most
+
+
+def _estimate(
+    demand: Demand,
+    means: Sequence[float],
+    offer: Ratios,
+    now: Capability,
+    target: Capability,
+    times: Sequence[float],
+) -> SpeedEstimate:
     if (now.gpu_model, now.mig_profile) == (target.gpu_model, target.mig_profile):
         return SpeedEstimate(
             low_ratio=1.0, likely_ratio=1.0, high_ratio=1.0, tier=demand.tier, basis="It stays where it was measured."
         )
-    offer = ratios(now, target)
-    # Without tensor activity, tensor cores may be all that the SMs work with; on one chip both go together.
-    same = demand.tensor_known or now.gpu_model == target.gpu_model
-    compute = offer.compute if same else _lower(offer.compute, offer.tensor)
-    worst = 1.0 / min(compute.low, offer.memory, offer.tensor.low, 1.0)
-    best = 1.0 / max(compute.high, offer.memory, offer.tensor.high, 1.0)
-
-    amdahl = np.maximum.reduce(
-        [
-            1.0 + _wary(demand, kernels) * (1.0 / compute.low - 1.0),
-            1.0 + kernels.dram * (1.0 / offer.memory - 1.0),
-            1.0 + kernels.tensor * (1.0 / offer.tensor.low - 1.0),
-            np.ones_like(kernels.sm),
-        ]
-    )
-    wary = np.maximum(1.0, _pressure(kernels.sm_drawn_wary, kernels, compute.low, offer.memory, offer.tensor.low))
-    low = (1.0 - demand.burst) * wary.mean(axis=1) + demand.burst * amdahl
-    pressure = _pressure(kernels.sm_drawn, kernels, compute.likely, offer.memory, offer.tensor.likely)
-    reach = np.maximum.reduce([kernels.sm_drawn, kernels.dram_drawn, kernels.tensor_drawn])
-    # What no resource limits (latency) takes as long as before; what one limits changes with it.
-    likely = np.maximum(pressure, np.minimum(1.0, 1.0 - reach + pressure)).mean(axis=1)
-    high = np.maximum.reduce(
-        [
-            kernels.sm / compute.high,
-            kernels.dram / offer.memory,
-            kernels.tensor / offer.tensor.high,
-            np.full_like(kernels.sm, best),
-        ]
-    )
-    # Where SM or memory demand is unknown it may be all of the busy time, and the middle is no more than a middle.
-    blind = ~(demand.sm_known & demand.dram_known)
-    low = np.where(blind, worst, low)
-    likely = np.where(blind, (low + np.maximum(high, likely)) / 2, likely)
-    if demand.tier is EvidenceTier.UTILISATION:
-        low = likely = np.full_like(low, worst)
-    times = [_time(demand, offer, kernel) for kernel in (low, likely, high)]
-    slow, middle, fast = times[0], min(times[1], times[0]), min(times)
     return SpeedEstimate(
-        low_ratio=1.0 / slow,
-        likely_ratio=1.0 / middle,
-        high_ratio=1.0 / fast,
+        low_ratio=1.0 / times[0],
+        likely_ratio=1.0 / times[1],
+        high_ratio=1.0 / times[2],
         tier=demand.tier,
-        basis=_basis(demand, offer, compute, now, target),
+        basis=_basis(means, demand.tier, offer, now, target),
     )
-
-
-def _lower(compute: Span, tensor: Span) -> Span:
-    return Span(min(compute.low, tensor.low), min(compute.likely, tensor.likely), compute.high)
-
-
-def _wary(demand: Demand, kernels: _Kernels) -> Floats:
-    busy = np.where(demand.busy > 0, demand.busy, 1.0)
-    wary: Floats = np.minimum(kernels.sm + demand.margin / busy, 1.0)
-    return wary
-
-
-def _pressure(sm: Floats, kernels: _Kernels, compute: float, memory: float, tensor: float) -> Floats:
-    """Demand over supply of the scarcest resource, per kernel: (cells, DRAWS)."""
-    most: Floats = np.maximum.reduce([sm / compute, kernels.dram_drawn / memory, kernels.tensor_drawn / tensor])
-    return most
-
-
-def _time(demand: Demand, offer: Ratios, kernel: Floats) -> float:
-    """Time on the target for one unit of time now."""
-    on_device = demand.busy * kernel
-    if offer.pcie is not None:
-        on_device = np.maximum(on_device, demand.pcie / offer.pcie)
-    return float(np.sum(demand.weight * (1.0 - demand.busy + on_device)))
 
 
 _SOURCES = {
@@ -169,18 +219,18 @@ _SOURCES = {
 }
 
 
-def _basis(demand: Demand, offer: Ratios, compute: Span, now: Capability, target: Capability) -> str:
+def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capability, target: Capability) -> str:
     """What bounds it, and what it was computed from."""
-    mean = {name: float(np.sum(demand.weight * getattr(demand, name))) for name in ("busy", "sm", "dram", "tensor")}
+    busy, sm, dram, tensor = means
     need = {
-        "SMs": mean["sm"] / compute.likely,
-        "memory bandwidth": mean["dram"] / offer.memory,
-        "tensor cores": mean["tensor"] / offer.tensor.likely,
+        "SMs": sm / offer.compute.likely,
+        "memory bandwidth": dram / offer.memory,
+        "tensor cores": tensor / offer.tensor.likely,
     }
     scarce = max(need, key=lambda name: need[name])
-    bound = f"{scarce} bound it" if need[scarce] > mean["busy"] else f"{scarce} come nearest to bounding it"
+    bound = f"the scarcest are its {scarce}" if need[scarce] > busy else "nothing is scarce on average"
     across = "" if now.gpu_model == target.gpu_model else " Across models the span covers what the peak rates say."
     return (
-        f"Busy {mean['busy']:.0%} of the time; on {target.name} {bound}: {compute.likely:.2f} of the compute and "
-        f"{offer.memory:.2f} of the bandwidth of {now.name}. From {_SOURCES[demand.tier]}.{across}"
+        f"Busy {busy:.0%} of the time; on {target.name} {bound}: {offer.compute.likely:.2f} of the compute and "
+        f"{offer.memory:.2f} of the bandwidth of {now.name}. From {_SOURCES[tier]}.{across}"
     )
