@@ -21,7 +21,7 @@ class HeldWindows:
     signals (power) are those of the whole board on a MIG instance. `pod` is '' while nobody held the device.
 
     The first and the last window have a sample, and nobody else had the device in between: NaN there is time held
-    without telemetry. A Pod may have several on one device, never two of the same time.
+    without telemetry. A container may have several on one device, never two of the same time.
     """
 
     device: DeviceId

@@ -6,7 +6,8 @@ of `at`, and says as Gaps what it could not find out; none raises for what a ser
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
@@ -14,6 +15,7 @@ from gpuwatch.model.telemetry import (
     ActivityHistory,
     DeviceId,
     Gap,
+    PodRef,
     Readings,
     Schema,
     Signal,
@@ -25,8 +27,10 @@ from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.owners import JobRun, PastPod, job_runs, pod_owners
 from gpuwatch.telemetry.readings import read
 from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.telemetry.throttling import throttled_shares
 from gpuwatch.telemetry.windows import held_windows
 
 __all__ = ["Inventory", "TelemetrySource"]
@@ -43,10 +47,18 @@ class TelemetrySource:
         """Vocabularies, signals, labels and sampling interval of the last hour."""
         return discover(self._store, self._rows, at)
 
-    def inventory(self, at: datetime, schema: Schema, lookback_seconds: int = 3600, lost_seconds: int = 0) -> Inventory:
+    def inventory(
+        self,
+        at: datetime,
+        schema: Schema,
+        lookback_seconds: int = 3600,
+        lost_seconds: int = 0,
+        exporter_pods: Collection[PodRef] = (),
+    ) -> Inventory:
         """Devices and exporters of the look-back, and which of them are there now; with lost_seconds also those of
-        this longer time that are gone while others of their machine go on."""
-        return take_inventory(self._store, self._rows, at, schema, lookback_seconds, lost_seconds)
+        this longer time that are gone while others of their machine go on. exporter_pods: Pods that are known not to
+        hold a device, whatever telemetry says."""
+        return take_inventory(self._store, self._rows, at, schema, lookback_seconds, lost_seconds, exporter_pods)
 
     def readings(
         self, stats: Sequence[WindowStat], at: datetime, schema: Schema, inventory: Inventory
@@ -104,3 +116,19 @@ class TelemetrySource:
             gaps = inventory.gaps
         found, more = held_windows(self._store, self._rows, signals, start, end, step_seconds, schema, inventory)
         return found, (*gaps, *more)
+
+    def throttled(
+        self, start: datetime, end: datetime, step_seconds: int, schema: Schema, inventory: Inventory
+    ) -> tuple[Mapping[str, array[float]], tuple[Gap, ...]]:
+        """GPU (UUID) → share of each of the same windows in which heat or the power supply slowed it."""
+        return throttled_shares(self._store, self._rows, start, end, step_seconds, schema, inventory)
+
+    def pod_owners(
+        self, start: datetime, end: datetime, pods: Collection[PodRef]
+    ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
+        """What kube-state-metrics said of these Pods in (start, end]: owners, requests, ends for lack of memory."""
+        return pod_owners(self._store, start, end, pods)
+
+    def job_runs(self, start: datetime, end: datetime) -> tuple[tuple[JobRun, ...], tuple[Gap, ...]]:
+        """Jobs of (start, end]: when they began and completed."""
+        return job_runs(self._store, start, end)

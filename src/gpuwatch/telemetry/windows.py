@@ -208,7 +208,7 @@ class _Grid:
         partition = self.inventory.partition
         function, window = PEAKS.get(signal, Function.AVG), self.step_seconds
         if row.kind == "counter":
-            function, window = Function.INCREASE, _rate_window(self.step_seconds, self._interval_seconds)
+            function, window = Function.INCREASE, rate_window(self.step_seconds, self._interval_seconds)
         # Tiles are added up; the replicas of a shared device, and two exporters on one host, are not.
         slots = door.SLOT_LABELS if row.combine in ("sum", "avg") else ()
         by = by_labels(
@@ -279,7 +279,7 @@ class _Grid:
                 (self._blank if is_blank else self._implausible).setdefault(signal, set()).add(place.device[0])
         values[~usable] = np.nan
         if row.kind == "counter":
-            values /= _rate_window(self.step_seconds, self._interval_seconds)
+            values /= rate_window(self.step_seconds, self._interval_seconds)
         return values
 
     def attribute(self) -> Iterator[Gap]:
@@ -352,8 +352,11 @@ def _about(row: MetricRow, device: DeviceId, uuid: str) -> str:
     return uuid if row.scope is Scope.PHYSICAL else device
 
 
-def _rate_window(step_seconds: int, interval_seconds: float) -> int:
-    """increase() needs two samples, and three to be sure of two: a shorter step looks back into the one before."""
+def rate_window(step_seconds: int, interval_seconds: float) -> int:
+    """Seconds that a counter's rate is taken over.
+
+    increase() needs two samples, and three to be sure of two: a shorter step looks back into the one before.
+    """
     return max(step_seconds, math.ceil(3 * interval_seconds))
 
 

@@ -1,0 +1,247 @@
+"""Owners of Pods that are gone, from kube-state-metrics: what the API server forgets, Prometheus still knows.
+
+Metrics and labels are those of kube-state-metrics v2 (docs/metrics/workload: pod-metrics, replicaset-metrics,
+job-metrics); v1 writes `<none>` where v2 leaves a label empty. Scraped without honorLabels, `namespace`, `pod` and
+`container` are its own and the object's are `exported_*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.labels import Labels
+from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.samples import (
+    Expression,
+    Function,
+    Matcher,
+    MatchOp,
+    Row,
+    SampleStore,
+    Selector,
+    TelemetryError,
+)
+
+_NAMES_AT_ONCE = 100
+"""Names of Pods in one query: they have up to 253 characters, and VictoriaMetrics takes queries of 16 KiB."""
+_CONTAINER = ("container", "exported_container")
+_OWNER = ("owner_kind", "owner_name", "owner_is_controller")
+_NONE = ("", "<none>")
+_PARENTS = {"ReplicaSet": ("kube_replicaset_owner", "replicaset"), "Job": ("kube_job_owner", "job_name")}
+"""Kinds whose own owner kube-state-metrics tells, and the label that names the child."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastPod:
+    """What kube-state-metrics said of a Pod. None where it said nothing.
+
+    workload: Workload.id (`Kind/namespace/name`) of the top owner; a Pod without a controller is its own. '' unknown.
+    cpu_cores, memory_bytes: requests, all containers together.
+    restarts: of all containers; out_of_memory: one of them was last ended by the kernel for its memory.
+    """
+
+    workload: str = ""
+    cpu_cores: float | None = None
+    memory_bytes: float | None = None
+    started: datetime | None = None
+    restarts: int | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """One Job, as it ran. workload: Workload.id of its top owner, the Job itself where it has none; '' unknown."""
+
+    job: str
+    workload: str
+    started: datetime
+    completed: datetime | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None while it has not completed."""
+        return None if self.completed is None else (self.completed - self.started).total_seconds()
+
+
+def pod_owners(
+    store: SampleStore, start: datetime, end: datetime, pods: Collection[PodRef]
+) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
+    """Owners and requests of these Pods in (start, end]. A Pod of which nothing is known is missing.
+
+    A ReplicaSet or Job of which the owner is not told is no top: then the workload is ''. So it is where a name was two
+    Pods' with different owners in this time.
+    """
+    if not pods:
+        return {}, ()
+    asked = _Asked(store, end, round((end - start).total_seconds()))
+    owners = asked.about_pods("kube_pod_owner", pods, _OWNER)
+    if not owners and not asked.gaps:
+        detail = (
+            f"no series of kube_pod_owner for {len(pods)} Pods that are gone, so their workloads stay unknown; "
+            "Prometheus has to scrape kube-state-metrics, and its metric allow list has to name it"
+        )
+        return {}, (Gap(kind=GapKind.SIGNAL_MISSING, what="owners of Pods", detail=detail),)
+    tops = _tops(asked, owners)
+    requests = asked.about_pods("kube_pod_container_resource_requests", pods, ("resource", *_CONTAINER))
+    starts = asked.about_pods("kube_pod_start_time", pods, ())
+    restarts = asked.about_pods("kube_pod_container_status_restarts_total", pods, _CONTAINER)
+    reason = Matcher("reason", MatchOp.EQUAL, "OOMKilled")
+    killed = asked.about_pods("kube_pod_container_status_last_terminated_reason", pods, _CONTAINER, reason)
+    found: dict[PodRef, PastPod] = {}
+    for pod in sorted(owners.keys() | requests.keys() | starts.keys()):
+        began = max((row.value for row in starts.get(pod, ())), default=None)
+        counted = _by_container(restarts.get(pod, ()))
+        found[pod] = PastPod(
+            workload=tops.get(pod, ""),
+            cpu_cores=_requested(requests.get(pod, ()), "cpu"),
+            memory_bytes=_requested(requests.get(pod, ()), "memory"),
+            started=datetime.fromtimestamp(began, UTC) if began else None,
+            restarts=int(sum(counted.values())) if counted else None,
+            out_of_memory=any(row.value > 0 for row in killed.get(pod, ())),
+        )
+    return found, tuple(asked.gaps)
+
+
+def job_runs(store: SampleStore, start: datetime, end: datetime) -> tuple[tuple[JobRun, ...], tuple[Gap, ...]]:
+    """Jobs that were there in (start, end], by name: when they began and completed, for measured outcomes."""
+    asked = _Asked(store, end, round((end - start).total_seconds()))
+    times: list[dict[tuple[str, str], float]] = []
+    for metric in ("kube_job_status_start_time", "kube_job_status_completion_time"):
+        rows = asked.rows([Selector(metric)], ("namespace", "exported_namespace", "job_name"))
+        times.append({(_namespace(row.labels), row.labels.get("job_name", "")): row.value for row in rows})
+    started, completed = times
+    parents = _parents(asked, "Job", started)
+    runs = []
+    for job, began in sorted(started.items()):
+        ended = completed.get(job)
+        # A Job of the same name may have completed before this one began.
+        done = None if ended is None or ended < began else datetime.fromtimestamp(ended, UTC)
+        runs.append(
+            JobRun(
+                job=_id("Job", job),
+                workload=parents.get(job, ""),
+                started=datetime.fromtimestamp(began, UTC),
+                completed=done,
+            )
+        )
+    return tuple(runs), tuple(asked.gaps)
+
+
+_Name = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Questions about (at − window, at]; one that fails is a Gap and an empty answer."""
+
+    store: SampleStore
+    at: datetime
+    window_seconds: int
+    gaps: list[Gap] = field(default_factory=list)
+
+    def rows(self, selectors: Iterable[Selector], by: tuple[str, ...]) -> list[Row]:
+        questions = [Expression(each, Function.LAST_IN_WINDOW, self.window_seconds, by=by) for each in selectors]
+        found: list[Row] = []
+        for question, answer in zip(questions, self.store.evaluate_many(questions, self.at), strict=True):
+            if isinstance(answer, TelemetryError):
+                gap = failed(f"owners of Pods ({question.selector.metric})", answer)
+                if gap not in self.gaps:
+                    self.gaps.append(gap)
+            else:
+                found += answer
+        return found
+
+    def about_pods(
+        self, metric: str, pods: Collection[PodRef], more: tuple[str, ...], *matchers: Matcher
+    ) -> dict[PodRef, list[Row]]:
+        wanted = frozenset(pods)
+        names = sorted({pod.partition("/")[2] for pod in pods})
+        chosen = [
+            Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]), *matchers))
+            for label in ("pod", "exported_pod")
+            for begin in range(0, len(names), _NAMES_AT_ONCE)
+        ]
+        found: dict[PodRef, list[Row]] = {}
+        for row in self.rows(chosen, ("namespace", "pod", "exported_namespace", "exported_pod", *more)):
+            pod = f"{_namespace(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
+            if pod in wanted:
+                found.setdefault(pod, []).append(row)
+        return found
+
+
+def _tops(asked: _Asked, owners: Mapping[PodRef, Iterable[Row]]) -> dict[PodRef, str]:
+    controllers: dict[PodRef, tuple[str, _Name]] = {}
+    tops: dict[PodRef, str] = {}
+    for pod, rows in owners.items():
+        namespace, _, name = pod.partition("/")
+        found = _controllers(rows)
+        if not found:
+            tops[pod] = _id("Pod", (namespace, name))
+        elif len(found) == 1:
+            kind, owner = found.pop()
+            controllers[pod] = (kind, (namespace, owner))
+    above: dict[str, Mapping[_Name, str]] = {
+        kind: _parents(asked, kind, {child for each, child in controllers.values() if each == kind})
+        for kind in _PARENTS
+    }
+    for pod, (kind, owner_name) in controllers.items():
+        tops[pod] = above[kind].get(owner_name, "") if kind in above else _id(kind, owner_name)
+    return tops
+
+
+def _parents(asked: _Asked, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
+    """Workload.id above each ReplicaSet or Job, itself where it has no controller; missing where that is not told."""
+    metric, label = _PARENTS[kind]
+    names = sorted({name for _, name in children})
+    chosen = [
+        Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]),))
+        for begin in range(0, len(names), _NAMES_AT_ONCE)
+    ]
+    found: dict[_Name, list[Row]] = {}
+    for row in asked.rows(chosen, ("namespace", "exported_namespace", label, *_OWNER)) if chosen else ():
+        found.setdefault((_namespace(row.labels), row.labels.get(label, "")), []).append(row)
+    parents: dict[_Name, str] = {}
+    for child in children:
+        controllers = _controllers(found.get(child, ()))
+        if child in found and not controllers:
+            parents[child] = _id(kind, child)
+        elif len(controllers) == 1:
+            above, name = controllers.pop()
+            parents[child] = _id(above, (child[0], name))
+    return parents
+
+
+def _controllers(rows: Iterable[Row]) -> set[tuple[str, str]]:
+    """Kind and name of every controller that rows of one object name."""
+    return {
+        (row.labels.get("owner_kind", ""), row.labels.get("owner_name", ""))
+        for row in rows
+        if row.labels.get("owner_is_controller") == "true" and row.labels.get("owner_kind", "") not in _NONE
+    }
+
+
+def _id(kind: str, name: _Name) -> str:
+    return f"{kind}/{name[0]}/{name[1]}"
+
+
+def _namespace(labels: Labels) -> str:
+    return labels.get("exported_namespace") or labels.get("namespace", "")
+
+
+def _by_container(rows: Iterable[Row]) -> dict[str, float]:
+    """Value per container: a restarted kube-state-metrics has a second series of each."""
+    values: dict[str, float] = {}
+    for row in rows:
+        name = row.labels.get("exported_container") or row.labels.get("container", "")
+        values[name] = max(values.get(name, row.value), row.value)
+    return values
+
+
+def _requested(rows: Iterable[Row], resource: str) -> float | None:
+    values = _by_container(row for row in rows if row.labels.get("resource") == resource)
+    return sum(values.values()) if values else None
