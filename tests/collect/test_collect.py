@@ -34,11 +34,12 @@ class Nodes:
 
     description = "a few Nodes"
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], exporter_pods: tuple[str, ...] = ()) -> None:
+        self._exporter_pods = exporter_pods
         self._nodes = tuple(Node(name=name, accelerators={"nvidia.com/gpu": 4}) for name in names)
 
     def read(self, at: datetime) -> Cluster:
-        return Cluster(nodes=self._nodes, known=True)
+        return Cluster(nodes=self._nodes, exporter_pods=self._exporter_pods, known=True)
 
 
 def machine(timeline: Timeline, host: str, first: int, *, until: dict[int, float] | None = None) -> None:
@@ -78,6 +79,16 @@ def test_a_node_that_left_the_cluster_is_not_missed(hours: float, tmp_path: Path
     # Within the hour its host is told to be no Node, and then forgotten.
     assert any("node-a" in gap.what for gap in snapshot.gaps) is (hours < 1)
     assert {device.node for device in snapshot.devices if not device.present} == ({None} if hours < 1 else set())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_exporter_that_the_cluster_knows_holds_no_device(known: bool, tmp_path: Path) -> None:
+    timeline = Timeline()
+    own = {"namespace": "mon", "pod": "gpu-telemetry-w8kfd", "container": "collector"}
+    timeline.add(TEMPERATURE, gpu(0) | own, 40)
+    cluster = Nodes(["node-a"], ("mon/gpu-telemetry-b4x9z",) if known else ())
+    [found] = collect(TelemetrySource(timeline.store(tmp_path)), cluster, AT, NEEDS).devices
+    assert found.holders == (() if known else ("mon/gpu-telemetry-w8kfd",))
 
 
 @pytest.mark.parametrize("hours", [0.5, 3, 30])

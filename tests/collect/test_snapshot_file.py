@@ -138,6 +138,7 @@ def full() -> Snapshot:
                 ),
             ),
             exporter_nodes={"exporter.acme.example": "gpu-1.acme.example"},
+            exporter_pods=("team-x/exporter.acme.example",),
             node_addresses={"gpu-1.acme.example": "gpu-1.acme.example"},
             known=True,
         ),

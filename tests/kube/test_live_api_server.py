@@ -197,6 +197,7 @@ def test_devices_budgets_and_nodes(live: Cluster) -> None:
     assert (nodes["gpu-c"].mig_layout, nodes["gpu-c"].unschedulable) == ({"1g.10gb": 7}, True)
     assert {taint.key for taint in nodes["gpu-a"].taints} >= {"nvidia.com/gpu"}
     assert live.exporter_nodes == {"dcgm-exporter-x": "gpu-a", "10.2.0.9": "gpu-a"}
+    assert live.exporter_pods == ("monitoring/dcgm-exporter-x",)
     (serving,) = (namespace for namespace in live.namespaces if namespace.name == LAST)
     assert serving.labels["team"] == "search"
     assert serving.annotations == {"gpuwatch.dev/mode": "observe"}
@@ -300,7 +301,7 @@ def test_a_list_that_is_refused_costs_only_itself(
     assert cluster.known == (resource != "pods")
     parts = {
         "nodes": ("nodes", "node_addresses"),
-        "pods": ("pods", "workloads", "gangs", "exporter_nodes"),
+        "pods": ("pods", "workloads", "gangs", "exporter_nodes", "exporter_pods"),
         "namespaces": ("namespaces",),
         "poddisruptionbudgets": ("budgets",),
         "priorityclasses": ("priorities",),

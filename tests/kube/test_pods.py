@@ -150,7 +150,7 @@ def test_exporters_are_known_by_image_or_label(image: str, labels: dict[str, str
     found = taken(
         pod("exporter-x", containers=[container("c", image)], meta={"labels": labels}, status={"podIP": "10.1.0.9"})
     )
-    assert found == TakenPod(None, ExporterPod(("exporter-x", "10.1.0.9"), "gpu-0"))
+    assert found == TakenPod(None, ExporterPod(("exporter-x", "10.1.0.9"), "gpu-0", "ml/exporter-x"))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_all_addresses_of_an_exporter_and_none_that_two_nodes_share() -> None:
     assert dual is not None
     assert dual.exporter is not None
     assert dual.exporter.names == ("exporter-x", "10.1.0.9", "fd00::9")
-    elsewhere = ExporterPod(("exporter-y", "10.1.0.9"), "gpu-1")
+    elsewhere = ExporterPod(("exporter-y", "10.1.0.9"), "gpu-1", "mon/exporter-y")
     assert exporter_nodes([dual.exporter, elsewhere]) == {
         "exporter-x": "gpu-0",
         "fd00::9": "gpu-0",

@@ -15,7 +15,7 @@ from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, DisruptionBudget, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
-from kube.cluster_json import as_list, controlled_by, metadata, node, owner, pod
+from kube.cluster_json import as_list, container, controlled_by, metadata, node, owner, pod
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -232,3 +232,16 @@ def test_a_recorded_cluster_does_not_load_the_kubernetes_client() -> None:
     """It takes half a second, which commands on recorded state need not pay."""
     check = "import sys, gpuwatch.kube.recorded; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_exporters_hold_nothing_unless_they_stand_beside_a_workload(tmp_path: Path) -> None:
+    """A training Pod may have an exporter for its own GPUs among its containers."""
+    image = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2"
+    training = {"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pods = as_list(
+        pod("exporter-x", containers=[container("exporter", image)]),
+        pod("train", containers=[training, container("sidecar", image)]),
+    )
+    cluster = read(write(tmp_path, pods=pods))
+    assert cluster.exporter_pods == ("ml/exporter-x",)
+    assert {"exporter-x", "train"} <= cluster.exporter_nodes.keys()

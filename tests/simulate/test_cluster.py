@@ -85,6 +85,7 @@ def test_pods_are_those_that_hold_devices_now(fleet: Fleet, cluster: Cluster, mo
 def test_exporters_and_addresses_lead_to_their_nodes(fleet: Fleet, cluster: Cluster) -> None:
     for machine in fleet.machines:
         assert cluster.exporter_nodes[machine.exporter_pod] == machine.name
+        assert any(pod.endswith(f"/{machine.exporter_pod}") for pod in cluster.exporter_pods)
         assert cluster.exporter_nodes[machine.exporter_address.rpartition(":")[0]] == machine.name
         assert cluster.node_addresses[machine.address] == machine.name
 

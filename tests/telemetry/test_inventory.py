@@ -441,6 +441,30 @@ def test_a_pod_beside_an_exported_pod_is_an_exporter_even_without_up(tmp_path: P
     assert holders(inventory_of(timeline.store(tmp_path))) == {uuid(1): ("team/work",), uuid(2): ()}
 
 
+@pytest.mark.parametrize(
+    ("known", "held_by"),
+    [
+        ((), [("mon/gpu-telemetry-w8kfd",), ("mon/gpu-telemetry-w8kfd",), ("mon/notebook-b4x9z",)]),
+        (("mon/gpu-telemetry-w8kfd",), [(), (), ("mon/notebook-b4x9z",)]),
+        (("mon/gpu-telemetry-b4x9z",), [(), (), ("mon/notebook-b4x9z",)]),
+    ],
+    ids=["nobody says so", "it is known", "the one after it is known"],
+)
+def test_an_exporter_under_a_name_of_its_own_holds_nothing_where_the_cluster_knows_it(
+    known: tuple[str, ...], held_by: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    """With honorLabels: true and without `up` nothing in telemetry tells it from a workload."""
+    timeline = Timeline()
+    for number, pod in ((0, "gpu-telemetry-w8kfd"), (1, "gpu-telemetry-w8kfd"), (2, "notebook-b4x9z")):
+        labels = gpu(number) | {"namespace": "mon", "pod": pod, "container": "main"}
+        timeline.add(TEMPERATURE, labels, 40)
+    source = TelemetrySource(timeline.store(tmp_path))
+    schema, _ = source.discover(AT)
+    inventory = source.inventory(AT, schema, exporter_pods=known)
+    assert [device.holders for device in inventory.devices] == held_by
+    assert inventory.scrape_targets == set(known)
+
+
 def test_two_hosts_for_one_gpu_are_none(tmp_path: Path) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1, "node-a"), 40).add(TEMPERATURE, gpu(1, "node-b"), 40)
     inventory = inventory_of(timeline.store(tmp_path))

@@ -132,16 +132,35 @@ def test_without_known_targets_the_usual_names_decide(pod: str, container: str, 
 def test_known_targets_decide_over_names() -> None:
     row = {"pod": "collector-9zz1c", "namespace": "observability", "container": "collector"}
     assert holder(row, NVIDIA) == Holder("observability/collector-9zz1c", "collector")
-    assert holder(row, NVIDIA, {"observability/collector-9zz1c"}) is None
+    assert holder(row, NVIDIA, frozenset({"observability/collector-9zz1c"})) is None
 
 
 def test_an_exporters_name_in_a_namespace_that_is_not_scraped_is_a_workload() -> None:
-    targets = {"gpu-operator/nvidia-dcgm-exporter-wqqqn"}
+    targets = frozenset({"gpu-operator/nvidia-dcgm-exporter-wqqqn"})
     row = {"pod": "my-dcgm-exporter-fork-0", "namespace": "research", "container": "exporter"}
     assert holder(row, NVIDIA, targets) == Holder("research/my-dcgm-exporter-fork-0", "exporter")
     # A restarted exporter is in its namespace under a name that is not known yet.
     restarted = {"pod": "nvidia-dcgm-exporter-aaaaa", "namespace": "gpu-operator", "container": "x"}
     assert holder(restarted, NVIDIA, targets) is None
+
+
+@pytest.mark.parametrize(
+    ("namespace", "pod", "is_exporter"),
+    [
+        ("mon", "gpu-telemetry-b4x9z", True),
+        ("mon", "gpu-telemetry-w8kfd", True),  # the same DaemonSet's, before or on another Node
+        ("mon", "gpu-telemetry-0", False),
+        ("mon", "gpu-telemetry-api-w8kfd", False),
+        ("mon", "gpu-telemetry-aeiou", False),  # no name that Kubernetes makes
+        ("team", "gpu-telemetry-w8kfd", False),
+    ],
+)
+def test_pods_that_the_maker_of_a_known_exporter_made_are_exporters(
+    namespace: str, pod: str, is_exporter: bool
+) -> None:
+    labels = {"namespace": namespace, "pod": pod, "container": "collector"}
+    found = holder(labels, NVIDIA, frozenset({"mon/gpu-telemetry-b4x9z"}))
+    assert (found is None) is is_exporter
 
 
 def test_empty_labels_are_nobody() -> None:

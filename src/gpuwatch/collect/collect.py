@@ -114,7 +114,9 @@ def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs
     schema, found = telemetry.discover(at)
     gaps += found
     progress("listing devices")
-    inventory = telemetry.inventory(at, schema, needs.inventory_seconds, needs.lost_seconds)
+    inventory = telemetry.inventory(
+        at, schema, needs.inventory_seconds, needs.lost_seconds, exporter_pods=snapshot.cluster.exporter_pods
+    )
     gaps += inventory.gaps
     devices, exporters, unresolved = resolve_nodes(inventory.devices, inventory.exporters, snapshot.cluster)
     gaps += unresolved

@@ -132,6 +132,7 @@ def _cluster(item: Cluster, alias: _Alias) -> Cluster:
             for claim in item.claims
         ),
         exporter_nodes={alias("target", name): alias("node", node) for name, node in item.exporter_nodes.items()},
+        exporter_pods=tuple(alias.ref(pod) for pod in item.exporter_pods),
         node_addresses={alias("address", name): alias("node", node) for name, node in item.node_addresses.items()},
         gaps=tuple(_gap(gap) for gap in item.gaps),
     )

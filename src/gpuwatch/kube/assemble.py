@@ -67,6 +67,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     namespaces = reading.objects(kinds.NAMESPACE, msgspec.json.Decoder(wire.Bare).decode)
     if not reading.answered:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
+    exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading.gaps)
     kueue = reading.objects(kinds.KUEUE_WORKLOAD, _taker(kinds.KUEUE_WORKLOAD), optional=True)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, take_owner(kind, uids), version))
@@ -85,7 +86,9 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         namespaces=tuple(map(namespace, namespaces.items)),
         priorities={item.metadata.name: item.value for item in priorities.items},
         claims=_claims(reading, held),
-        exporter_nodes=exporter_nodes(taken.exporter for taken in pods.items if taken.exporter is not None),
+        exporter_nodes=exporter_nodes(exporters),
+        # A Pod that asks for accelerators holds some, though an exporter may be among its containers.
+        exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
         node_addresses=addresses,
         gaps=tuple(reading.gaps),
         known=pods.failure is None,

@@ -15,6 +15,7 @@ from gpuwatch.kube import wire
 from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
 from gpuwatch.kube.decode import own_annotations
 from gpuwatch.model.cluster import Pod
+from gpuwatch.model.telemetry import PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a static Pod's mirror, put there by the kubelet."""
@@ -46,6 +47,7 @@ class ExporterPod:
 
     names: tuple[str, ...]
     node: str
+    ref: PodRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,9 @@ def _exporter(found: wire.Pod) -> ExporterPod | None:
     ):
         return None
     addresses = [item.ip for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
-    return ExporterPod(tuple(name for name in (found.metadata.name, *addresses) if name), node)
+    meta = found.metadata
+    names = tuple(name for name in (meta.name, *addresses) if name)
+    return ExporterPod(names, node, f"{meta.namespace}/{meta.name}")
 
 
 def exporter_nodes(exporters: Iterable[ExporterPod]) -> dict[str, str]:

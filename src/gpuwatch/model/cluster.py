@@ -184,6 +184,7 @@ class Cluster:
     priorities: Mapping[str, int] = field(default_factory=dict)
     claims: tuple[ClaimedDevice, ...] = ()
     exporter_nodes: Mapping[str, str] = field(default_factory=dict)  # name or IP of an exporter's Pod → its Node
+    exporter_pods: tuple[PodRef, ...] = ()  # GPU exporters' Pods that ask for no device, and so hold none
     node_addresses: Mapping[str, str] = field(default_factory=dict)  # internal IP or host name → Node
     gaps: tuple[Gap, ...] = ()
     known: bool = False  # False: no cluster was read at all, so absence of a Pod means nothing

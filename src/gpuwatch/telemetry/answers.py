@@ -96,7 +96,7 @@ class Answers:
             for _, device, variant, value, _ in self._usable(question, rows):
                 self._put(device, variant, value, lowest)
 
-    def divide(self, per_process: Set[tuple[str, str]], targets: Set[PodRef]) -> None:
+    def divide(self, per_process: Set[tuple[str, str]], targets: frozenset[PodRef]) -> None:
         """Finds the pieces, when all answers are taken.
 
         Where an exporter writes rows per process beside that of the device, the latter alone are kept.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -58,21 +58,23 @@ def take_inventory(
     schema: Schema,
     lookback_seconds: int,
     lost_seconds: int = 0,
+    exporter_pods: Collection[PodRef] = (),
 ) -> Inventory:
-    """Devices of (at − look-back, at], and of (at − lost, at] those whose neighbours are there now. A question that
-    fails is a Gap; the rest goes on."""
+    """Devices of (at − look-back, at], and of (at − lost, at] those whose neighbours are there now.
+    exporter_pods: exporters that are known from elsewhere. A question that fails is a Gap; the rest goes on."""
     gaps: list[Gap] = []
     sightings = sight(store, rows, schema, at, lookback_seconds, lost_seconds, gaps)
     devices = sightings.devices
     every_labels = [labels for sighting in devices.values() for labels in sighting.rows()]
-    ups, known_instances, targets = _ups(store, every_labels, at, lookback_seconds, gaps)
-    targets |= {pod for labels in every_labels if (pod := door.target(labels))}
+    ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
+    beside = {pod for labels in every_labels if (pod := door.target(labels))}
+    targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
     return Inventory(
         devices=tuple(_moved(_device(sighting, targets, at, gaps), moved) for _, sighting in sorted(devices.items())),
         exporters=exporters,
         gaps=tuple(gaps),
-        scrape_targets=frozenset(targets),
+        scrape_targets=targets,
         matchers={
             device: door.device_matchers(sighting.rows()[0], sighting.row.vendor)
             for device, sighting in devices.items()
@@ -111,7 +113,7 @@ def _ups(
     return ups, known, pods
 
 
-def _device(sighting: Sighting, targets: set[PodRef], at: datetime, gaps: list[Gap]) -> Device:
+def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: list[Gap]) -> Device:
     identity, vendor, rows = sighting.identity, sighting.row.vendor, sighting.rows()
     held = [each for labels in sighting.now if (each := door.holder(labels, vendor, targets))]
     containers: dict[PodRef, str] = {}
@@ -214,7 +216,7 @@ def _moved(device: Device, moved: Mapping[str, str]) -> Device:
 
 
 def _per_process(
-    repeated: Iterable[tuple[MetricRow, Sequence[door.Labels]]], targets: set[PodRef]
+    repeated: Iterable[tuple[MetricRow, Sequence[door.Labels]]], targets: frozenset[PodRef]
 ) -> frozenset[tuple[str, str]]:
     """Metrics and exporters of which a device has a row with a Pod and one without at the same time."""
     found: set[tuple[str, str]] = set()

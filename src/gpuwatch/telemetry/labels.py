@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuwatch.model.telemetry import DeviceId, PodRef, Vendor
 from gpuwatch.telemetry.promql import any_of
@@ -95,6 +96,8 @@ _WHOLE_GPU = ("", "none", "na", "n/a", "spx")
 _EXPORTER_CONTAINERS = frozenset(
     {"nvidia-dcgm-exporter", "dcgm-exporter", "exporter", "metrics-exporter-container", "metrics-exporter"}
 )
+_GENERATED_NAME = re.compile(r"(.+)-[bcdfghjklmnpqrstvwxz2456789]{5}")
+"""Kubernetes' names of Pods that something else makes: its name and five of these (k8s.io/apimachinery, util/rand)."""
 _EXPORTER_POD = re.compile(r"(^|-)(dcgm-exporter|metrics-exporter|xpumd?|xpumanager|xpu-manager)(-|$)")
 
 
@@ -165,12 +168,13 @@ def _amd(labels: Labels) -> Identity | None:
     return Identity(f"{parent}/{partition}", parent, partition, "_".join(part for part in (mode, memory) if part))
 
 
-def holder(labels: Labels, vendor: Vendor, targets: Set[PodRef] = frozenset()) -> Holder | None:
+def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozenset()) -> Holder | None:
     """The Pod that holds the device, or None for a row of an idle device.
 
     With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, but a row
     without a workload inherits the scrape target's own Pod, which holds nothing. `targets` are the Pods that are known
-    to be scrape targets (see `target`); without any, the exporters' usual names decide.
+    to be exporters (see `target`): they, and Pods that the same DaemonSet has made before, hold nothing. Without any,
+    the exporters' usual names decide.
     """
     if vendor in (Vendor.NVIDIA, Vendor.AMD) and (pod := labels.get("exported_pod")):
         return Holder(f"{labels.get('exported_namespace', '')}/{pod}", labels.get("exported_container", ""))
@@ -192,12 +196,24 @@ def target(labels: Labels) -> PodRef | None:
     return f"{labels.get('namespace', '')}/{pod}" if pod and certain else None
 
 
-def _is_target(namespace: str, pod: str, container: str, targets: Set[PodRef]) -> bool:
+def _is_target(namespace: str, pod: str, container: str, targets: frozenset[PodRef]) -> bool:
     if f"{namespace}/{pod}" in targets:
         return True
-    if targets and not any(known.partition("/")[0] == namespace for known in targets):
-        return False  # named like an exporter, but in a namespace where none is scraped
+    if targets:
+        makers, namespaces = _makers(targets)
+        if namespace not in namespaces:
+            return False  # named like an exporter, but in a namespace where none is scraped
+        generated = _GENERATED_NAME.fullmatch(pod)
+        if generated and f"{namespace}/{generated[1]}" in makers:
+            return True
     return container in _EXPORTER_CONTAINERS or looks_like_exporter(pod)
+
+
+@lru_cache(maxsize=8)
+def _makers(targets: frozenset[PodRef]) -> tuple[frozenset[str], frozenset[str]]:
+    """`namespace/name` of what made these Pods, as far as their names are generated, and their namespaces."""
+    made = (_GENERATED_NAME.fullmatch(pod) for pod in targets)
+    return frozenset(match[1] for match in made if match), frozenset(pod.partition("/")[0] for pod in targets)
 
 
 def looks_like_exporter(pod: str) -> bool:

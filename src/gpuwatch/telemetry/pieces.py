@@ -6,7 +6,7 @@ once: replicas for the Pods that share a GPU, rows per process beside the row of
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,7 +34,7 @@ class Piece:
         """Address of the exporter."""
         return self.labels.get("instance", "")
 
-    def is_held(self, targets: Set[PodRef]) -> bool:
+    def is_held(self, targets: frozenset[PodRef]) -> bool:
         return holder(self.labels, self.question.row.vendor, targets) is not None
 
     @property
