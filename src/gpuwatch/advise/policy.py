@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+
+from gpuwatch.advise.memory import MemoryPolicy
+from gpuwatch.advise.speed import SpeedPolicy
 
 _GIB = 2**30
 
@@ -11,6 +14,7 @@ _GIB = 2**30
 class AdvicePolicy:
     """What is needed before something is advised, and what an advised target has to keep.
 
+    speed, memory: how the speed elsewhere and the framebuffer that is needed are worked out.
     target_speed_ratio: speed on the target relative to now that the pessimistic end of the estimate has to reach.
         0.9: the bound at which the published predictors were compared (MISO's measurements on A100 slices).
     min_coverage_ratio: usable share of the held time; below it the measured part may be the quiet part (KRR refuses
@@ -25,8 +29,7 @@ class AdvicePolicy:
     memory_confidence_multiplier: the same for the framebuffer that is needed: 0.1, as it is a peak, not a mean.
     idle_busy_ratio: mean activity at or below which there is nothing to size. 0.001: DCGM shows activity in per mille.
     usable_slice_ratio, usable_memory_ratio: share of the nominal memory of a MIG instance and of a whole card that a
-        container gets. nvidia-smi shows 4864 of 5120 MiB for 1g.5gb (0.95), and 22888 of 23034 MiB or more (0.98)
-        for whole cards.
+        container gets. On A100-40GB 1g.5gb has 4864 of 5120 MiB (0.95) and 7g.40gb 40192 of 40960 MiB (0.98).
     nvlink_floor_bytes_per_second: traffic above it is a need for the link; counters of a silent link stand still.
     shared_memory_ratio, shared_busy_ratio, shared_dram_ratio: what partners on one device may need together. 0.9 of
         the framebuffer, 0.8 of the time when they take turns (time-slicing), 0.8 of the bandwidth (its practical
@@ -38,6 +41,8 @@ class AdvicePolicy:
         image, or lacks BF16 while the present card has it, may be advised.
     """
 
+    speed: SpeedPolicy = field(default_factory=SpeedPolicy)
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     target_speed_ratio: float = 0.9
     min_coverage_ratio: float = 0.6
     min_observed_hours: float = 3.0
@@ -87,3 +92,7 @@ class AdvicePolicy:
         for name, least in (("min_runs", 1), ("max_partners", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"advice.{name} is {getattr(self, name)!r}; it has to be {least} or more")
+
+    def usable_ratio(self, mig_profile: str) -> float:
+        """Share of its nominal memory that a whole GPU ('') or a slice has for containers."""
+        return self.usable_slice_ratio if mig_profile else self.usable_memory_ratio

@@ -1,16 +1,30 @@
-"""One answer per profiled workload: a recommendation, or why there is none. Pure."""
+"""One answer per profiled workload: a recommendation, or why there is none. Pure.
+
+Each workload is prepared (gates), its options are worked out and vetoed, options that need others (gangs, partners)
+are held against them, and the cheapest that is left is chosen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
+from gpuwatch.advise.abstain import abstention
+from gpuwatch.advise.change import change
+from gpuwatch.advise.choice import best_of, ranked
+from gpuwatch.advise.facts import Facts, gather
+from gpuwatch.advise.money import PriceList
+from gpuwatch.advise.options import options_of, partners
 from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.ready import Ready, prepare
+from gpuwatch.advise.targets import gpu_of
+from gpuwatch.advise.together import together
 from gpuwatch.catalog.instances import InstanceType
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Finding
-from gpuwatch.model.sizing import Abstention, Recommendation
-from gpuwatch.model.workload_profile import ProfileBook
+from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, Recommendation, Target, TargetKind
+from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
 
 
 def advise(
@@ -26,4 +40,135 @@ def advise(
     prices: of `catalog.instances`, with the operator's own. findings: of the idle rules; what is idle is to be
     released, not resized. One workload's failure costs one workload: it becomes an Abstention that says so.
     """
-    raise NotImplementedError
+    facts = gather(book, cluster, PriceList(prices), policy, at, findings)
+    abstained: dict[WorkloadKey, Abstention] = {}
+    ready: dict[WorkloadKey, Ready] = {}
+
+    def each(keys: Sequence[WorkloadKey], step: Callable[[WorkloadKey], None]) -> None:
+        for key in keys:
+            try:
+                step(key)
+            except Exception as problem:  # noqa: BLE001 - one workload's failure costs one workload, and is said
+                abstained[key] = _failed(key, at, problem)
+                ready.pop(key, None)
+
+    def pass_gates(key: WorkloadKey) -> None:
+        found = prepare(book.profiles[key], facts)
+        if isinstance(found, Abstention):
+            abstained[key] = found
+        else:
+            ready[key] = found
+
+    def weigh(key: WorkloadKey) -> None:
+        ready[key] = replace(ready[key], options=options_of(ready[key], sharers.get(key, ()), facts))
+
+    each(sorted(book.profiles), pass_gates)
+    sharers = partners(ready, facts)
+    each(list(ready), weigh)
+    ready = together(ready, facts)
+    recommended: list[Recommendation] = []
+
+    def decide(key: WorkloadKey) -> None:
+        found = _decide(ready[key], facts)
+        if isinstance(found, Recommendation):
+            recommended.append(found)
+        else:
+            abstained[key] = found
+
+    each(list(ready), decide)
+    return (
+        tuple(sorted(recommended, key=_worth)),
+        tuple(abstained[key] for key in sorted(abstained)),
+    )
+
+
+def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+    return -(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, item.key
+
+
+def _failed(key: WorkloadKey, at: datetime, problem: Exception) -> Abstention:
+    return Abstention(
+        key=key,
+        at=at,
+        kind=AbstentionKind.FAILED,
+        reason=f"It could not be worked out: {type(problem).__name__}: {problem}.",
+        resolve="Report this with the saved profile book; the other workloads are not affected.",
+    )
+
+
+def _decide(item: Ready, facts: Facts) -> Recommendation | Abstention:
+    chosen = best_of(item, facts)
+    return abstention(item, facts) if chosen is None else _recommendation(item, chosen, facts)
+
+
+def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation:
+    policy = facts.policy
+    order = ranked(item, facts)
+    others = [option for option in order if option.allowed and option is not chosen]
+    days = item.confidence_days
+    return Recommendation(
+        key=item.key,
+        at=facts.at,
+        current=item.current,
+        chosen=chosen,
+        runner_up=others[0] if others else None,
+        options=tuple(order),
+        memory=item.memory,
+        target_speed_ratio=policy.target_speed_ratio,
+        confidence_ratio=days / (1.0 + days) * item.profile.coverage_ratio,
+        change=change(item.key, item.now, chosen.target, facts),
+        doing_nothing_usd_per_week=chosen.saving_usd_per_week,
+        doing_nothing_gpu_hours_per_week=chosen.saving_gpu_hours_per_week,
+        reason=_reason(item, chosen),
+        caveats=_caveats(item, chosen, facts),
+    )
+
+
+def _reason(item: Ready, chosen: Option) -> str:
+    speed = chosen.speed
+    hours = f"{chosen.saving_gpu_hours_per_week:.1f} {item.gpu.name} GPU-hours"
+    money = "" if chosen.saving_usd_per_week is None else f"{chosen.saving_usd_per_week:.2f} USD and "
+    verb = "frees" if not money else "saves"
+    return (
+        f"{chosen.target.name} keeps {speed.likely_ratio:.2f} of the speed ({speed.low_ratio:.2f} at worst) and {verb} "
+        f"{money}{hours} a week, which staying as now costs. {speed.basis}"
+    )
+
+
+def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
+    target, found = chosen.target, []
+    found.append("Peaks between two samples of the exporter (30 s by default) are not seen.")
+    if chosen.saving_usd_per_week is None:
+        found.append(f"GPU-hours decided, as no price is known. {item.now.price_source}")
+    if facts.prices.of_nodes(facts.present_nodes(item.key)).spot:
+        found.append("Its Nodes are spot or preemptible, which cost less than the on-demand prices used here.")
+    if item.confidence_days < 7:
+        found.append(f"The profile covers {item.confidence_days:.1f} days; a week has its own rhythm.")
+    if item.tier is EvidenceTier.POWER:
+        found.append("SM demand is inferred from board power; SM_ACTIVE would tell it better.")
+    if item.tier is EvidenceTier.ENGINE:
+        found.append("Nothing tells how many SMs were used; engine activity bounds it. Export SM_ACTIVE.")
+    if target.kind is TargetKind.MODEL:
+        found += _model_caveats(item, target, facts)
+    if target.kind is TargetKind.SHARED:
+        found.append("Partners share memory and faults; a crash of one may end all.")
+    if target.kind in (TargetKind.MIG, TargetKind.SHARED) and target.usd_per_hour is not None:
+        found.append("The saving is money when the rest of the GPU is used by others, or fewer Nodes are needed.")
+    if target.kind is TargetKind.FEWER:
+        found.append("The program has to be told its new number of GPUs where it does not count them itself.")
+    return tuple(found)
+
+
+def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
+    found = [f"Prices: {item.now.price_source}; {target.price_source}."]
+    there = gpu_of(target)
+    if there is not None and there.architecture != item.gpu.architecture:
+        found.append(
+            f"{there.name} is {there.architecture}, not {item.gpu.architecture}: the image has to be built for it, and "
+            "a number format that only one of them has (FP8, FP4) changes the comparison."
+        )
+    if not facts.nodes_of.get(target.gpu_model):
+        found.append(
+            f"The CPUs and memory of {target.instance_type} are not in the catalog; compare the Pod's requests."
+        )
+    return found

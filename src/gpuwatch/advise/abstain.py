@@ -1,0 +1,83 @@
+"""Why nothing is advised: from what stands against the options that would be worth it."""
+
+from __future__ import annotations
+
+from gpuwatch.advise.choice import ranked, worth_it
+from gpuwatch.advise.facts import Facts
+from gpuwatch.advise.ready import Ready
+from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, TargetKind
+
+
+def abstention(item: Ready, facts: Facts) -> Abstention:
+    """Why nothing is advised: from what stands against the options that would be worth it."""
+    policy = facts.policy
+    order = ranked(item, facts)
+    worth = [option for option in order if worth_it(item, option, policy)]
+
+    def only(option: Option, *rules: str) -> bool:
+        return {one.rule for one in option.vetoes} <= set(rules)
+
+    def would_do(option: Option) -> bool:
+        return option.speed.likely_ratio >= policy.target_speed_ratio
+
+    def answer(kind: AbstentionKind, reason: str, resolve: str, nearest: Option | None) -> Abstention:
+        return Abstention(
+            key=item.key,
+            at=facts.at,
+            kind=kind,
+            reason=reason,
+            resolve=resolve,
+            current=item.current,
+            nearest=nearest,
+            options=tuple(order),
+            memory=item.memory,
+        )
+
+    if item.tier is EvidenceTier.UTILISATION:
+        nearest = next((option for option in worth if only(option, "measure_first", "target_speed", "latency")), None)
+        return answer(
+            AbstentionKind.SIGNALS,
+            "Only GPU utilisation is known, which says that some kernel ran, not how much of the GPU it used.",
+            "Export DCGM_FI_PROF_GR_ENGINE_ACTIVE, _SM_ACTIVE and _DRAM_ACTIVE, and measure first.",
+            nearest,
+        )
+    unsure = next((option for option in worth if would_do(option) and only(option, "target_speed", "latency")), None)
+    if unsure is not None:
+        speed = unsure.speed
+        return answer(
+            AbstentionKind.UNCERTAIN,
+            f"{unsure.target.name} likely keeps {speed.likely_ratio:.2f} of the speed, but perhaps "
+            f"{speed.low_ratio:.2f}; {policy.target_speed_ratio:.2f} is needed for sure. {unsure.vetoes[0].reason}",
+            "Try one run on it and compare, or measure longer."
+            + ("" if item.tier is EvidenceTier.SM else " SM_ACTIVE would narrow the estimate."),
+            unsure,
+        )
+    filled = next((option for option in worth if only(option, "elastic_memory", "framebuffer")), None)
+    if filled is not None and item.memory.elastic:
+        return answer(
+            AbstentionKind.MEMORY_ELASTIC,
+            item.memory.reason,
+            "Limit what the framework allocates, or state its need, and measure again.",
+            filled,
+        )
+    barred = next(
+        (option for option in worth if not only(option, "framebuffer", "target_speed") and would_do(option)), None
+    )
+    if barred is not None:
+        rules = ", ".join(dict.fromkeys(one.rule for one in barred.vetoes))
+        return answer(
+            AbstentionKind.VETOED,
+            f"{barred.target.name} would be fast enough and cheaper, but: {' '.join(v.reason for v in barred.vetoes)}",
+            f"Remove what stands against it ({rules}), where that is right.",
+            barred,
+        )
+    nearest = (
+        worth[0] if worth else next((option for option in order if option.target.kind is not TargetKind.SAME), None)
+    )
+    reason = (
+        f"Nothing that is worth a change is fast enough and has the memory; {worth[0].target.name} comes first: "
+        f"{worth[0].vetoes[0].reason}"
+        if worth
+        else f"Nothing saves {policy.min_saving_ratio:.0%} or {policy.min_saving_gpu_hours_per_week:g} GPU-hours a week."
+    )
+    return answer(AbstentionKind.RIGHT_SIZED, reason, "Nothing: as now is the answer.", nearest)

@@ -1,0 +1,62 @@
+"""Which option is best, and whether it is worth a change."""
+
+from __future__ import annotations
+
+from gpuwatch.advise.facts import Facts
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.ready import Ready
+from gpuwatch.model.sizing import Option, SpeedEstimate, TargetKind
+
+# Between options of the same cost: the one that isolates better, and needs the least from others.
+_PREFERENCE = (TargetKind.SAME, TargetKind.MIG, TargetKind.FEWER, TargetKind.MODEL, TargetKind.SHARED)
+
+
+def miss_probability(speed: SpeedEstimate, target_ratio: float) -> float:
+    """P(speed < target) of a triangular distribution over the interval: what an interval says at least."""
+    low, likely, high = speed.low_ratio, speed.likely_ratio, speed.high_ratio
+    if target_ratio <= low:
+        return 0.0
+    if target_ratio >= high:
+        return 1.0
+    if target_ratio <= likely:
+        return (target_ratio - low) ** 2 / ((high - low) * (likely - low))
+    return 1.0 - (high - target_ratio) ** 2 / ((high - low) * (high - likely))
+
+
+def expected_cost(option: Option, current: Option, hours_now: float, policy: AdvicePolicy) -> float:
+    """Per week: USD where both prices are known, else GPU-hours; with the price of missing the target speed."""
+    missed = miss_probability(option.speed, policy.target_speed_ratio) if option is not current else 0.0
+    if current.usd_per_week is not None:
+        cost = option.usd_per_week if option.usd_per_week is not None else float("inf")
+        return cost + policy.penalty_ratio * missed * current.usd_per_week
+    return hours_now - option.saving_gpu_hours_per_week + policy.penalty_ratio * missed * hours_now
+
+
+def hours_now(item: Ready) -> float:
+    return item.pod_hours * item.now.gpu_share_ratio * item.now.gpus_per_pod
+
+
+def ranked(item: Ready, facts: Facts) -> list[Option]:
+    """Best first, the vetoed ones last."""
+
+    def order(option: Option) -> tuple[bool, float, int, str]:
+        cost = expected_cost(option, item.current, hours_now(item), facts.policy)
+        return not option.allowed, cost, _PREFERENCE.index(option.target.kind), option.target.name
+
+    return sorted(item.options, key=order)
+
+
+def best_of(item: Ready, facts: Facts) -> Option | None:
+    """The cheapest allowed option, where it is worth a change; None where it stays as it is."""
+    best = ranked(item, facts)[0]
+    return best if best.allowed and worth_it(item, best, facts.policy) else None
+
+
+def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
+    """Hysteresis: a saving that is too small is not worth a restart."""
+    if option.target.kind is TargetKind.SAME or option.saving_gpu_hours_per_week < policy.min_saving_gpu_hours_per_week:
+        return False
+    if item.current.usd_per_week is None:
+        return option.saving_gpu_hours_per_week >= policy.min_saving_ratio * hours_now(item)
+    saving = option.saving_usd_per_week
+    return saving is not None and saving > 0 and saving >= policy.min_saving_ratio * item.current.usd_per_week

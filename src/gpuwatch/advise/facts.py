@@ -1,0 +1,162 @@
+"""What the advice looks up about the cluster, worked out once for all workloads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import ceil
+
+from gpuwatch.advise.money import PriceList
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.model.cluster import Cluster, Gang, Node, Pod, Workload
+from gpuwatch.model.decision import Family, Finding, SubjectKind, Verdict
+from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+
+# Kinds whose work is divided among Pods that wait for each other, told by the kind alone when no Pod is alive.
+_GANGS = frozenset(
+    {"JobSet", "PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "JAXJob", "PaddleJob", "TrainJob", "RayJob"}
+    | {"LeaderWorkerSet", "SparkApplication"}
+)
+# Kinds whose work ends: their run time grows where they run slower.
+ENDING = (_GANGS - {"LeaderWorkerSet"}) | {
+    *(
+        "Job",
+        "CronJob",
+        "Workflow",
+        "CronWorkflow",
+        "TaskRun",
+        "PipelineRun",
+        "ScheduledWorkflow",
+        "AppWrapper",
+        "AmlJob",
+    )
+}
+# Pods of these do without each other, whatever queue admits them.
+_INDEPENDENT = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "InferenceService", "Notebook"})
+# Kinds that answer somebody who waits. A plain Deployment or StatefulSet is taken for one: nothing tells otherwise.
+SERVING = frozenset(
+    {"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "InferenceService", "LLMInferenceService"}
+    | {"RayService", "Service", "Configuration", "Revision", "LeaderWorkerSet", "PodCliqueSet", "PodGangSet"}
+    | {"SeldonDeployment", "DynamoGraphDeployment"}
+)
+_ENDED = ("Succeeded", "Failed")
+
+
+def kind_of(workload: str) -> str:
+    """The kind in a Workload.id, which has the API group behind it where two kinds share the name."""
+    return workload.split("/", 1)[0].split(".", 1)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The world around the profiles. Pods are those alive; Nodes are by the catalog's name of their GPU model."""
+
+    book: ProfileBook
+    policy: AdvicePolicy
+    prices: PriceList
+    cluster: Cluster
+    at: datetime
+    workloads: Mapping[str, Workload]
+    pods: Mapping[str, tuple[Pod, ...]]  # Workload.id → Pods
+    nodes: Mapping[str, Node]
+    nodes_of: Mapping[str, tuple[Node, ...]]  # Gpu.name → Nodes
+    gangs: Mapping[str, tuple[Gang, ...]]  # Workload.id → gangs
+    idle: frozenset[str]  # Workload.id: every Pod of it was found idle
+
+    def kind(self, key: WorkloadKey) -> str:
+        owner = self.workloads.get(key.workload)
+        return owner.kind if owner is not None else kind_of(key.workload)
+
+    def ends(self, key: WorkloadKey) -> bool:
+        return self.kind(key) in ENDING
+
+    def serves(self, key: WorkloadKey) -> bool:
+        return self.kind(key) in SERVING
+
+    def gang_pods(self, profile: WorkloadProfile) -> int:
+        """Pods with accelerators in its largest gang; 0 where it belongs to none."""
+        kind = self.kind(profile.key)
+        if kind in _INDEPENDENT:
+            return 0
+        if not self.pods.get(profile.key.workload) and kind in _GANGS:
+            return ceil(profile.pods - 1e-6)
+        return max((len(gang.pods) for gang in self.gangs.get(profile.key.workload, ())), default=0)
+
+    def present_nodes(self, key: WorkloadKey) -> tuple[Node, ...]:
+        """Nodes that its Pods are on, else all that have its GPU model."""
+        names = dict.fromkeys(pod.node for pod in self.pods.get(key.workload, ()) if pod.node)
+        on = tuple(self.nodes[name] for name in names if name in self.nodes)
+        fitting = tuple(node for node in on if _model(node) in ("", key.gpu_model))
+        return fitting or self.nodes_of.get(key.gpu_model, ())
+
+    def annotated(self, key: WorkloadKey) -> Iterable[tuple[str, Mapping[str, str]]]:
+        """(object, labels and annotations) of the owner, its Pods and its Namespace."""
+        owner = self.workloads.get(key.workload)
+        if owner is not None:
+            yield owner.id, {**owner.labels, **owner.annotations}
+        for pod in self.pods.get(key.workload, ()):
+            yield f"Pod {pod.ref}", {**pod.labels, **pod.annotations}
+        for space in self.cluster.namespaces:
+            if space.name == key.namespace:
+                yield f"Namespace {space.name}", {**space.labels, **space.annotations}
+
+    def alive(self, profile: WorkloadProfile) -> bool:
+        """Was it seen in the newest hour of the book?"""
+        return (self.book.until - profile.last_seen).total_seconds() <= 3600
+
+
+def in_service(node: Node) -> bool:
+    return not node.unschedulable and node.ready is not False
+
+
+def _model(node: Node) -> str:
+    found = find_gpu(node.gpu_product)
+    return found.name if found is not None else node.gpu_product
+
+
+def gather(
+    book: ProfileBook,
+    cluster: Cluster,
+    prices: PriceList,
+    policy: AdvicePolicy,
+    at: datetime,
+    findings: Sequence[Finding],
+) -> Facts:
+    pods: dict[str, list[Pod]] = defaultdict(list)
+    for pod in cluster.pods:
+        if pod.phase not in _ENDED and not pod.deleting:
+            pods[pod.workload].append(pod)
+    nodes_of: dict[str, list[Node]] = defaultdict(list)
+    for node in cluster.nodes:
+        if node.gpu_product:
+            nodes_of[_model(node)].append(node)
+    gangs: dict[str, list[Gang]] = defaultdict(list)
+    owners = {pod.ref: pod.workload for pod in cluster.pods}
+    for gang in cluster.gangs:
+        for owner in dict.fromkeys([gang.workload, *(owners.get(ref, "") for ref in gang.pods)]):
+            if owner:
+                gangs[owner].append(gang)
+    return Facts(
+        book=book,
+        policy=policy,
+        prices=prices,
+        cluster=cluster,
+        at=at,
+        workloads={owner.id: owner for owner in cluster.workloads},
+        pods={name: tuple(found) for name, found in pods.items()},
+        nodes={node.name: node for node in cluster.nodes},
+        nodes_of={name: tuple(found) for name, found in nodes_of.items()},
+        gangs={name: tuple(found) for name, found in gangs.items()},
+        idle=_idle(findings, pods),
+    )
+
+
+def _idle(findings: Sequence[Finding], pods: Mapping[str, Sequence[Pod]]) -> frozenset[str]:
+    told = [item for item in findings if item.family is Family.IDLE and item.verdict is Verdict.IDLE]
+    idle_pods = {ref for item in told for ref in item.pods}
+    named = {item.subject.name for item in told if item.subject.kind is SubjectKind.WORKLOAD}
+    whole = {name for name, found in pods.items() if found and all(pod.ref in idle_pods for pod in found)}
+    return frozenset(named | whole)

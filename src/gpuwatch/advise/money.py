@@ -1,0 +1,158 @@
+"""What GPUs cost: prices of Nodes by their instance type and region, and how many hours of a week are paid for.
+
+A price of another region, or in another currency, is no answer. Where a price is missing GPU-hours decide, and the
+reason is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.instances import ANY_REGION, CURRENCY, InstanceType
+from gpuwatch.catalog.mig import geometry
+from gpuwatch.model.cluster import Node
+from gpuwatch.model.sizing import SpeedEstimate
+from gpuwatch.model.workload_profile import WorkloadProfile
+
+HOURS_PER_WEEK = 168.0
+
+_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
+# Label → value that marks a Node which the provider may take back, and which costs less than on demand.
+_SPOT_LABELS = (
+    ("karpenter.sh/capacity-type", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD for one GPU for one hour, its host included; None where `reason` says why it is not known."""
+
+    usd_per_gpu_hour: float | None
+    reason: str  # of the gap, or what the price is
+    spot: bool = False
+
+
+def instance_type_of(node: Node) -> str:
+    return next((node.labels[label] for label in _TYPE_LABELS if node.labels.get(label)), "")
+
+
+def region_of(node: Node) -> str:
+    return next((node.labels[label] for label in _REGION_LABELS if node.labels.get(label)), "")
+
+
+class PriceList:
+    """Instance types by name and region. The first of two rows for the same counts."""
+
+    def __init__(self, types: Iterable[InstanceType]) -> None:
+        self._types: dict[tuple[str, str], InstanceType] = {}
+        for one in types:
+            self._types.setdefault((one.name, one.region), one)
+
+    def find(self, name: str, region: str) -> InstanceType | None:
+        """As priced in this region, else the price that holds everywhere."""
+        return self._types.get((name, region)) or self._types.get((name, ANY_REGION))
+
+    def of_node(self, node: Node) -> Price:
+        name, region = instance_type_of(node), region_of(node)
+        if not name:
+            return Price(None, f"Node {node.name} has no label {_TYPE_LABELS[0]}, so its price is not known.")
+        found = self.find(name, region)
+        if found is None:
+            where = f"in region {region}" if region else f"(Node {node.name} has no label {_REGION_LABELS[0]})"
+            return Price(None, f"No price of {name} {where} is known; give one in the price file.")
+        if found.currency != CURRENCY:
+            return Price(None, f"The price of {name} is in {found.currency}; sums are in {CURRENCY}, convert it.")
+        spot = any(node.labels.get(label) == value for label, value in _SPOT_LABELS)
+        return Price(found.price_per_gpu_hour, _source(found), spot)
+
+    def of_nodes(self, nodes: Sequence[Node]) -> Price:
+        """The mean over these Nodes' GPUs; unknown where one has no price, as a mean of the rest is another number."""
+        if not nodes:
+            return Price(None, "No Node with this GPU is known, so its price is not known.")
+        found = [self.of_node(node) for node in nodes]
+        unknown = next((price for price in found if price.usd_per_gpu_hour is None), None)
+        if unknown is not None:
+            return unknown
+        weights = [max(node.gpu_count, 1) for node in nodes]
+        total = sum(w * (price.usd_per_gpu_hour or 0.0) for w, price in zip(weights, found, strict=True))
+        sources = "; ".join(dict.fromkeys(price.reason for price in found))
+        return Price(total / sum(weights), sources, any(price.spot for price in found))
+
+    def offers(self, regions: Iterable[str]) -> tuple[InstanceType, ...]:
+        """All types that are priced in one of these regions, or everywhere, in USD."""
+        wanted = {*regions, ANY_REGION}
+        return tuple(one for one in self._types.values() if one.region in wanted and one.currency == CURRENCY)
+
+
+def _source(found: InstanceType) -> str:
+    where = "" if found.region == ANY_REGION else f" in {found.region}"
+    each = f", of its {found.gpu_count} GPUs each" if found.gpu_count > 1 else ""
+    return f"{found.name}{where} on demand{each}, {found.price_date} ({found.source})"
+
+
+def source_of(found: InstanceType) -> str:
+    """What the price is and where it comes from, for people."""
+    return _source(found)
+
+
+def gpu_share_ratio(gpu_model: str, mig_profile: str) -> float:
+    """What it takes of one physical GPU: the larger of its shares of compute and of memory, for what others cannot
+    use is taken. 1 for a whole GPU, and for a slice that the catalog does not know."""
+    gpu = find_gpu(gpu_model)
+    cut = geometry(gpu.mig_family) if gpu is not None and mig_profile else None
+    profile = cut.profile(mig_profile) if cut is not None else None
+    return (
+        max(cut.compute_ratio(profile), cut.memory_ratio(profile)) if cut is not None and profile is not None else 1.0
+    )
+
+
+def compute_share_ratio(gpu_model: str, mig_profile: str) -> float:
+    """Share of the compute slices: how hours of use are counted."""
+    gpu = find_gpu(gpu_model)
+    cut = geometry(gpu.mig_family) if gpu is not None and mig_profile else None
+    profile = cut.profile(mig_profile) if cut is not None else None
+    return cut.compute_ratio(profile) if cut is not None and profile is not None else 1.0
+
+
+def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool) -> float:
+    """Hours that its Pods hold their devices in a week, all Pods together.
+
+    What it held on the newest seven days (the last one is not over), scaled to a whole week where it was there before
+    them. Work without an end that is younger, and still runs, is taken to go on; a young job is taken as it was.
+    """
+    gpus = max(profile.gpus_per_pod, 1)
+    goes_on = not ends and (until - profile.last_seen) <= timedelta(hours=1)
+    if profile.days:
+        first_day = until.date() - timedelta(days=6)
+        begin = datetime(first_day.year, first_day.month, first_day.day, tzinfo=until.tzinfo)
+        held = sum(day.allocated_gpu_hours for day in profile.days if day.day >= first_day)
+        hours = held / (gpus * compute_share_ratio(profile.key.gpu_model, profile.key.mig_profile))
+    else:  # not kept per day: the whole past
+        begin = until - timedelta(hours=HOURS_PER_WEEK)
+        hours = profile.expected_seconds / 3600 / gpus
+    older = profile.first_seen <= begin
+    start = max(profile.first_seen, begin) if profile.days else profile.first_seen
+    elapsed_hours = (until - start).total_seconds() / 3600
+    if elapsed_hours > 0 and (older or goes_on):
+        hours *= HOURS_PER_WEEK / elapsed_hours
+    return min(hours, profile.pods * HOURS_PER_WEEK) if profile.pods > 0 else hours
+
+
+def run_time_ratio(speed: SpeedEstimate, *, ends: bool) -> float:
+    """How much longer it holds the target than now. Work without an end holds it as long as now. A loss of speed is
+    counted as it is likely, a gain only as far as it is sure."""
+    if not ends:
+        return 1.0
+    return 1.0 / (speed.likely_ratio if speed.likely_ratio < 1 else max(speed.low_ratio, 1.0))
+
+
+def regions(nodes: Iterable[Node]) -> Mapping[str, None]:
+    """Regions of these Nodes, in order."""
+    return dict.fromkeys(region for region in map(region_of, nodes) if region)

@@ -1,0 +1,157 @@
+"""The options of one workload: every target with its speed, its price and its vetoes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwatch.advise.capability import capability_of
+from gpuwatch.advise.facts import Facts
+from gpuwatch.advise.money import run_time_ratio
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.ready import Ready, usable_bytes, widened
+from gpuwatch.advise.sharing import Sharer, groups, mean, shared_speed, sharer
+from gpuwatch.advise.speed import predict_speed, predict_speeds
+from gpuwatch.advise.targets import candidates, gpu_of, shared
+from gpuwatch.advise.vetoes import Case, veto
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.sizing import EvidenceTier, Option, SpeedEstimate, Target, TargetKind
+from gpuwatch.model.telemetry import Vendor
+from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
+
+
+def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[Way, ...]]:
+    """For each workload the groups in which it could share a GPU."""
+    by_model: dict[str, list[Sharer]] = defaultdict(list)
+    for key, item in ready.items():
+        one = sharer(item.profile, item.memory, item.tier)
+        lone = not facts.serves(key) and facts.gang_pods(item.profile) < 2 and facts.alive(item.profile)
+        if one is not None and lone and item.gpu.vendor is Vendor.NVIDIA:
+            by_model[item.gpu.name].append(one)
+    found: dict[WorkloadKey, list[Way]] = defaultdict(list)
+    for model, sharers in sorted(by_model.items()):
+        gpu = find_gpu(model)
+        for sharing in (Sharing.MPS, Sharing.TIME_SLICING):
+            for group in groups(sharers, gpu.memory_bytes if gpu is not None else 0.0, sharing, facts.policy):
+                for one in group:
+                    others = tuple(other for other in group if other is not one)
+                    found[one.key].append(Way(one, others, sharing))
+    return {key: tuple(items) for key, items in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    one: Sharer
+    others: tuple[Sharer, ...]
+    sharing: Sharing
+
+
+def options_of(item: Ready, sharings: Sequence[Way], facts: Facts) -> tuple[Option, ...]:
+    """Everything that it could run on, the present first, with its vetoes."""
+    policy = facts.policy
+    targets = candidates(item.profile, item.now, item.gpu, facts)
+    found = [item.current]
+    for target, (speed, unknown) in zip(targets, _speeds(item, targets, facts), strict=True):
+        found.append(_option(item, target, speed, usable_bytes(target, policy), facts, unknown))
+    for way in sharings:
+        target = shared(item.now, way.sharing, [other.key for other in way.others], facts)
+        taken = sum(other.peak_bytes + policy.shared_context_bytes for other in way.others)
+        left = policy.shared_memory_ratio * item.gpu.memory_bytes - taken
+        found.append(_option(item, target, shared_speed(way.one, way.others, way.sharing), left, facts))
+    return tuple(found)
+
+
+def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[SpeedEstimate, str]]:
+    """The speed on each target, or why there is none."""
+    envelope = facts.book.envelopes.get(item.gpu.name)
+    here = capability_of(item.gpu, item.key.mig_profile)
+    # A slice of the same card compares always; another model only where the catalog knows both sides.
+    slices = [target for target in targets if target.kind is TargetKind.MIG]
+    there = [capability_of(item.gpu, target.mig_profile) for target in slices]
+    on_slices = dict(zip(slices, predict_speeds(item.profile, here, there, envelope, facts.policy.speed), strict=True))
+    found: list[tuple[SpeedEstimate, str]] = []
+    for target in targets:
+        speed, problem = on_slices.get(target), "nothing was measured"
+        if target.kind is TargetKind.FEWER:
+            speed = fewer_speed(item.profile, item.now, target, item.tier, facts.policy)
+        gpu = gpu_of(target)
+        if target.kind is TargetKind.MODEL and gpu is not None:
+            try:
+                speed = predict_speed(item.profile, here, capability_of(gpu), envelope, facts.policy.speed)
+            except ValueError as unknown:
+                problem = str(unknown)
+        found.append((speed, "") if speed is not None else (_no_speed(item.tier, problem), problem))
+    return found
+
+
+def _no_speed(tier: EvidenceTier, problem: str) -> SpeedEstimate:
+    return SpeedEstimate(low_ratio=0.0, likely_ratio=0.0, high_ratio=0.0, tier=tier, basis=f"Not known: {problem}.")
+
+
+def fewer_speed(
+    profile: WorkloadProfile, now: Target, target: Target, tier: EvidenceTier, policy: AdvicePolicy
+) -> SpeedEstimate:
+    """Speed when each GPU that is left does the work of several.
+
+    At worst, and likely, they worked at the same time, so that a window of g takes (1 − g) + g × n / n′; at best the
+    pauses of one take the work of another. Activity beyond the policy's bound does not fit into a window.
+    """
+    factor = now.gpus_per_pod / target.gpus_per_pod
+    weight = slow = fast = 0.0
+    for cell in profile.cells:
+        g, w = cell.busy_ratio, cell.weight_seconds
+        weight += w
+        slow += w * ((1.0 - g) + g * factor)
+        fast += w * max(1.0, g * factor / policy.fewer_busy_ratio)
+    worst, best = max(slow, fast) / weight, min(slow, fast) / weight
+    return SpeedEstimate(
+        low_ratio=1.0 / worst,
+        likely_ratio=1.0 / worst,
+        high_ratio=1.0 / best,
+        tier=tier,
+        basis=(
+            f"Each GPU would do the work of {factor:g}; the engine was busy "
+            f"{mean(profile.cells, 'busy_ratio') or 0.0:.0%} of the time on each."
+        ),
+    )
+
+
+def _option(
+    item: Ready, target: Target, speed: SpeedEstimate, offered_bytes: float, facts: Facts, unknown: str = ""
+) -> Option:
+    policy = facts.policy
+    if not unknown:
+        speed = widened(speed, item.confidence_days, policy.confidence_multiplier)
+    target_gpu = gpu_of(target)
+    if target_gpu is None:
+        raise ValueError(f"{target.gpu_model} is not in the catalog")
+    case = Case(
+        profile=item.profile,
+        now=item.now,
+        now_gpu=item.gpu,
+        target=target,
+        target_gpu=target_gpu,
+        speed=speed,
+        memory=item.memory,
+        offered_bytes=offered_bytes,
+        present_bytes=item.current.memory_bytes,
+        facts=facts,
+        speed_unknown=unknown,
+    )
+    longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
+    usd = None if target.usd_per_hour is None else target.usd_per_hour * item.pod_hours * longer
+    before = item.current.usd_per_week
+    now_hours = item.pod_hours * item.now.gpu_share_ratio * item.now.gpus_per_pod
+    other = target.gpu_model != item.now.gpu_model
+    hours = 0.0 if other else item.pod_hours * longer * target.gpu_share_ratio * target.gpus_per_pod
+    return Option(
+        target=target,
+        speed=speed,
+        memory_bytes=max(offered_bytes, 0.0),
+        vetoes=veto(case),
+        usd_per_week=usd,
+        saving_usd_per_week=None if usd is None or before is None else before - usd,
+        saving_gpu_hours_per_week=now_hours - hours,
+    )

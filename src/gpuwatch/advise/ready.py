@@ -1,0 +1,184 @@
+"""The gates: what has to be known of a workload before anything is held against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from gpuwatch.advise.capability import capability_of
+from gpuwatch.advise.change import unknown_owner
+from gpuwatch.advise.facts import Facts
+from gpuwatch.advise.memory import memory_need
+from gpuwatch.advise.money import pod_hours_per_week
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.sharing import mean
+from gpuwatch.advise.speed import predict_speed
+from gpuwatch.advise.targets import current, gpu_of
+from gpuwatch.catalog.gpus import Gpu, find_gpu
+from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, MemoryNeed, Option, SpeedEstimate, Target
+from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
+
+_SECONDS_PER_DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A workload that passed the gates. confidence_days: days of samples, as the Vertical Pod Autoscaler counts."""
+
+    profile: WorkloadProfile
+    gpu: Gpu
+    now: Target
+    memory: MemoryNeed
+    tier: EvidenceTier
+    current: Option
+    pod_hours: float
+    confidence_days: float
+    options: tuple[Option, ...] = ()
+
+    @property
+    def key(self) -> WorkloadKey:
+        return self.profile.key
+
+
+def confidence_days(profile: WorkloadProfile) -> float:
+    """The smaller of the profile's life and of its samples, in days."""
+    life = (profile.last_seen - profile.first_seen).total_seconds()
+    return min(life, profile.observed_seconds) / _SECONDS_PER_DAY
+
+
+def widened(speed: SpeedEstimate, days: float, multiplier: float) -> SpeedEstimate:
+    """The pessimistic end of a young profile: its slowdown × (1 + multiplier / days). Never above the likely one."""
+    if speed.low_ratio <= 0 or days <= 0:
+        return replace(speed, low_ratio=0.0)
+    slowdown = 1.0 / speed.low_ratio - 1.0
+    if slowdown <= 0:
+        return speed
+    return replace(speed, low_ratio=min(1.0 / (1.0 + slowdown * (1.0 + multiplier / days)), speed.likely_ratio))
+
+
+def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
+    key, policy = profile.key, facts.policy
+    ends = facts.ends(key)
+
+    def abstain(kind: AbstentionKind, reason: str, resolve: str) -> Abstention:
+        return Abstention(key=key, at=facts.at, kind=kind, reason=reason, resolve=resolve)
+
+    moved = _moved_to(profile, facts)
+    if moved is not None:
+        return abstain(
+            AbstentionKind.MOVED,
+            f"It was last seen here at {profile.last_seen:%Y-%m-%d %H:%M}; since then it runs as {moved}.",
+            "Nothing: the profile of where it runs now has the answer.",
+        )
+    gpu = find_gpu(key.gpu_model)
+    if gpu is None:
+        return abstain(
+            AbstentionKind.UNKNOWN_GPU,
+            f"The catalog does not know the GPU model {key.gpu_model!r}, so nothing tells what another offers instead.",
+            f"Add {key.gpu_model!r} to gpuwatch's GPU table, as a model or as another name of one.",
+        )
+    if key.workload in facts.idle:
+        return abstain(
+            AbstentionKind.IDLE,
+            "Its Pods were found idle: what does nothing is released, not resized.",
+            "Release it, or wait until it works again.",
+        )
+    owner = unknown_owner(facts.workloads.get(key.workload))
+    if owner:
+        return abstain(AbstentionKind.UNKNOWN_OWNER, owner, "Let gpuwatch read the owner, or resize it by hand.")
+    early = _too_little(profile, ends=ends, policy=policy)
+    if early is not None:
+        return abstain(*early)
+    busy = mean(profile.cells, "busy_ratio") or 0.0
+    if busy <= policy.idle_busy_ratio:
+        return abstain(
+            AbstentionKind.IDLE,
+            f"Its engine was busy {busy:.2%} of the time: what does nothing is released, not resized.",
+            "Release it, or wait until it works again.",
+        )
+    memory = memory_need(profile, policy.memory)
+    here = capability_of(gpu, key.mig_profile)
+    stays = predict_speed(profile, here, here, facts.book.envelopes.get(gpu.name), policy.speed)
+    if memory is None or stays is None:
+        return abstain(
+            AbstentionKind.COVERAGE,
+            "Its framebuffer was never measured, so nobody knows what it fits into."
+            if memory is None
+            else "No window of it was measured.",
+            "Export DCGM_FI_DEV_FB_USED and DCGM_FI_PROF_GR_ENGINE_ACTIVE for its devices.",
+        )
+    days = confidence_days(profile)
+    memory = replace(memory, need_bytes=memory.need_bytes * (1.0 + policy.memory_confidence_multiplier / days))
+    now = current(profile, gpu, facts)
+    hours = pod_hours_per_week(profile, facts.book.until, ends=ends)
+    usd = None if now.usd_per_hour is None else now.usd_per_hour * hours
+    return Ready(
+        profile=profile,
+        gpu=gpu,
+        now=now,
+        memory=memory,
+        tier=stays.tier,
+        current=Option(
+            target=now,
+            speed=stays,
+            memory_bytes=usable_bytes(now, policy),
+            usd_per_week=usd,
+            saving_usd_per_week=None if usd is None else 0.0,
+        ),
+        pod_hours=hours,
+        confidence_days=days,
+    )
+
+
+def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:
+    """The newer profile of the same container, where this one ended and that one goes on."""
+    key = profile.key
+    ended = facts.book.until - profile.last_seen > timedelta(hours=facts.policy.moved_after_hours)
+    if not ended:
+        return None
+    later = [
+        other
+        for other in facts.book.profiles.values()
+        if (other.key.workload, other.key.container) == (key.workload, key.container)
+        and other.key != key
+        and other.last_seen > profile.last_seen
+        and other.first_seen > profile.first_seen
+    ]
+    return max(later, key=lambda other: (other.last_seen, other.key)).key if later else None
+
+
+def _too_little(
+    profile: WorkloadProfile, *, ends: bool, policy: AdvicePolicy
+) -> tuple[AbstentionKind, str, str] | None:
+    if not profile.cells or profile.coverage_ratio < policy.min_coverage_ratio:
+        left_out = ", ".join(
+            f"{name} {seconds / 3600:.1f} h" for name, seconds in sorted(profile.left_out_seconds.items())
+        )
+        return (
+            AbstentionKind.COVERAGE,
+            f"Only {profile.coverage_ratio:.0%} of the time that it held its GPUs was measured and usable; "
+            f"{policy.min_coverage_ratio:.0%} are needed." + (f" Left out: {left_out}." if left_out else ""),
+            "Look for holes in the exporter's scrapes; `gpuwatch doctor` names them.",
+        )
+    hours = profile.observed_seconds / 3600
+    if hours < policy.min_observed_hours:
+        return (
+            AbstentionKind.YOUNG,
+            f"{hours:.1f} device-hours were measured; {policy.min_observed_hours:g} are needed.",
+            "Wait until it ran longer.",
+        )
+    days = confidence_days(profile)
+    if profile.run_count < policy.min_runs and (ends or days < policy.min_serving_days):
+        return (
+            AbstentionKind.YOUNG,
+            f"{profile.run_count} run over {days:.1f} days was seen; {policy.min_runs} runs are needed"
+            + ("." if ends else f", or one of {policy.min_serving_days:g} days."),
+            "Wait for its next run: another run may need more.",
+        )
+    return None
+
+
+def usable_bytes(target: Target, policy: AdvicePolicy) -> float:
+    gpu = gpu_of(target)
+    nominal = capability_of(gpu, target.mig_profile).memory_bytes if gpu is not None else 0.0
+    return nominal * policy.usable_ratio(target.mig_profile)

@@ -1,0 +1,128 @@
+"""Who could share a GPU: named partners of one namespace, for time-slicing or MPS.
+
+Profiles do not tell who works at the same time as whom, so that everything is added up as if all worked at once.
+Memory is not isolated and one process's fault ends them all: never across namespaces, never for gangs, several GPUs,
+or anybody who is waited for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate
+from gpuwatch.model.workload_profile import Cell, WorkloadKey, WorkloadProfile
+
+_TIERS = tuple(EvidenceTier)  # best first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharer:
+    """Somebody who could share: means of activity from 0 to 1, and the framebuffer's peak. None: not measured."""
+
+    key: WorkloadKey
+    busy_ratio: float
+    sm_active_ratio: float | None
+    dram_active_ratio: float | None
+    peak_bytes: float
+    tier: EvidenceTier
+
+
+def mean(cells: Iterable[Cell], name: str) -> float | None:
+    """Mean of a cell's value by weight; None where any of the weight has no such value."""
+    total, weight = 0.0, 0.0
+    for cell in cells:
+        value = getattr(cell, name)
+        if value is None:
+            return None
+        total += value * cell.weight_seconds
+        weight += cell.weight_seconds
+    return total / weight if weight > 0 else None
+
+
+def sharer(profile: WorkloadProfile, memory: MemoryNeed, tier: EvidenceTier) -> Sharer | None:
+    """The workload as a partner; None where it cannot be one: a slice, several GPUs or Pods, memory that is elastic,
+    or activity that nothing but GPU_UTIL tells."""
+    busy = mean(profile.cells, "busy_ratio")
+    alone = not profile.key.mig_profile and profile.gpus_per_pod == 1 and ceil(profile.pods - 1e-6) <= 1
+    if not alone or busy is None or memory.elastic or tier is EvidenceTier.UTILISATION:
+        return None
+    return Sharer(
+        key=profile.key,
+        busy_ratio=busy,
+        sm_active_ratio=mean(profile.cells, "sm_active_ratio"),
+        dram_active_ratio=mean(profile.cells, "dram_active_ratio"),
+        peak_bytes=memory.peak_bytes,
+        tier=tier,
+    )
+
+
+def groups(
+    sharers: Iterable[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy
+) -> tuple[tuple[Sharer, ...], ...]:
+    """Groups of two and more that fit on one device, each sharer in at most one; the busiest are placed first.
+
+    sharers: of one GPU model. capacity_bytes: the device's nominal framebuffer.
+    """
+    by_namespace: dict[str, list[Sharer]] = defaultdict(list)
+    for one in sharers:
+        by_namespace[one.key.namespace].append(one)
+    found: list[tuple[Sharer, ...]] = []
+    for namespace in sorted(by_namespace):
+        bins: list[list[Sharer]] = []
+        for one in sorted(by_namespace[namespace], key=lambda item: (-item.busy_ratio, item.key)):
+            fitting = (group for group in bins if fits((*group, one), capacity_bytes, sharing, policy))
+            group = next(fitting, None)
+            if group is None:
+                bins.append([one])
+            else:
+                group.append(one)
+        found += [tuple(group) for group in bins if len(group) > 1]
+    return tuple(found)
+
+
+def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy) -> bool:
+    """Do they fit on one device together? What nobody measured does not fit."""
+    if len(group) > policy.max_partners:
+        return False
+    memory = sum(one.peak_bytes + policy.shared_context_bytes for one in group)
+    if memory > policy.shared_memory_ratio * capacity_bytes:
+        return False
+    if sharing is Sharing.TIME_SLICING:
+        return sum(one.busy_ratio for one in group) <= policy.shared_busy_ratio
+    sm = [one.sm_active_ratio for one in group]
+    dram = [one.dram_active_ratio for one in group]
+    return (
+        all(value is not None for value in (*sm, *dram))
+        and sum(value or 0.0 for value in sm) <= 1.0
+        and sum(value or 0.0 for value in dram) <= policy.shared_dram_ratio
+    )
+
+
+def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> SpeedEstimate:
+    """Its speed beside them, relative to alone.
+
+    Work of g waits for the others' work while both want the device. At worst all of them work whenever it does:
+    each turn of its own costs one turn of each partner, as far as their work lasts. Likely, they work independently,
+    and the wait is g × Σ of the others. At best they never meet. MPS lets them run side by side where SMs are left;
+    nothing measured tells how far, so the same bounds hold.
+    """
+    g, others = one.busy_ratio, [partner.busy_ratio for partner in partners]
+    worst = 1.0 + sum(min(g, busy) for busy in others)
+    likely = 1.0 + g * sum(others)
+    tier = max([one.tier, *(partner.tier for partner in partners)], key=_TIERS.index)
+    how = "taking turns" if sharing is Sharing.TIME_SLICING else "side by side"
+    return SpeedEstimate(
+        low_ratio=1.0 / worst,
+        likely_ratio=1.0 / likely,
+        high_ratio=1.0,
+        tier=tier,
+        basis=(
+            f"Its engine is busy {g:.0%} of the time, its partners' {sum(others):.0%} in all, {how}; the low end has "
+            "all of them work at the same time, which profiles cannot tell."
+        ),
+    )

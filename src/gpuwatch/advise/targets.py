@@ -1,0 +1,211 @@
+"""What a workload could run on: slices of its card, other models, a shared GPU, fewer GPUs. Vetoes come later.
+
+A model is a candidate where the cluster has Nodes with it, or where an instance type with it is priced in the
+cluster's region. What nobody offers is no target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+
+from gpuwatch.advise.facts import Facts, in_service
+from gpuwatch.advise.money import Price, gpu_share_ratio, instance_type_of, region_of, regions, source_of
+from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
+from gpuwatch.catalog.instances import InstanceType
+from gpuwatch.catalog.mig import geometry
+from gpuwatch.model.cluster import Node, Sharing
+from gpuwatch.model.sizing import Target, TargetKind
+from gpuwatch.model.telemetry import Vendor
+from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
+
+_WHOLE = {
+    Vendor.NVIDIA: "nvidia.com/gpu",
+    Vendor.AMD: "amd.com/gpu",
+    Vendor.INTEL: "gpu.intel.com/i915",
+    Vendor.GAUDI: "habana.ai/gaudi",
+}
+
+
+def whole_resource(vendor: Vendor) -> str:
+    """What the vendor's device plugin calls a whole GPU."""
+    return _WHOLE[vendor]
+
+
+def strategy(nodes: Sequence[Node]) -> str:
+    """MIG strategy of the Nodes: 'single' where all that tell say so, else 'mixed', which names slices exactly."""
+    told = {node.mig_strategy for node in nodes if node.mig_strategy in ("single", "mixed")}
+    return "single" if told == {"single"} else "mixed"
+
+
+def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
+    """The resource that a Pod asks for: nvidia.com/mig-1g.5gb, or nvidia.com/gpu with strategy single."""
+    if strategy(nodes) == "single":
+        return whole_resource(gpu.vendor)
+    shape = geometry(gpu.mig_family)
+    profile = shape.profile(mig_profile) if shape is not None else None
+    return f"nvidia.com/mig-{profile.resource_suffix if profile is not None else mig_profile}"
+
+
+def shared_resource(nodes: Sequence[Node], sharing: Sharing) -> str:
+    """nvidia.com/gpu.shared, unless Nodes that share this way already keep the plain name."""
+    sharers = [node for node in nodes if node.sharing is sharing]
+    renamed = any("nvidia.com/gpu.shared" in node.accelerators for node in sharers)
+    return "nvidia.com/gpu" if sharers and not renamed else "nvidia.com/gpu.shared"
+
+
+def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
+    """What it runs on now."""
+    nodes = facts.present_nodes(profile.key)
+    count = max(profile.gpus_per_pod, 1)
+    share = gpu_share_ratio(gpu.name, profile.key.mig_profile)
+    price = facts.prices.of_nodes(nodes)
+    asked = {name for pod in facts.pods.get(profile.key.workload, ()) for name in pod.accelerators}
+    mig = profile.key.mig_profile
+    usual = mig_resource(gpu, mig, nodes) if mig else whole_resource(gpu.vendor)
+    types = {instance_type_of(node) for node in nodes}
+    where = regions(nodes)
+    return Target(
+        kind=TargetKind.SAME,
+        gpu_model=gpu.name,
+        gpus_per_pod=count,
+        gpu_share_ratio=share,
+        mig_profile=mig,
+        resource=asked.pop() if len(asked) == 1 else usual,
+        instance_type=types.pop() if len(types) == 1 else "",
+        region=next(iter(where)) if len(where) == 1 else "",
+        usd_per_hour=_times(price, share * count),
+        price_source=price.reason,
+    )
+
+
+def candidates(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> tuple[Target, ...]:
+    """Everything but the present and sharing, in a fixed order."""
+    return (*_slices(profile, now, gpu, facts), *_fewer(now), *_models(profile, now, gpu, facts))
+
+
+def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts: Facts) -> Target:
+    """Its part of one GPU that it shares with these."""
+    share = 1.0 / (len(partners) + 1)
+    return Target(
+        kind=TargetKind.SHARED,
+        gpu_model=now.gpu_model,
+        gpus_per_pod=1,
+        gpu_share_ratio=share,
+        sharing=sharing,
+        partners=tuple(sorted(partners)),
+        resource=shared_resource(facts.nodes_of.get(now.gpu_model, ()), sharing),
+        region=now.region,
+        usd_per_hour=None if now.usd_per_hour is None else now.usd_per_hour * share,
+        price_source=now.price_source,
+    )
+
+
+def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> Iterable[Target]:
+    shape = geometry(gpu.mig_family)
+    nodes = facts.present_nodes(profile.key)
+    whole = None if now.usd_per_hour is None else now.usd_per_hour / (now.gpu_share_ratio * now.gpus_per_pod)
+    for found in shape.profiles if shape is not None else ():
+        # Variants that differ in media engines or graphics alone are for those who need them, which nothing tells.
+        if not found.name.endswith("gb") or found.name == profile.key.mig_profile:
+            continue
+        share = gpu_share_ratio(gpu.name, found.name)
+        yield Target(
+            kind=TargetKind.MIG,
+            gpu_model=gpu.name,
+            gpus_per_pod=now.gpus_per_pod,
+            gpu_share_ratio=share,
+            mig_profile=found.name,
+            resource=mig_resource(gpu, found.name, nodes),
+            region=now.region,
+            usd_per_hour=None if whole is None else whole * share * now.gpus_per_pod,
+            price_source=now.price_source,
+        )
+
+
+def _fewer(now: Target) -> Iterable[Target]:
+    """Every divisor, so that work which is cut in equal parts stays so."""
+    for count in range(now.gpus_per_pod - 1, 0, -1):
+        if now.gpus_per_pod % count == 0 and not now.mig_profile:
+            yield Target(
+                kind=TargetKind.FEWER,
+                gpu_model=now.gpu_model,
+                gpus_per_pod=count,
+                gpu_share_ratio=now.gpu_share_ratio,
+                resource=now.resource,
+                region=now.region,
+                usd_per_hour=None if now.usd_per_hour is None else now.usd_per_hour * count / now.gpus_per_pod,
+                price_source=now.price_source,
+            )
+
+
+def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> Iterable[Target]:
+    everywhere = regions(facts.cluster.nodes)
+    offers = facts.prices.offers([now.region] if now.region else everywhere)
+    # Another provider's machines are no target, even where its region has the same name.
+    clouds = {offer.vendor for offer in offers if offer.region in everywhere}
+    for model in gpus():
+        if model.name == gpu.name:
+            continue
+        nodes = facts.nodes_of.get(model.name, ())
+        if nodes:
+            yield _present(model, nodes, now.gpus_per_pod, facts)
+            continue
+        own = [
+            offer
+            for offer in offers
+            if offer.gpu == model.name and (offer.vendor in clouds or not offer.vendor) and now.gpus_per_pod > 0
+        ]
+        if own:
+            yield _new(model, own, profile, now)
+
+
+def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Target:
+    """On Nodes that the cluster has, at its share of them; those in service, while there is any."""
+    usable = [node for node in nodes if in_service(node)] or list(nodes)
+    price = facts.prices.of_nodes(usable)
+    types, where = {instance_type_of(node) for node in usable}, {region_of(node) for node in usable}
+    return Target(
+        kind=TargetKind.MODEL,
+        gpu_model=model.name,
+        gpus_per_pod=count,
+        resource=whole_resource(model.vendor),
+        instance_type=types.pop() if len(types) == 1 else "",
+        region=where.pop() if len(where) == 1 else "",
+        usd_per_hour=_times(price, count),
+        price_source=price.reason,
+    )
+
+
+def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, now: Target) -> Target:
+    """On machines that somebody would add for it: whole ones are paid for, as nobody else is known to fill them."""
+    count = now.gpus_per_pod
+    pods = max(profile.pods, 1.0)
+
+    def per_pod(offer: InstanceType) -> float:
+        fit = offer.gpu_count // count  # Pods of it that one machine takes
+        return offer.price_per_hour * ceil(pods / fit - 1e-9) / pods if fit else float("inf")
+
+    best = min(
+        offers, key=lambda offer: (per_pod(offer), -offer.gpu_count if not offer.gpu_count // count else 0, offer.name)
+    )
+    price = per_pod(best)
+    return Target(
+        kind=TargetKind.MODEL,
+        gpu_model=model.name,
+        gpus_per_pod=count,
+        resource=whole_resource(model.vendor),
+        instance_type=best.name,
+        region=best.region,
+        usd_per_hour=price if price < float("inf") else None,
+        price_source=source_of(best),
+    )
+
+
+def _times(price: Price, factor: float) -> float | None:
+    return None if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour * factor
+
+
+def gpu_of(target: Target) -> Gpu | None:
+    """Its row in the catalog."""
+    return find_gpu(target.gpu_model)

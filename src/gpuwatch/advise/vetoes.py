@@ -1,0 +1,294 @@
+"""Vetoes: each gives the reason against a target, or nothing. All of them run, so every reason is seen at once.
+
+Names are stable; they stand in the report and in docs/sizing.md. The present is never vetoed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwatch.advise.facts import Facts, in_service
+from gpuwatch.advise.money import instance_type_of
+from gpuwatch.advise.sharing import mean
+from gpuwatch.catalog.gpus import Gpu
+from gpuwatch.kube import keys
+from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
+from gpuwatch.model.workload_profile import WorkloadProfile
+
+_GIB = 2**30
+
+# Without BF16 on the tensor cores: what was trained in it overflows or falls back to FP32 there.
+_WITHOUT_BF16 = frozenset({"volta", "turing"})
+_ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a veto looks at: one target for one workload, and the world around both.
+
+    offered_bytes: framebuffer per GPU that the target leaves for it; present_bytes: that it can have now. speed is
+    already widened for a young profile; speed_unknown says why there is none.
+    """
+
+    profile: WorkloadProfile
+    now: Target
+    now_gpu: Gpu
+    target: Target
+    target_gpu: Gpu
+    speed: SpeedEstimate
+    memory: MemoryNeed
+    offered_bytes: float
+    present_bytes: float
+    facts: Facts
+    speed_unknown: str = ""
+
+
+VetoRule = Callable[[Case], str | None]
+
+
+def veto(case: Case) -> tuple[Veto, ...]:
+    """All reasons against the target; empty means that it may be advised."""
+    if case.target.kind is TargetKind.SAME:
+        return ()
+    found = []
+    for name, check in VETOES.items():
+        reason = check(case)
+        if reason:
+            found.append(Veto(name, reason))
+    return tuple(found)
+
+
+def _framebuffer(case: Case) -> str | None:
+    need = case.memory.need_bytes * (case.now.gpus_per_pod / case.target.gpus_per_pod)
+    if need <= case.offered_bytes:
+        return None
+    spread = "" if case.now.gpus_per_pod == case.target.gpus_per_pod else ", all of its GPUs' together"
+    return (
+        f"It needs {need / _GIB:.1f} GiB of framebuffer per GPU{spread}, and {case.target.name} leaves "
+        f"{case.offered_bytes / _GIB:.1f} GiB for it."
+    )
+
+
+def _elastic_memory(case: Case) -> str | None:
+    if not case.memory.elastic or case.offered_bytes >= case.present_bytes:
+        return None
+    return f"Nothing tells how much memory it needs, and the target has less than it has now. {case.memory.reason}"
+
+
+def _nvlink(case: Case) -> str | None:
+    peak = max((cell.nvlink_bytes_per_second or 0.0 for cell in case.profile.cells), default=0.0)
+    if peak <= case.facts.policy.nvlink_floor_bytes_per_second:
+        return None
+    traffic = f"It moves up to {peak / 1e9:.3g} GB/s over NVLink"
+    if case.target.kind is TargetKind.MIG:
+        return f"{traffic}, and MIG instances have no link to each other."
+    if case.target.kind is TargetKind.FEWER:
+        return f"{traffic}: its GPUs work together, and what fewer of them would do is not known."
+    if case.target.kind is TargetKind.MODEL:
+        link, have = case.target_gpu.link_bytes_per_second, case.now_gpu.link_bytes_per_second
+        if link is None:
+            return f"{traffic}, and nothing tells that {case.target_gpu.name} has such a link."
+        if have is None or link < have:
+            return f"{traffic}, and the link of {case.target_gpu.name} is slower or cannot be compared."
+    return None
+
+
+def _nvlink_unseen(case: Case) -> str | None:
+    several = case.now.gpus_per_pod > 1
+    if not several or case.target.kind is not TargetKind.FEWER:
+        return None
+    if any(cell.nvlink_bytes_per_second is None for cell in case.profile.cells) and case.now_gpu.link_bytes_per_second:
+        return (
+            "Nobody exports its NVLink traffic, so nothing tells whether its GPUs work together; export "
+            "DCGM_FI_PROF_NVLINK_TX_BYTES and DCGM_FI_PROF_NVLINK_RX_BYTES."
+        )
+    return None
+
+
+def _one_process_one_slice(case: Case) -> str | None:
+    if case.target.kind is TargetKind.MIG and case.now.gpus_per_pod > 1:
+        return (
+            f"Its Pods use {case.now.gpus_per_pod} GPUs each; a process sees one MIG instance only, so several slices "
+            "do not add up."
+        )
+    return None
+
+
+def _latency(case: Case) -> str | None:
+    """Who waits for an answer waits for the work on the GPU, not for the pauses between requests."""
+    if not case.facts.serves(case.profile.key):
+        return None
+    if case.target.kind is TargetKind.SHARED:
+        return (
+            f"A {case.facts.kind(case.profile.key)} answers requests, and partners on the same GPU make the slowest "
+            "answers slower (+66 % at the 99th percentile was measured while the median stood still)."
+        )
+    busy = mean(case.profile.cells, "busy_ratio")
+    if case.speed_unknown or not busy or case.speed.low_ratio >= 1:
+        return None
+    work = busy / (busy + 1.0 / case.speed.low_ratio - 1.0)
+    bound = case.facts.policy.target_speed_ratio
+    if work >= bound:
+        return None
+    return (
+        f"A {case.facts.kind(case.profile.key)} answers requests, and the work on the GPU itself, without the pauses, "
+        f"may run at {work:.2f} of its speed; {bound:.2f} is needed."
+    )
+
+
+def _gang(case: Case) -> str | None:
+    members = case.facts.gang_pods(case.profile)
+    if members < 2:
+        return None
+    if case.target.kind is TargetKind.FEWER:
+        return f"It belongs to a gang of {members} Pods; fewer GPUs in each change how its work is divided."
+    if case.target.kind is TargetKind.MIG:
+        return f"It belongs to a gang of {members} Pods, and GPUs that work together cannot do so from MIG instances."
+    if case.target.kind is TargetKind.SHARED:
+        return f"It belongs to a gang of {members} Pods, and all of them would wait for the one that shares."
+    return None
+
+
+def _tenancy(case: Case) -> str | None:
+    others = sorted({one.namespace for one in case.target.partners} - {case.profile.key.namespace})
+    if others:
+        return f"It would share a GPU with namespace {others[0]}; memory and faults are not isolated between partners."
+    return None
+
+
+def _measure_first(case: Case) -> str | None:
+    if case.speed.tier is EvidenceTier.UTILISATION:
+        return (
+            "Only GPU utilisation is known, which says that some kernel ran, not how much of the GPU it used; export "
+            "the DCGM_FI_PROF_* metrics and measure first."
+        )
+    return None
+
+
+def _container_image(case: Case) -> str | None:
+    policy, now, target = case.facts.policy, case.now_gpu, case.target_gpu
+    if target.vendor is not now.vendor and not policy.allow_vendor_change:
+        return f"{target.name} is made by {target.vendor}, not {now.vendor}: it needs another container image."
+    if _arm(target) and not _arm(now) and not policy.allow_arm_hosts:
+        return f"{target.name} sits on an Arm host: it needs another container image."
+    older = target.architecture in _WITHOUT_BF16 and now.architecture not in _WITHOUT_BF16
+    if older and target.vendor is now.vendor and not policy.allow_older_architecture:
+        return f"{target.name} ({target.architecture}) has no BF16, which {now.name} has and the workload may use."
+    return None
+
+
+def _arm(gpu: Gpu) -> bool:
+    return gpu.name.startswith(_ARM_HOSTS)
+
+
+def _mig_support(case: Case) -> str | None:
+    if case.target.kind is not TargetKind.MIG:
+        return None
+    nodes = case.facts.nodes_of.get(case.target.gpu_model, ())
+    told = [node.labels["nvidia.com/mig.capable"] for node in nodes if "nvidia.com/mig.capable" in node.labels]
+    if told and all(value != "true" for value in told):
+        return f"No Node with {case.target.gpu_model} can do MIG (nvidia.com/mig.capable={told[0]})."
+    return None
+
+
+def _speed_known(case: Case) -> str | None:
+    return f"Its speed there is not known: {case.speed_unknown}." if case.speed_unknown else None
+
+
+def _target_speed(case: Case) -> str | None:
+    bound = case.facts.policy.target_speed_ratio
+    if case.speed_unknown or case.speed.low_ratio >= bound:
+        return None
+    return f"It may run at {case.speed.low_ratio:.2f} of its speed; {bound:.2f} is needed."
+
+
+def _host_resources(case: Case) -> str | None:
+    """On Nodes that the cluster has, a Pod may take its GPUs' share of the host: more would leave GPUs without host."""
+    if case.target.kind is not TargetKind.MODEL:
+        return None
+    nodes = [node for node in case.facts.nodes_of.get(case.target.gpu_model, ()) if in_service(node)]
+    if not nodes:
+        nodes = [
+            node
+            for node in case.facts.cluster.nodes
+            if case.target.instance_type and instance_type_of(node) == case.target.instance_type
+        ]
+    lacks = ""
+    for node in nodes:
+        part = case.target.gpus_per_pod / node.gpu_count if node.gpu_count else 1.0
+        cores, memory = case.profile.cpu_cores or 0.0, case.profile.host_memory_bytes or 0.0
+        if cores > node.cpu_cores * part:
+            lacks = f"asks for {cores:g} CPU cores, and Node {node.name} has {node.cpu_cores * part:g}"
+        elif memory > node.memory_bytes * part:
+            have = node.memory_bytes * part / _GIB
+            lacks = f"asks for {memory / _GIB:.0f} GiB of host memory, and Node {node.name} has {have:.0f} GiB"
+        else:
+            return None
+    return f"A Pod {lacks} per {case.target.gpus_per_pod} GPUs." if lacks else None
+
+
+def _capacity(case: Case) -> str | None:
+    if case.target.kind is not TargetKind.MODEL:
+        return None
+    count = case.target.gpus_per_pod
+    nodes = case.facts.nodes_of.get(case.target.gpu_model, ())
+    if not nodes:
+        # A machine type that somebody would add; one that is too small has no price per Pod.
+        return (
+            None if case.target.usd_per_hour is not None else f"No priced machine has {count} {case.target.gpu_model}."
+        )
+    usable = [node for node in nodes if in_service(node)]
+    if not usable:
+        return f"No Node with {case.target.gpu_model} is in service."
+    most = max(node.gpu_count for node in usable)
+    if most < count:
+        return f"A Pod needs {count} GPUs on one Node; no Node in service has more than {most} {case.target.gpu_model}."
+    return None
+
+
+def _price(case: Case) -> str | None:
+    """Hours of different models do not compare; only money does."""
+    if case.target.kind is not TargetKind.MODEL:
+        return None
+    for side in (case.now, case.target):
+        if side.usd_per_hour is None:
+            return f"Nobody can say which is cheaper without both prices. {side.price_source}"
+    return None
+
+
+def _opted_out(case: Case) -> str | None:
+    for where, marks in case.facts.annotated(case.profile.key):
+        value = marks.get(keys.OPT_OUT)
+        if value is not None and value.lower() != "false":
+            return f"{where} opted out with {keys.OPT_OUT}={value}."
+        if marks.get(keys.OBJECT):
+            return f"{where} objects: {marks[keys.OBJECT]}"
+    return None
+
+
+VETOES: dict[str, VetoRule] = {
+    "framebuffer": _framebuffer,
+    "elastic_memory": _elastic_memory,
+    "nvlink": _nvlink,
+    "nvlink_unseen": _nvlink_unseen,
+    "one_process_one_slice": _one_process_one_slice,
+    "latency": _latency,
+    "gang": _gang,
+    "tenancy": _tenancy,
+    "measure_first": _measure_first,
+    "container_image": _container_image,
+    "mig_support": _mig_support,
+    "speed_known": _speed_known,
+    "target_speed": _target_speed,
+    "host_resources": _host_resources,
+    "capacity": _capacity,
+    "price": _price,
+    "opted_out": _opted_out,
+}
+
+ACROSS = {
+    "gang_whole": "The same gang's other members cannot take this target, and a gang keeps the pace of its slowest.",
+    "partners": "A partner on the same GPU is better off elsewhere, so that there would be nobody to share with.",
+}
+"""Vetoes that look at several workloads; `recommend` adds them."""
