@@ -1,0 +1,413 @@
+"""The weekly report's numbers in words, for every form that it is written in. What is not known is 'unknown'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, Outcome, OutcomeVerdict, SpeedEstimate
+from gpuwatch.model.weekly import Use, WeeklyReport
+from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.report.words import duration, plural
+
+UNKNOWN = "unknown"
+
+TIER = {
+    EvidenceTier.SM: "SM activity",
+    EvidenceTier.POWER: "board power",
+    EvidenceTier.ENGINE: "engine activity",
+    EvidenceTier.UTILISATION: "GPU_UTIL only",
+}
+
+ABSTAINED = {
+    AbstentionKind.RIGHT_SIZED: ("Right-sized", "Nothing cheaper is fast enough: as now is the answer."),
+    AbstentionKind.UNCERTAIN: ("Not sure enough", "The likely speed would do, the pessimistic one does not."),
+    AbstentionKind.VETOED: ("Not allowed", "What would do is ruled out by something that it needs."),
+    AbstentionKind.MEMORY_ELASTIC: ("Memory need not known", "It seems to fill whatever card it gets."),
+    AbstentionKind.SIGNALS: ("Measure first", "Utilisation alone cannot tell how much of a GPU is needed."),
+    AbstentionKind.COVERAGE: ("Measured too little", "Too much of its time has no sample."),
+    AbstentionKind.YOUNG: ("Too young", "Too few hours or runs were seen."),
+    AbstentionKind.IDLE: ("Idle", "Nothing ran: release it rather than resize it."),
+    AbstentionKind.UNKNOWN_GPU: ("GPU not known", "The catalog has no facts about its GPU."),
+    AbstentionKind.UNKNOWN_OWNER: ("Owner not known", "It is not known what would have to be changed."),
+    AbstentionKind.MOVED: ("Moved already", "It runs on something else by now; this use is history."),
+    AbstentionKind.FAILED: ("Not worked out", "gpuwatch failed on these; the rest of the report stands."),
+}
+"""Heading and meaning of each kind, in the order in which reports show them."""
+
+OUTCOME = {
+    OutcomeVerdict.HIT: "hit",
+    OutcomeVerdict.MISS: "miss",
+    OutcomeVerdict.WAITING: "waiting",
+    OutcomeVerdict.UNKNOWN: "not measured",
+}
+
+
+def number(value: float, digits: int) -> str:
+    """With thousands and a true minus sign; never '-0.0'.
+
+    >>> number(7289.84, 1), number(-35, 0), number(-0.04, 1)
+    ('7,289.8', '−35', '0.0')
+    """
+    text = f"{value:,.{digits}f}"
+    if text.startswith("-"):
+        text = text[1:] if not text.strip("-0.,") else f"−{text[1:]}"
+    return text
+
+
+def money(value: float | None, currency: str) -> str:
+    """Whole units from 100 on, cents below.
+
+    >>> money(18412.4, "USD"), money(4.1, "EUR"), money(0.0, "USD"), money(None, "USD")
+    ('18,412 USD', '4.10 EUR', '0 USD', 'unknown')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"{number(value, 2 if 0 < abs(value) < 100 else 0)} {currency}"
+
+
+def gpu_hours(value: float | None) -> str:
+    """One decimal, without the unit.
+
+    >>> gpu_hours(7289.84), gpu_hours(None)
+    ('7,289.8', 'unknown')
+    """
+    return UNKNOWN if value is None else number(value, 1)
+
+
+def percent(ratio: float | None, digits: int = 0) -> str:
+    """
+    >>> percent(0.678), percent(0.678, 1), percent(None)
+    ('68 %', '67.8 %', 'unknown')
+    """
+    return UNKNOWN if ratio is None else f"{number(ratio * 100, digits)} %"
+
+
+def speed(estimate: SpeedEstimate) -> str:
+    """Low to high, of today's speed.
+
+    >>> speed(SpeedEstimate(low_ratio=0.93, likely_ratio=0.97, high_ratio=1.0, tier=EvidenceTier.SM, basis=""))
+    '93–100 %'
+    """
+    low, high = number(estimate.low_ratio * 100, 0), number(estimate.high_ratio * 100, 0)
+    return f"{low} %" if low == high else f"{low}–{high} %"
+
+
+def saving(option: Option, currency: str) -> str:
+    """What the option saves each week: money where its price is known, and GPU-hours."""
+    known = option.saving_usd_per_week is not None
+    amount = money(option.saving_usd_per_week, currency) if known else "price unknown"
+    return f"{amount}, {gpu_hours(option.saving_gpu_hours_per_week)} GPU-hours"
+
+
+def workload_name(key: WorkloadKey | str) -> str:
+    """The last part of `Kind/namespace/name`; the whole of anything else.
+
+    >>> workload_name("Deployment/nlp/reranker"), workload_name("reranker")
+    ('reranker', 'reranker')
+    """
+    return _parts(key)[-1]
+
+
+def workload_place(key: WorkloadKey | str) -> str:
+    """What kind of object it is, and in which namespace.
+
+    >>> workload_place("Deployment/nlp/reranker"), workload_place("reranker")
+    ('Deployment in nlp', '')
+    """
+    parts = _parts(key)
+    return f"{parts[0]} in {parts[1]}" if len(parts) == 3 else ""
+
+
+def _parts(key: WorkloadKey | str) -> list[str]:
+    parts = (key if isinstance(key, str) else key.workload).split("/", 2)
+    return parts if len(parts) == 3 else ["/".join(parts)]
+
+
+def period(report: WeeklyReport) -> str:
+    """
+    'week' of seven days, else the time's length: '2 d 4 h'.
+    """
+    length = report.end - report.start
+    if length == timedelta(days=7):
+        return "week"
+    return "day" if length == timedelta(days=1) else duration(length / timedelta(seconds=1))
+
+
+def span(start: datetime, end: datetime) -> str:
+    """Both ends, the clock only where it is not midnight.
+
+    >>> from datetime import UTC
+    >>> span(datetime(2026, 2, 23, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
+    'Mon 2026-02-23 to Mon 2026-03-02, UTC'
+    """
+    clock = start.hour or start.minute or end.hour or end.minute
+    shape = "%a %Y-%m-%d %H:%M" if clock else "%a %Y-%m-%d"
+    zone = end.tzname() or "no time zone"
+    return f"{start.strftime(shape)} to {end.strftime(shape)}, {zone}"
+
+
+def measured(use: Use) -> bool:
+    """False where nothing is known at all: then its zeros are none."""
+    return use.capacity_gpu_hours is not None or use.allocated_gpu_hours > 0 or use.unknown_gpu_hours > 0
+
+
+def held_ratio(use: Use) -> float | None:
+    """Allocated time of that on offer; None where either is not known."""
+    return use.allocated_gpu_hours / use.capacity_gpu_hours if use.capacity_gpu_hours else None
+
+
+def busy_ratio(use: Use) -> float | None:
+    """Busy time of the allocated time that was measured; None where nothing was."""
+    known = use.allocated_gpu_hours - use.unknown_gpu_hours
+    return min(use.busy_gpu_hours / known, 1.0) if known > 0 else None
+
+
+def busy_gpu_hours(use: Use) -> float | None:
+    """None where no allocated time was measured; 0 where nothing was allocated, and that is known."""
+    if busy_ratio(use) is not None:
+        return use.busy_gpu_hours
+    return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the time on offer. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
+
+    label: str
+    shade: str
+    gpu_hours: float | None
+
+
+def parts(use: Use) -> tuple[Part, ...]:
+    """Where the GPU-hours went: parts that do not overlap and add up to what was on offer.
+
+    Idle allocations count at most the held time that is neither busy nor unknown: the stretch that proves an
+    allocation idle may have holes of its own. Lost time is no part: a degraded GPU may be held or free, and is in one
+    of these parts already.
+    """
+    if not measured(use):
+        return ()
+    silent = max(use.allocated_gpu_hours - use.unknown_gpu_hours - use.busy_gpu_hours, 0.0)
+    idle = min(use.idle_gpu_hours, silent)
+    free = None if use.capacity_gpu_hours is None else max(use.capacity_gpu_hours - use.allocated_gpu_hours, 0.0)
+    return (
+        Part("Busy", "busy", busy_gpu_hours(use)),
+        Part("Held, but not busy", "held", silent - idle),
+        Part("Held by idle allocations", "idle", idle),
+        Part("Held, activity unknown", "unknown", use.unknown_gpu_hours),
+        Part("Not taken", "free", free),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The change against the time before: a direction, a sentence without a full stop, and whether that is good."""
+
+    arrow: str  # ▲ ▼ or =
+    text: str
+    good: bool | None = None  # None: neither, or no change
+
+    @property
+    def judged(self) -> str:
+        """The text with its judgement, for forms without colour."""
+        return self.text if self.good is None else f"{self.text}, {'better' if self.good else 'worse'}"
+
+
+def points_trend(now: float | None, before: float | None, *, more_is_good: bool) -> Trend | None:
+    """Of two shares, in percentage points; None where one is not known.
+
+    >>> points_trend(0.678, 0.637, more_is_good=True).judged
+    'up 4.1 points from 63.7 %, better'
+    """
+    if now is None or before is None:
+        return None
+    change = round(now * 100, 1) - round(before * 100, 1)
+    return _trend(change, f"{number(abs(change), 1)} points from {percent(before, 1)}", more_is_good=more_is_good)
+
+
+def amount_trend(now: float | None, before: float | None, shown: str, *, more_is_good: bool) -> Trend | None:
+    """Of two amounts, in percent; `shown` is the amount before, in words.
+
+    >>> amount_trend(110.0, 100.0, "100 USD", more_is_good=False).judged
+    'up 10 % from 100 USD, worse'
+    """
+    if now is None or before is None:
+        return None
+    change = now - before
+    # From nothing there is no percentage.
+    text = f"from {shown}" if before == 0 else f"{number(abs(change / before) * 100, 0)} % from {shown}"
+    return _trend(0.0 if f"{now:.1f}" == f"{before:.1f}" else change, text, more_is_good=more_is_good)
+
+
+def _trend(change: float, text: str, *, more_is_good: bool) -> Trend:
+    if abs(change) < 0.05:
+        return Trend("=", "no change")
+    up = change > 0
+    return Trend("▲" if up else "▼", f"{'up' if up else 'down'} {text}", up is more_is_good)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One of the figures that head the report. trend is None where the time before is not known."""
+
+    title: str
+    value: str
+    detail: str
+    trend: Trend | None
+
+
+def figures(report: WeeklyReport) -> tuple[Figure, ...]:
+    """What a head of platform reads first: allocation, use, money wasted, money savable, time lost."""
+    use, currency = report.fleet, report.currency
+    known = measured(use)
+    changes = sum(1 for item in report.workloads if item.recommendation is not None)
+    held, busy, wasted, lost = (None,) * 4 if report.previous is None else _trends(use, report.previous, currency)
+    return (
+        Figure(
+            "Held",
+            percent(held_ratio(use), 1),
+            f"{gpu_hours(use.allocated_gpu_hours if known else None)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours",
+            held,
+        ),
+        Figure(
+            "Busy while held",
+            percent(busy_ratio(use), 1),
+            f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}",
+            busy,
+        ),
+        Figure(
+            "Spent on silent GPUs",
+            money(use.wasted_usd, currency),
+            f"of {money(use.cost_usd, currency)}; held or free, and not busy",
+            wasted,
+        ),
+        Figure(
+            "Savable each week",
+            money(use.savable_usd_per_week if known else None, currency),
+            f"{gpu_hours(use.savable_gpu_hours_per_week if known else None)} GPU-hours: "
+            f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}",
+            None,  # what could have been saved the week before is not kept
+        ),
+        Figure(
+            "Lost to degraded GPUs",
+            gpu_hours(use.lost_gpu_hours if known else None),
+            "GPU-hours, held or free",
+            lost,
+        ),
+    )
+
+
+def _trends(now: Use, before: Use, currency: str) -> tuple[Trend | None, Trend | None, Trend | None, Trend | None]:
+    """Of what is held, busy, wasted and lost."""
+    known = measured(now) and measured(before)
+    return (
+        points_trend(held_ratio(now), held_ratio(before), more_is_good=True),
+        points_trend(busy_ratio(now), busy_ratio(before), more_is_good=True),
+        amount_trend(now.wasted_usd, before.wasted_usd, money(before.wasted_usd, currency), more_is_good=False),
+        amount_trend(
+            now.lost_gpu_hours if known else None,
+            before.lost_gpu_hours,
+            gpu_hours(before.lost_gpu_hours),
+            more_is_good=False,
+        ),
+    )
+
+
+def headline(report: WeeklyReport) -> tuple[str, ...]:
+    """The week in full sentences."""
+    use, currency, when = report.fleet, report.currency, period(report)
+    if not measured(use):
+        return (f"Nothing was measured in this {when}: what the GPUs did is unknown, not zero.",)
+    found = []
+    if use.capacity_gpu_hours is not None:
+        found.append(
+            f"Of {gpu_hours(use.capacity_gpu_hours)} GPU-hours on offer {percent(held_ratio(use))} were held"
+            + (
+                f"; while held, GPUs were busy {percent(busy_ratio(use))} of the measured time."
+                if busy_ratio(use) is not None
+                else "; how busy they were is unknown."
+            )
+        )
+    else:
+        found.append(f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours were held; how many were on offer is unknown.")
+    if use.wasted_usd is not None:
+        found.append(f"Time in which no kernel ran cost {money(use.wasted_usd, currency)}.")
+    else:
+        found.append("What silent time cost is unknown: no price is known.")
+    if use.savable_usd_per_week is not None:
+        found.append(
+            "Changes and releases that are advised below would save "
+            f"{money(use.savable_usd_per_week, currency)} a week."
+        )
+    elif use.savable_gpu_hours_per_week > 0:
+        found.append(
+            "Changes and releases that are advised below would save "
+            f"{gpu_hours(use.savable_gpu_hours_per_week)} GPU-hours a week."
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """How past advice did. saved_usd is the sum of what is known, None where nothing is."""
+
+    hits: int
+    misses: int
+    waiting: int
+    unmeasured: int
+    saved_usd: float | None
+    saved_gpu_hours: float
+
+    @property
+    def sentence(self) -> str:
+        judged = self.hits + self.misses
+        if not judged and not self.waiting and not self.unmeasured:
+            return "No advice of an earlier time is on record yet."
+        start = (
+            f"{self.hits} of {judged} changes that were made and measured kept what was promised."
+            if judged
+            else "No change that was advised has been made and measured yet."
+        )
+        rest = [
+            f"{count} {what}"
+            for count, what in ((self.waiting, "not made yet"), (self.unmeasured, "made, but not measured"))
+            if count
+        ]
+        return f"{start} {' and '.join(rest)}." if rest else start
+
+
+def record(outcomes: tuple[Outcome, ...]) -> Record:
+    """Counts and sums of the outcomes."""
+
+    def count(verdict: OutcomeVerdict) -> int:
+        return sum(1 for item in outcomes if item.verdict is verdict)
+
+    known = [item.saved_usd for item in outcomes if item.saved_usd is not None]
+    return Record(
+        hits=count(OutcomeVerdict.HIT),
+        misses=count(OutcomeVerdict.MISS),
+        waiting=count(OutcomeVerdict.WAITING),
+        unmeasured=count(OutcomeVerdict.UNKNOWN),
+        saved_usd=sum(known) if known else None,
+        saved_gpu_hours=sum(item.saved_gpu_hours for item in outcomes),
+    )
+
+
+def none_idle(report: WeeklyReport) -> str:
+    """What to say where no idle allocation was found: nothing found where nothing is known is no good news."""
+    coverage = report.coverage
+    if coverage.devices == 0:
+        return "Not known: no GPU was seen."
+    if coverage.idle_unknown:
+        return f"None was proven; the use of {plural(coverage.idle_unknown, 'Pod')} could not be told."
+    return "None was proven."
+
+
+def none_degraded(report: WeeklyReport) -> str:
+    """What to say where no degraded GPU was found."""
+    coverage = report.coverage
+    known = coverage.devices - coverage.health_unknown
+    if known <= 0:
+        return "Not known: no GPU's health could be judged."
+    return f"None was found among the {plural(known, 'GPU')} whose health could be judged."
