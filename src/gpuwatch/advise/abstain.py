@@ -74,10 +74,12 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     nearest = (
         worth[0] if worth else next((option for option in order if option.target.kind is not TargetKind.SAME), None)
     )
-    reason = (
-        f"Nothing that is worth a change is fast enough and has the memory; {worth[0].target.name} comes first: "
-        f"{worth[0].vetoes[0].reason}"
-        if worth
-        else f"Nothing saves {policy.min_saving_ratio:.0%} or {policy.min_saving_gpu_hours_per_week:g} GPU-hours a week."
-    )
+    if worth:
+        reason = (
+            f"Nothing that is worth a change is fast enough and has the memory; {worth[0].target.name} comes first: "
+            f"{worth[0].vetoes[0].reason}"
+        )
+    else:
+        least, hours = policy.min_saving_ratio, policy.min_saving_gpu_hours_per_week
+        reason = f"Nothing saves {least:.0%} of its cost and {hours:g} GPU-hours a week."
     return answer(AbstentionKind.RIGHT_SIZED, reason, "Nothing: as now is the answer.", nearest)

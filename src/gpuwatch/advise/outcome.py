@@ -1,15 +1,29 @@
-"""What became of a recommendation: was it applied, did it keep its speed, and what did it save. Pure."""
+"""What became of a recommendation: was it applied, did it keep its speed, and what did it save. Pure.
+
+Evidence of speed, the strongest first: run times of jobs before and after; and, for jobs that stay on their kind of
+Node, the share of time in which the engine rests: the host's part of the work takes as long as ever, so that this
+share shrinks as the work on the GPU stretches. A run out of memory is a miss whatever the speed. Where nothing tells,
+the verdict is UNKNOWN.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from statistics import median
 
+from gpuwatch.advise.facts import ENDING, kind_of
+from gpuwatch.advise.money import compute_share_ratio
 from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.sizing import Outcome, Recommendation
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadProfile
+from gpuwatch.advise.sharing import mean
+from gpuwatch.model.cluster import Cluster, Pod
+from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
+from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+
+# Below this share of rest before, its change drowns in the noise of the measurement: 0.1 ± 0.01 is already 10 %.
+_MIN_REST_RATIO = 0.1
+_MIN_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +34,10 @@ class JobRun:
     ended: datetime
     completed: bool | None
     out_of_memory: bool = False
+
+    @property
+    def hours(self) -> float:
+        return (self.ended - self.started).total_seconds() / 3600
 
 
 def judge(
@@ -35,7 +53,167 @@ def judge(
     """Hold a recommendation against what happened since.
 
     given: as it was kept; its `options` are not needed. before: the profile at that time, else the book's of the old
-    key. cluster: tells whether Pods share a device now, which no profile does. runs: finished runs of the workload,
-    before and after; the strongest evidence of its speed.
+    key, where that is not the new one. cluster: tells whether Pods share a device now, which no profile does.
+    runs: finished runs of the workload, before and after.
     """
-    raise NotImplementedError
+    found = Outcome(
+        key=given.key,
+        recommended_at=given.at,
+        target=given.chosen.target,
+        predicted=given.chosen.speed,
+        verdict=OutcomeVerdict.WAITING,
+    )
+    after = book.profiles.get(_key_on(given.key, given.chosen.target))
+    applied_at = _applied_at(given, after, cluster)
+    if applied_at is None:
+        return replace(found, reason=f"Nothing of it was seen on {given.chosen.target.name} yet.")
+    same_profile = _key_on(given.key, given.chosen.target) == given.key
+    if before is None and not same_profile:
+        before = book.profiles.get(given.key)
+    out_of_memory = any(run.out_of_memory and run.started >= applied_at for run in runs)
+    measured, how = _speed(given, applied_at, before, None if same_profile else after, runs, policy)
+    found = replace(
+        found, applied_at=applied_at, measured_speed_ratio=measured, out_of_memory=out_of_memory, reason=how
+    )
+    found = _with_savings(found, given, after, at)
+    if out_of_memory:
+        return replace(found, verdict=OutcomeVerdict.MISS, reason="It ran out of memory there; take it back.")
+    if measured is None:
+        early = after is None or after.observed_seconds < policy.min_observed_hours * 3600
+        return replace(found, verdict=OutcomeVerdict.WAITING if early else OutcomeVerdict.UNKNOWN)
+    least = min(given.target_speed_ratio, given.chosen.speed.low_ratio)
+    hit = measured >= least
+    verdict = OutcomeVerdict.HIT if hit else OutcomeVerdict.MISS
+    held = "is at least" if hit else "is below"
+    return replace(
+        found,
+        verdict=verdict,
+        reason=f"{how} {measured:.2f} of the speed before {held} the {least:.2f} that were promised"
+        + _full(after, same_profile)
+        + ".",
+    )
+
+
+def _key_on(key: WorkloadKey, target: Target) -> WorkloadKey:
+    return replace(key, gpu_model=target.gpu_model, mig_profile=target.mig_profile)
+
+
+def _applied_at(given: Recommendation, after: WorkloadProfile | None, cluster: Cluster | None) -> datetime | None:
+    """When the first Pod ran as advised, after the advice; None where none did."""
+    target = given.chosen.target
+    if target.kind is TargetKind.SHARED:
+        return min((start for pod in _sharing_pods(given, cluster) if (start := pod.created)), default=None)
+    if after is None or after.last_seen <= given.at:
+        return None
+    if target.kind is TargetKind.FEWER and after.gpus_per_pod != target.gpus_per_pod:
+        return None
+    started = [run.first_seen for run in after.runs if run.first_seen > given.at]
+    if started:
+        return min(started)
+    return after.first_seen if after.first_seen > given.at else None
+
+
+def _sharing_pods(given: Recommendation, cluster: Cluster | None) -> list[Pod]:
+    """Its Pods since the advice that are on a Node which shares as advised."""
+    if cluster is None:
+        return []
+    sharing = {node.name for node in cluster.nodes if node.sharing is given.chosen.target.sharing}
+    return [
+        pod
+        for pod in cluster.pods
+        if pod.workload == given.key.workload and pod.node in sharing and pod.created and pod.created > given.at
+    ]
+
+
+def _speed(
+    given: Recommendation,
+    applied_at: datetime,
+    before: WorkloadProfile | None,
+    after: WorkloadProfile | None,
+    runs: Sequence[JobRun],
+    policy: AdvicePolicy,
+) -> tuple[float | None, str]:
+    """Measured speed relative to before, and what it was read from or why it was not."""
+    told, why = _speed_of_runs(applied_at, runs)
+    if told is not None:
+        return told, why
+    kind = kind_of(given.key.workload)
+    if kind not in ENDING:
+        return None, (
+            f"A {kind} does the work that arrives, so its activity does not tell its speed; compare what it reports "
+            "itself."
+        )
+    if given.chosen.target.gpu_model != given.key.gpu_model:
+        return None, f"{why} Its host changed with the GPU, so that the time without GPU work does not compare."
+    if before is None or after is None:
+        return None, f"{why} There is no profile of before and one of after to compare."
+    for one in (before, after):
+        if one.observed_seconds < policy.min_observed_hours * 3600:
+            return None, f"{why} {one.observed_seconds / 3600:.1f} h were measured on {one.key.gpu_model}; too little."
+        if one.coverage_ratio < policy.min_coverage_ratio:
+            return None, f"{why} Only {one.coverage_ratio:.0%} of its time was measured."
+    if before.coarse_busy or after.coarse_busy:
+        return None, f"{why} GPU utilisation is too coarse to tell the time that the engine rested."
+    rest_before = 1.0 - (mean(before.cells, "busy_ratio") or 0.0)
+    rest_after = 1.0 - (mean(after.cells, "busy_ratio") or 0.0)
+    if rest_before < _MIN_REST_RATIO:
+        return None, f"{why} Its engine rested {rest_before:.0%} of the time before: too little to see it change."
+    return rest_after / rest_before, (
+        f"Its engine rested {rest_before:.0%} of the time before and {rest_after:.0%} after; the host's part of the "
+        "work takes as long as ever, so"
+    )
+
+
+def _speed_of_runs(applied_at: datetime, runs: Sequence[JobRun]) -> tuple[float | None, str]:
+    """Median run time before over after, of runs that are known to have completed."""
+    completed = [run for run in runs if run.completed and run.hours > 0]
+    earlier = [run.hours for run in completed if run.ended <= applied_at]
+    later = [run.hours for run in completed if run.started >= applied_at]
+    if len(earlier) < _MIN_RUNS or len(later) < _MIN_RUNS:
+        return None, f"{len(earlier)} completed runs before and {len(later)} after are too few to compare."
+    return median(earlier) / median(later), (
+        f"The median of {len(earlier)} runs before took {median(earlier):.2f} h, that of {len(later)} after "
+        f"{median(later):.2f} h;"
+    )
+
+
+def _full(after: WorkloadProfile | None, same_profile: bool) -> str:
+    """A framebuffer that is nearly full is worth a word, even while all goes well."""
+    if after is None or same_profile:
+        return ""
+    fill = max((run.peak_bytes / run.capacity_bytes for run in after.runs if run.capacity_bytes), default=0.0)
+    return f"; its framebuffer was filled to {fill:.0%}" if fill >= 0.95 else ""
+
+
+def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile | None, at: datetime) -> Outcome:
+    """Saved since it was applied: what the same work would have held before, less what it held.
+
+    An hour of a job on the target is worth its speed in hours of before, as measured, or as likely where it was not;
+    an hour of work without an end is worth one.
+    """
+    now, target = given.current.target, given.chosen.target
+    hours = _pod_hours(found, target, after, at)
+    if hours is None:
+        return found
+    speed = found.measured_speed_ratio if found.measured_speed_ratio is not None else given.chosen.speed.likely_ratio
+    worth = speed if kind_of(given.key.workload) in ENDING else 1.0
+    there = target.gpu_share_ratio * target.gpus_per_pod if target.gpu_model == now.gpu_model else 0.0
+    gpu_hours = hours * (worth * now.gpu_share_ratio * now.gpus_per_pod - there)
+    usd = None
+    if now.usd_per_hour is not None and target.usd_per_hour is not None:
+        usd = hours * (worth * now.usd_per_hour - target.usd_per_hour)
+    return replace(found, saved_gpu_hours=gpu_hours, saved_usd=usd)
+
+
+def _pod_hours(found: Outcome, target: Target, after: WorkloadProfile | None, at: datetime) -> float | None:
+    """Hours that its Pods ran as advised; None where the profile does not tell those apart."""
+    applied_at = found.applied_at
+    if after is None or applied_at is None or target.kind is TargetKind.SHARED:
+        return None
+    per_pod = compute_share_ratio(target.gpu_model, target.mig_profile) * target.gpus_per_pod
+    held = sum(day.allocated_gpu_hours for day in after.days if applied_at.date() < day.day <= at.date())
+    # The day of the change began as before where both are one profile; of another profile all of it is after.
+    first = sum(day.allocated_gpu_hours for day in after.days if day.day == applied_at.date())
+    left = 24.0 - applied_at.hour - applied_at.minute / 60
+    share = left / 24.0 if target.kind is TargetKind.FEWER else 1.0
+    return (held + first * share) / per_pod
