@@ -228,7 +228,7 @@ def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capab
         "tensor cores": tensor / offer.tensor.likely,
     }
     scarce = max(need, key=lambda name: need[name])
-    bound = f"the scarcest are its {scarce}" if need[scarce] > busy else "nothing is scarce on average"
+    bound = f"what it lacks most is {scarce}" if need[scarce] > busy else "nothing is lacking on average"
     across = "" if now.gpu_model == target.gpu_model else " Across models the span covers what the peak rates say."
     return (
         f"Busy {busy:.0%} of the time; on {target.name} {bound}: {offer.compute.likely:.2f} of the compute and "
