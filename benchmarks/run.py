@@ -11,6 +11,7 @@ RUNS = (
     ("cluster_list.py",),
     ("window_statistics.py", "week"),
     ("window_statistics.py", "health"),
+    ("mig_plan.py",),
 )
 
 

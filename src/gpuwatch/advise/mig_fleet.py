@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuwatch.advise.mig_pack import Cut
 from gpuwatch.catalog.gpus import Gpu, find_gpu
@@ -65,6 +66,7 @@ class Fleet:
         return self.spellings.get((node, profile)) or self.spellings.get((f"model {model}", profile)) or profile
 
 
+@lru_cache(maxsize=1024)
 def profile_name(found: MigGeometry, spelling: str) -> str | None:
     """The catalog's name of a profile in any driver's spelling; None for one that the geometry does not have.
 
@@ -90,8 +92,12 @@ def profile_name(found: MigGeometry, spelling: str) -> str | None:
 
 def gpu_of(device: Device, node: Node | None) -> Gpu | None:
     """The catalog's model of a device: by its own name, else by its Node's product."""
-    found = find_gpu(device.model) if device.model else None
-    return found or (find_gpu(node.gpu_product) if node is not None and node.gpu_product else None)
+    return _known(device.model) or (_known(node.gpu_product) if node is not None else None)
+
+
+@lru_cache(maxsize=1024)
+def _known(name: str) -> Gpu | None:
+    return find_gpu(name) if name else None
 
 
 def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tuple[PodRef, ...]]:

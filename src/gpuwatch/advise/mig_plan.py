@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 
 from gpuwatch.advise import mig_parted
 from gpuwatch.advise.mig_fleet import Fleet, FleetGpu, gpu_of, holders_of, profile_name, read_fleet
@@ -148,25 +149,32 @@ def _checked(demands: Sequence[SliceDemand]) -> tuple[list[SliceDemand], list[st
     good: list[SliceDemand] = []
     bad: list[str] = []
     for demand in demands:
-        found = find_gpu(demand.gpu_model)
-        shape = geometry(found.mig_family) if found is not None else None
-        if found is None:
-            bad.append(f"{_who(demand)}: the catalog does not know the GPU model {demand.gpu_model!r}.")
-        elif demand.count < 1:
-            bad.append(f"{_who(demand)}: it asks for {demand.count} slices; there is nothing to place.")
-        elif not demand.mig_profile:
-            good.append(replace(demand, gpu_model=found.name))
-        elif shape is None:
-            bad.append(f"{_who(demand)}: {found.name} has no MIG, and {demand.mig_profile} is asked for.")
-        elif (profile := profile_name(shape, demand.mig_profile)) is None:
-            known = ", ".join(item.name for item in shape.profiles)
-            bad.append(
-                f"{_who(demand)}: {found.name} has no MIG profile {demand.mig_profile!r} that the catalog knows; "
-                f"it has {known}."
-            )
+        model, profile, problem = _in_catalog(demand.gpu_model, demand.mig_profile)
+        if demand.count < 1:
+            problem = f"it asks for {demand.count} slices; there is nothing to place"
+        if problem:
+            bad.append(f"{_who(demand)}: {problem}.")
         else:
-            good.append(replace(demand, gpu_model=found.name, mig_profile=profile))
+            good.append(replace(demand, gpu_model=model, mig_profile=profile))
     return good, bad
+
+
+@lru_cache(maxsize=1024)
+def _in_catalog(gpu_model: str, mig_profile: str) -> tuple[str, str, str]:
+    """Model and profile as the catalog spells them, or what is wrong with them."""
+    found = find_gpu(gpu_model)
+    if found is None:
+        return "", "", f"the catalog does not know the GPU model {gpu_model!r}"
+    shape = geometry(found.mig_family)
+    if not mig_profile:
+        return found.name, "", ""
+    if shape is None:
+        return "", "", f"{found.name} has no MIG, and {mig_profile} is asked for"
+    name = profile_name(shape, mig_profile)
+    if name is None:
+        known = ", ".join(item.name for item in shape.profiles)
+        return "", "", f"{found.name} has no MIG profile {mig_profile!r} that the catalog knows; it has {known}"
+    return found.name, name, ""
 
 
 def _who(demand: SliceDemand) -> str:
@@ -203,6 +211,8 @@ class _Pool:
         self.mix = Counter[str]()
         for demand in demands:
             self.mix[demand.mig_profile] += demand.count
+        self.asked = frozenset(self.mix)
+        self.units = {item.name: item.size for item in shape.profiles}
         self.stuck: set[int] = set()  # demands that have no place: those that run stay as they are
         self.complaints: list[str] = []
         self.changes: list[NodeMigChange] = []
@@ -470,10 +480,11 @@ class _Pool:
         return sorted(found, key=lambda number: (-self.all_demands[number].count, number))
 
     def _list_changes(self) -> None:
+        uniform = {self.gpus[uuid].node: cut for uuid, cut in self.after.items() if uuid in self.uniform_recut}
         for uuid in sorted(self.recut | self.uniform_recut, key=lambda item: self.gpus[item].order):
             gpu = self.gpus[uuid]
             # A GPU of a `single` Node that no slice needs is cut like the others there.
-            alike = next((self.after[other] for other in self.after if self.gpus[other].node == gpu.node), ())
+            after = self.after[uuid] if uuid in self.after else uniform[gpu.node]
             self.changes.append(
                 NodeMigChange(
                     node=gpu.node,
@@ -481,7 +492,7 @@ class _Pool:
                     index=gpu.index,
                     gpu_model=self.model,
                     before=self._spelled(gpu, gpu.cut),
-                    after=self._spelled(gpu, self.after.get(uuid, alike)),
+                    after=self._spelled(gpu, after),
                     displaced=gpu.pods,
                 )
             )
@@ -522,15 +533,16 @@ class _Pool:
         return found
 
     def _free(self, gpu: FleetGpu, cut: Cut, held: Counter[str], used: bool) -> Free:
-        units = {item.name: item.size for item in self.shape.profiles}
-        taken = self.shape.grid_units if held[""] else sum(units.get(name, 0) * count for name, count in held.items())
+        taken = self.shape.grid_units
+        if not held[""]:
+            taken = sum(self.units.get(name, 0) * count for name, count in held.items())
         if gpu.closed:
             serves: frozenset[str] = frozenset()
         elif used:
             serves = frozenset(Counter(cut) - held)
         else:
             # Nobody is on it: it can be cut in any way, or serve as a whole.
-            serves = frozenset(self.mix)
+            serves = self.asked
         return Free(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
 
 

@@ -1,0 +1,185 @@
+"""Fleets for the tests of the MIG plan, and a check of every plan that shares no code with the planner."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from gpuwatch.advise.mig_plan import plan_mig
+from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.mig import geometry, placement_sets
+from gpuwatch.model.cluster import Cluster, Condition, Node, Pod
+from gpuwatch.model.sizing import MigPlan, SliceDemand
+from gpuwatch.model.telemetry import Device, Vendor
+from gpuwatch.model.workload_profile import WorkloadKey
+
+AT = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
+A100 = "A100-SXM4-40GB"
+OTHER_SPELLINGS = {"3g.39gb": "3g.40gb"}
+PLAIN = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+
+
+@dataclass
+class MigFleet:
+    """Nodes, devices and demands under construction."""
+
+    model: str = A100
+    nodes: list[Node] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    demands: list[SliceDemand] = field(default_factory=list)
+
+    def node(
+        self, name: str, gpus: int = 1, *, cuts: Mapping[int, Sequence[str]] | None = None, **changes: object
+    ) -> None:
+        """A Node with MIG off on its GPUs, but for `cuts`: index → instances."""
+        base = Node(
+            name=name,
+            conditions=(Condition("Ready", "True"),),
+            gpu_product=f"NVIDIA-{self.model}",
+            gpu_count=gpus,
+            mig_strategy="mixed",
+        )
+        self.nodes.append(replace(base, **changes))  # type: ignore[arg-type]
+        for index in range(gpus):
+            uuid = f"GPU-{name}-{index}"
+            row = Device(
+                id=uuid, uuid=uuid, vendor=Vendor.NVIDIA, vocabulary="dcgm", index=str(index), model=self.model,
+                node_label=name, node=name,
+            )  # fmt: skip
+            cut = (cuts or {}).get(index, ())
+            self.devices += [
+                replace(row, id=f"{uuid}/{number}", mig_instance=str(number), mig_profile=profile)
+                for number, profile in enumerate(cut, 1)
+            ] or [row]
+
+    def holds(
+        self, name: str, device: str, profile: str | None = None, *, wants: str | None = None, **changes: object
+    ) -> str:
+        """A Pod team/name that holds the device; `wants`: what it was advised, else it needs what it has. None of
+        both: a Pod that nobody made a demand for."""
+        ref = f"team/{name}"
+        number = next(at for at, item in enumerate(self.devices) if item.id == device)
+        held = self.devices[number]
+        self.devices[number] = replace(held, holders=(*held.holders, ref))
+        pod = Pod(namespace="team", name=name, node=held.node or "", phase="Running", workload=f"Job/team/{name}",
+                  accelerators={"nvidia.com/gpu": 1})  # fmt: skip
+        self.pods.append(pod)
+        need = wants if wants is not None else profile
+        if need is not None:
+            key = WorkloadKey(pod.workload, "main", self.model, held.mig_profile or "")
+            demand = SliceDemand(key=key, gpu_model=self.model, mig_profile=need, pod=ref, devices=(device,))
+            self.demands.append(replace(demand, **changes))  # type: ignore[arg-type]
+        return ref
+
+    def asks(self, profile: str, times: int = 1, **changes: object) -> None:
+        """Pods that do not run yet."""
+        for _ in range(times):
+            number = len(self.demands)
+            key = WorkloadKey(f"Job/team/new-{number}", "main", self.model)
+            demand = SliceDemand(key=key, gpu_model=self.model, mig_profile=profile)
+            self.demands.append(replace(demand, **changes))  # type: ignore[arg-type]
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(nodes=tuple(self.nodes), pods=tuple(self.pods), known=True)
+
+    def plan(self, policy: MigPlanPolicy | None = None, avoid: Iterable[str] = ()) -> MigPlan:
+        """The plan, checked."""
+        plan = plan_mig(self.demands, self.cluster, self.devices, policy or MigPlanPolicy(), AT, avoid=tuple(avoid))
+        check(plan, self)
+        return plan
+
+
+def check(plan: MigPlan, fleet: MigFleet) -> None:
+    """Everything that has to hold of any plan. Counts by itself, from the devices and from what the plan says."""
+    rows: dict[str, list[Device]] = defaultdict(list)
+    for device in fleet.devices:
+        rows[device.uuid].append(device)
+    now = {uuid: Counter(row.mig_profile for row in found if row.mig_profile) for uuid, found in rows.items()}
+    after = dict(now)
+    for change in plan.changes:
+        shape = geometry(find_gpu(change.gpu_model).mig_family)  # type: ignore[union-attr]
+        cut = [OTHER_SPELLINGS.get(name, name) for name in change.after]
+        valid = [Counter(spot.profile for spot in placed) for placed in placement_sets(shape, set(cut))]  # type: ignore[arg-type]
+        assert Counter(cut) in valid, f"{change.after} does not fit on one GPU"
+        assert Counter(change.before) == now[change.device]
+        assert set(change.displaced) == {ref for row in rows[change.device] for ref in row.holders}
+        after[change.device] = Counter(change.after)
+    spots = [spot for text in plan.placements.values() for spot in text.split(", ")]
+    taken: dict[str, Counter[str]] = defaultdict(Counter)
+    for spot in spots:
+        uuid, profile = spot.split(" ")
+        taken[uuid][profile] += 1
+    for uuid, profiles in taken.items():
+        assert profiles <= after[uuid], f"{uuid} has {after[uuid]} and is to serve {profiles}"
+    changed = {change.device for change in plan.changes}
+    # Whoever was not given a place stays, on a GPU that is not touched and not given away.
+    moved = set(plan.moved) | {ref for change in plan.changes for ref in change.displaced}
+    demands = {demand.pod: demand for demand in fleet.demands if demand.pod}
+    for device in fleet.devices:
+        for ref in device.holders:
+            if ref not in demands or not demands[ref].mig_profile:
+                assert device.uuid not in changed, f"{ref} stays on {device.uuid}, which is to be cut"
+                if not device.mig_profile:
+                    assert device.uuid not in taken
+    placed = Counter(name.rsplit(" #", 1)[0] for name in plan.placements)
+    asked = Counter(str(demand.key) for demand in fleet.demands if demand.mig_profile)
+    refused = Counter(
+        str(demand.key)
+        for demand in fleet.demands
+        if demand.mig_profile and any(line.startswith(f"{demand.pod or demand.key} (") for line in plan.unplaced)
+    )
+    assert placed + refused == asked
+    assert plan.gpus_after >= plan.lower_bound_gpus
+    assert set(plan.node_labels) == {change.node for change in plan.changes} == set(plan.order)
+    assert [name for batch in plan.batches for name in batch] == list(plan.order)
+    assert set(plan.freed).isdisjoint(taken)
+    assert moved >= set(plan.waiting)
+    check_mig_parted(plan, after, fleet)
+
+
+def check_mig_parted(plan: MigPlan, after: Mapping[str, Counter[str]], fleet: MigFleet) -> None:
+    """The rules of mig-parted's v1 format, and that applying it leaves what the plan says."""
+    if not plan.changes:
+        assert plan.mig_parted == {}
+        return
+    assert set(plan.mig_parted) == {"version", "mig-configs"}
+    assert plan.mig_parted["version"] == "v1"
+    configs = plan.mig_parted["mig-configs"]
+    assert isinstance(configs, dict)
+    assert set(configs) == set(plan.node_labels.values())
+    for name, entries in configs.items():
+        assert len(name) <= 63
+        assert entries
+        for entry in entries:
+            assert set(entry) <= {"devices", "mig-enabled", "mig-devices"}
+            assert entry["devices"] == "all" or all(isinstance(index, int) for index in entry["devices"])
+            assert isinstance(entry["mig-enabled"], bool)
+            assert entry["mig-enabled"] == ("mig-devices" in entry)
+            assert all(count > 0 for count in entry.get("mig-devices", {}).values())
+    for node, name in plan.node_labels.items():
+        gpus = {device.index: device.uuid for device in fleet.devices if device.node == node}
+        covered: Counter[str] = Counter()
+        for entry in configs[name]:
+            indices = list(gpus) if entry["devices"] == "all" else [str(index) for index in entry["devices"]]
+            covered.update(indices)
+            for index in indices:
+                assert Counter(entry.get("mig-devices", {})) == after[gpus[index]]
+        assert covered == Counter(gpus.keys()), f"{node}: mig-parted wants each GPU covered once"
+
+
+def random_fleet(seed: int, workloads: int, profiles: Sequence[str] = PLAIN) -> MigFleet:
+    """A mix of Pods that do not run yet, on empty Nodes of eight that are enough."""
+    chance = random.Random(seed)
+    fleet = MigFleet()
+    weights = [chance.random() ** 2 for _ in profiles]
+    for profile, count in Counter(chance.choices(profiles, weights, k=workloads)).items():
+        fleet.asks(profile, count)
+    for number in range(workloads // 8 + 1):
+        fleet.node(f"node-{number:04}", gpus=8)
+    return fleet

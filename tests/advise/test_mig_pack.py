@@ -1,0 +1,170 @@
+"""Packing against an exhaustive search, and the patterns against the listed ones."""
+
+import itertools
+import random
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from gpuwatch.advise.mig_fleet import profile_name
+from gpuwatch.advise.mig_pack import KeptClass, Problem, UniformClass, pack, patterns, shortage
+from gpuwatch.advise.mig_parted import standard_name
+from gpuwatch.catalog.mig import families, geometry, placement_sets
+
+A100 = "A100-40GB"
+PLAIN = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+
+
+def test_the_fourteen_maximal_cuts_of_the_seven_slice_family() -> None:
+    cuts = patterns(A100, PLAIN)
+    # 19 maximal placements are 14 multisets, of which some are part of another that begins elsewhere.
+    valid = {tuple(sorted(spot.profile for spot in placed)) for placed in placement_sets(geometry(A100), PLAIN)}  # type: ignore[arg-type]
+    assert set(cuts) <= valid
+    for cut in valid:
+        assert any(Counter(cut) <= Counter(best) for best in cuts)
+    for one, other in itertools.permutations(cuts, 2):
+        assert not Counter(one) <= Counter(other)
+
+
+@cache
+def fewest(demand: tuple[int, ...], profiles: tuple[str, ...]) -> int:
+    """By trying every cut for the next GPU."""
+    if not any(demand):
+        return 0
+    best = 99
+    for cut in patterns(A100, profiles):
+        counts = Counter(cut)
+        left = tuple(max(need - counts[name], 0) for name, need in zip(profiles, demand, strict=True))
+        if left != demand:
+            best = min(best, 1 + fewest(left, profiles))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_as_few_gpus_as_an_exhaustive_search_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    profiles = tuple(sorted(chance.sample(PLAIN, 3)))
+    demand = tuple(chance.randint(0, 5) for _ in profiles)
+    found = pack(Problem(family=A100, demand=dict(zip(profiles, demand, strict=True)), blank=20))
+    assert found is not None
+    assert found.gpus == fewest(demand, profiles)
+    assert found.lower_bound <= found.gpus
+    offered = sum(
+        (Counter({name: n * count for name, n in Counter(cut).items()}) for cut, count in found.cut.items()),
+        Counter[str](),
+    )
+    assert all(offered[name] >= need for name, need in zip(profiles, demand, strict=True))
+
+
+def test_what_does_not_fit_is_none() -> None:
+    assert pack(Problem(family=A100, demand={"4g.20gb": 2}, blank=2)) is not None
+    assert pack(Problem(family=A100, demand={"4g.20gb": 2}, blank=1)) is None
+    assert pack(Problem(family=A100, demand={"4g.20gb": 1})) is None
+    assert pack(Problem(family=A100, demand={})) is not None
+
+
+def test_of_equally_few_gpus_the_gentlest() -> None:
+    serves = KeptClass(("3g.20gb", "3g.20gb"), 0, forced=False, cuttable=True)
+    found = pack(Problem(family=A100, demand={"3g.20gb": 2}, kept={serves: 1}, blank=5))
+    assert found is not None
+    assert (found.keep[serves], dict(found.cut)) == (1, {})
+
+
+def test_a_kept_gpu_that_serves_worse_is_left_for_fewer_gpus() -> None:
+    poor = KeptClass(("3g.20gb",), 0, forced=False, cuttable=True)
+    found = pack(Problem(family=A100, demand={"3g.20gb": 2}, kept={poor: 2}, blank=0))
+    assert found is not None
+    assert (found.gpus, found.keep[poor], dict(found.cut)) == (1, 0, {("3g.20gb", "3g.20gb"): 1})
+
+
+def test_the_gpu_with_fewer_tenants_is_given_up() -> None:
+    one = KeptClass(("3g.20gb", "3g.20gb"), 1, forced=False, cuttable=True)
+    two = KeptClass(("3g.20gb", "3g.20gb"), 2, forced=False, cuttable=True)
+    found = pack(Problem(family=A100, demand={"3g.20gb": 4}, kept={one: 2, two: 1}, blank=0))
+    assert found is not None
+    assert (found.keep[one], found.keep[two]) == (1, 1)
+
+
+def test_a_forced_gpu_counts_even_where_nobody_needs_it() -> None:
+    forced = KeptClass(("7g.40gb",), 0, forced=True, cuttable=False)
+    found = pack(Problem(family=A100, demand={"1g.5gb": 1}, kept={forced: 1}, blank=1))
+    assert found is not None
+    assert (found.gpus, found.lower_bound) == (2, 2)
+
+
+def test_uniform_nodes_are_set_as_a_whole_and_used_by_gpu() -> None:
+    now = UniformClass(4, "1g.5gb")
+    found = pack(Problem(family=A100, demand={"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 2}))
+    assert found is not None
+    assert dict(found.uniform) == {(now, "1g.5gb"): (1, 2), (now, "3g.20gb"): (1, 1)}
+    assert pack(Problem(family=A100, demand={"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 1})) is None
+
+
+def test_a_shortage_leaves_out_the_least_and_never_what_is_firm() -> None:
+    problem = Problem(family=A100, demand={"4g.20gb": 2, "1g.5gb": 3}, blank=1)
+    weights = {"4g.20gb": 0.5, "1g.5gb": 0.125}
+    assert shortage(problem, weights, {}) == {"4g.20gb": 1}
+    assert shortage(problem, weights, {"1g.5gb": 3}) == {"4g.20gb": 1}
+    assert shortage(
+        Problem(family=A100, demand={"7g.40gb": 1, "1g.5gb": 1}, blank=1), {"7g.40gb": 1, "1g.5gb": 0.1}, {}
+    ) == {"1g.5gb": 1}
+    assert shortage(
+        Problem(family=A100, demand={"7g.40gb": 1, "1g.5gb": 1}, blank=1), {"7g.40gb": 1, "1g.5gb": 0.1}, {"1g.5gb": 1}
+    ) == {"7g.40gb": 1}
+
+
+@pytest.mark.parametrize("family", families())
+def test_every_family_can_be_packed_full(family: str) -> None:
+    shape = geometry(family)
+    assert shape is not None
+    for profile in shape.profiles:
+        most = profile.max_instances
+        found = pack(Problem(family=family, demand={profile.name: most}, blank=2))
+        assert found is not None
+        assert found.gpus == 1
+        more = pack(Problem(family=family, demand={profile.name: most + 1}, blank=2))
+        assert more is not None
+        assert more.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "spelling", "name"),
+    [
+        ("A100-80GB", "3g.39gb", "3g.40gb"),
+        ("A100-80GB", "3g.40gb", "3g.40gb"),
+        ("A100-80GB", "1g.10gb.me", "1g.10gb+me"),
+        ("A100-80GB", "3g.37gb", None),  # 7.5 % away: another card's
+        ("A100-80GB", "5g.40gb", None),
+        ("A100-80GB", "1c.3g.40gb", None),
+        ("A100-80GB", "", None),
+        ("H100-94GB", "4g.48gb", "4g.47gb"),
+        ("A30-24GB", "1g.5gb", None),
+    ],
+)
+def test_spellings(family: str, spelling: str, name: str | None) -> None:
+    shape = geometry(family)
+    assert shape is not None
+    assert profile_name(shape, spelling) == name
+
+
+@pytest.mark.parametrize(
+    ("family", "cut", "name"),
+    [
+        (A100, (), "all-disabled"),
+        (A100, ("1g.5gb",) * 7, "all-1g.5gb"),
+        (A100, ("1g.5gb",) * 6, ""),
+        (A100, ("1g.10gb",) * 4, "all-1g.10gb"),
+        (A100, ("1g.5gb+me",), "all-1g.5gb.me"),
+        (A100, ("1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"), "all-balanced"),
+        ("A30-24GB", ("1g.6gb", "1g.6gb", "2g.12gb"), "all-balanced"),
+        ("RTX-PRO-6000-Blackwell-96GB", ("1g.24gb", "1g.24gb", "2g.48gb"), "all-balanced"),
+        ("RTX-PRO-6000-Blackwell-96GB", ("2g.48gb-me", "2g.48gb-me"), "all-2g.48gb-me"),
+        ("A100-80GB", ("3g.39gb", "3g.39gb"), ""),
+    ],
+)
+def test_names_of_mig_parteds_own_configs(family: str, cut: tuple[str, ...], name: str) -> None:
+    """As in deployments/systemd/config-default.yaml of NVIDIA/mig-parted."""
+    shape = geometry(family)
+    assert shape is not None
+    assert standard_name(shape, cut) == name

@@ -1,0 +1,540 @@
+"""The fleet MIG plan. `MigFleet.plan` checks every plan as a whole; here stands what a plan must decide."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from advise.mig_fleets import A100, AT, MigFleet, random_fleet
+from gpuwatch.advise.mig_plan import plan_mig, slice_demands
+from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.model.cluster import Cluster, Taint
+from gpuwatch.model.sizing import (
+    Change,
+    EvidenceTier,
+    MemoryNeed,
+    Option,
+    Recommendation,
+    SliceDemand,
+    SpeedEstimate,
+    Target,
+    TargetKind,
+)
+from gpuwatch.model.telemetry import Vendor
+from gpuwatch.model.workload_profile import WorkloadKey
+
+
+def whole_fleet(pods: int, wants: str | None) -> MigFleet:
+    fleet = MigFleet()
+    for number in range(pods):
+        fleet.node(f"node-{number}")
+        fleet.holds(f"pod-{number}", f"GPU-node-{number}-0", "", wants=wants)
+    return fleet
+
+
+def test_seven_pods_of_one_slice_share_one_gpu() -> None:
+    plan = whole_fleet(7, "1g.5gb").plan()
+    assert (plan.gpus_before, plan.gpus_after, plan.lower_bound_gpus) == (7, 1, 1)
+    assert len(plan.freed) == 6
+    assert len(plan.placements) == 7
+    assert plan.unplaced == ()
+
+
+def test_an_eighth_slice_needs_a_second_gpu() -> None:
+    plan = whole_fleet(8, "1g.5gb").plan()
+    assert (plan.gpus_after, plan.lower_bound_gpus) == (2, 2)
+
+
+def test_two_of_three_slices_block_four_slices() -> None:
+    fleet = MigFleet()
+    fleet.node("n", gpus=3)
+    fleet.asks("3g.20gb", 2)
+    fleet.asks("4g.20gb", 1)
+    plan = fleet.plan()
+    assert plan.gpus_after == 2
+    assert sorted(Counter(change.after)["4g.20gb"] for change in plan.changes) == [0, 1]
+
+
+def test_three_and_four_slices_share_a_gpu() -> None:
+    fleet = MigFleet()
+    fleet.node("n", gpus=3)
+    fleet.asks("3g.20gb", 1)
+    fleet.asks("4g.20gb", 1)
+    assert fleet.plan().gpus_after == 1
+
+
+def test_a_gpu_whose_cut_serves_is_kept() -> None:
+    fleet = MigFleet()
+    fleet.node("cut", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet.node("blank")
+    fleet.asks("3g.20gb", 2)
+    plan = fleet.plan()
+    assert plan.changes == ()
+    assert plan.mig_parted == {}
+    assert set(plan.placements.values()) == {"GPU-cut-0 3g.20gb"}
+
+
+def test_an_empty_gpu_is_cut_rather_than_one_that_must_be_emptied() -> None:
+    fleet = MigFleet()
+    fleet.node("a-held")
+    fleet.node("b-empty")
+    fleet.holds("pod", "GPU-a-held-0", "", wants="2g.10gb")
+    plan = fleet.plan()
+    assert [change.device for change in plan.changes] == ["GPU-b-empty-0"]
+    assert plan.changes[0].displaced == ()
+    assert plan.freed == ("GPU-a-held-0",)
+    assert plan.waiting == ()
+
+
+def test_where_all_gpus_are_held_the_pods_in_the_way_are_named_and_wait() -> None:
+    plan = whole_fleet(1, "2g.10gb").plan()
+    assert plan.changes[0].displaced == ("team/pod-0",)
+    assert plan.waiting == ("team/pod-0",)
+
+
+def test_only_the_first_node_makes_pods_wait() -> None:
+    plan = whole_fleet(14, "1g.5gb").plan()
+    assert len(plan.batches) == 2
+    assert len(plan.waiting) == 1  # the second Node's Pod moves to the first's slices
+
+
+def test_whole_gpus_that_nobody_advised_stay_whole() -> None:
+    fleet = whole_fleet(3, None)
+    fleet.asks("1g.5gb")
+    plan = fleet.plan()
+    assert plan.changes == ()
+    assert plan.gpus_after == plan.gpus_before == 3
+    assert "no place is left for 1g.5gb" in plan.unplaced[0]
+
+
+def test_tenants_are_moved_only_to_save_a_gpu() -> None:
+    fleet = MigFleet()
+    fleet.node("one", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet.node("two", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet.holds("left", "GPU-one-0/1", "3g.20gb")
+    fleet.holds("right", "GPU-two-0/1", "3g.20gb")
+    plan = fleet.plan()
+    assert (plan.gpus_before, plan.gpus_after) == (2, 1)
+    assert len(plan.moved) == 1
+    assert plan.changes == ()
+    stays = fleet.plan(MigPlanPolicy(move_tenants=False))
+    assert (stays.gpus_after, stays.moved) == (2, ())
+
+
+def test_a_full_fleet_of_tenants_is_left_alone() -> None:
+    fleet = MigFleet()
+    for node in ("one", "two"):
+        fleet.node(node, cuts={0: ("3g.20gb", "3g.20gb")})
+        for number in (1, 2):
+            fleet.holds(f"{node}-{number}", f"GPU-{node}-0/{number}", "3g.20gb")
+    plan = fleet.plan()
+    assert (plan.gpus_after, plan.moved, plan.changes) == (2, (), ())
+
+
+@pytest.mark.parametrize(("priority", "gpus"), [(999, 1), (1000, 2)])
+def test_protected_tenants_never_move(priority: int, gpus: int) -> None:
+    fleet = MigFleet()
+    for node in ("one", "two"):
+        fleet.node(node, cuts={0: ("3g.20gb", "3g.20gb")})
+        fleet.holds(node, f"GPU-{node}-0/1", "3g.20gb", priority=priority)
+    assert fleet.plan(MigPlanPolicy(protected_priority=1000)).gpus_after == gpus
+
+
+def test_a_gpu_with_a_tenant_that_stays_is_not_cut() -> None:
+    fleet = MigFleet()
+    fleet.node("n", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet.holds("stays", "GPU-n-0/1", "3g.20gb", priority=1000)
+    fleet.asks("4g.20gb")
+    plan = fleet.plan(MigPlanPolicy(protected_priority=1000))
+    assert plan.changes == ()
+    assert len(plan.unplaced) == 1
+
+
+def test_a_tenant_is_never_without_a_place_for_a_higher_priority() -> None:
+    fleet = MigFleet()
+    fleet.node("n", cuts={0: ("3g.20gb", "3g.20gb")})
+    ref = fleet.holds("tenant", "GPU-n-0/1", "3g.20gb", priority=0)
+    fleet.asks("7g.40gb", priority=1000)
+    plan = fleet.plan()
+    assert [text for key, text in plan.placements.items() if "tenant" in key] == ["GPU-n-0 3g.20gb"]
+    assert "7g.40gb" in plan.unplaced[0]
+    assert ref not in plan.moved
+
+
+def test_a_scarce_gpu_goes_to_the_higher_priority() -> None:
+    fleet = MigFleet()
+    fleet.node("n")
+    fleet.asks("4g.20gb", priority=1)
+    fleet.asks("4g.20gb", priority=2)
+    plan = fleet.plan()
+    assert [key.split("[")[0] for key in plan.placements] == ["Job/team/new-1"]
+    assert plan.unplaced[0].startswith("Job/team/new-0")
+
+
+def test_who_finds_no_place_stays_and_keeps_its_gpu() -> None:
+    """Two Pods on one Node want slices that need two GPUs; one of the GPUs is to be avoided."""
+    fleet = MigFleet()
+    fleet.node("n", gpus=2)
+    fleet.holds("a", "GPU-n-0", "", wants="7g.40gb", priority=5)
+    fleet.holds("b", "GPU-n-1", "", wants="7g.40gb")
+    plan = fleet.plan(avoid={"GPU-n-1"})
+    assert [change.device for change in plan.changes] == ["GPU-n-0"]
+    assert plan.gpus_after == 2
+    assert "it stays where it is" in plan.unplaced[0]
+
+
+def test_slices_of_one_pod_are_on_one_node() -> None:
+    fleet = MigFleet()
+    fleet.node("one", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet.node("two", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet.holds("x", "GPU-one-0/1", "3g.20gb", priority=2_000_000_000)
+    fleet.asks("3g.20gb", 1, count=2)
+    plan = fleet.plan()
+    assert [text for key, text in plan.placements.items() if "new-" in key] == ["GPU-two-0 3g.20gb, GPU-two-0 3g.20gb"]
+
+
+def test_slices_of_one_pod_that_no_node_has_are_refused() -> None:
+    fleet = MigFleet()
+    fleet.node("one")
+    fleet.node("two")
+    fleet.asks("4g.20gb", 1, count=2)
+    plan = fleet.plan()
+    assert plan.placements == {}
+    assert "no Node would have 2 × 4g.20gb for one Pod" in plan.unplaced[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_mixes_are_within_a_hundredth_of_the_lower_bound(seed: int) -> None:
+    plan = random_fleet(seed, 600).plan()
+    assert plan.unplaced == ()
+    assert len(plan.placements) == 600
+    assert plan.gpus_after <= 1.01 * plan.lower_bound_gpus
+
+
+def test_the_lower_bound_is_one() -> None:
+    """Volume alone: no packing can beat memory units and compute slices."""
+    sizes = {"1g.5gb": (1, 1), "2g.10gb": (2, 2), "3g.20gb": (4, 3), "4g.20gb": (4, 4), "7g.40gb": (8, 7)}
+    for seed in range(12):
+        fleet = random_fleet(seed, 300)
+        plan = fleet.plan()
+        memory = sum(sizes[demand.mig_profile][0] for demand in fleet.demands)
+        compute = sum(sizes[demand.mig_profile][1] for demand in fleet.demands)
+        assert max(memory / 8, compute / 7) <= plan.lower_bound_gpus + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_fleets_in_use_give_valid_plans(seed: int) -> None:
+    """Tenants, advised Pods, whole GPUs, Nodes out of service, strategies; `plan` checks all that has to hold."""
+    chance = random.Random(seed)
+    fleet = MigFleet()
+    cuts = [("1g.5gb",) * 7, ("3g.20gb", "3g.20gb"), ("2g.10gb", "2g.10gb", "3g.20gb"), ("4g.20gb", "1g.5gb"), ()]
+    for number in range(20):
+        single = chance.random() < 0.2
+        cut = {index: chance.choice(cuts) for index in range(4)}
+        if single:
+            cut = dict.fromkeys(range(4), chance.choice([cuts[0], cuts[1]]))
+        fleet.node(
+            f"n{number:02}", gpus=4, cuts=cut,
+            mig_strategy="single" if single else chance.choice(["mixed"] * 6 + ["none", ""]),
+            unschedulable=chance.random() < 0.1,
+        )  # fmt: skip
+    for device in list(fleet.devices):
+        if chance.random() < 0.6:
+            profile = device.mig_profile or ""
+            wants = chance.choice(["1g.5gb", "2g.10gb", "3g.20gb"]) if chance.random() < 0.5 else None
+            known = profile if chance.random() < 0.9 else None
+            fleet.holds(device.id.removeprefix("GPU-").replace("/", "-"), device.id, known, wants=wants)
+    fleet.asks("2g.10gb", 5)
+    fleet.asks("4g.20gb", 3, priority=chance.choice([0, 10]))
+    plan = fleet.plan(MigPlanPolicy(nodes_per_batch=3))
+    assert plan.gpus_after <= plan.gpus_before + 5 + 3
+    assert plan == fleet.plan(MigPlanPolicy(nodes_per_batch=3))
+
+
+def test_the_order_of_demands_and_devices_does_not_matter_for_the_gpus() -> None:
+    fleet = random_fleet(3, 200)
+    plan = fleet.plan()
+    random.Random(1).shuffle(fleet.devices)
+    random.Random(2).shuffle(fleet.demands)
+    again = fleet.plan()
+    assert (again.gpus_after, again.changes, again.mig_parted) == (plan.gpus_after, plan.changes, plan.mig_parted)
+
+
+class TestSingleStrategy:
+    def test_all_gpus_of_the_node_are_cut_alike(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n", gpus=2, mig_strategy="single")
+        fleet.asks("3g.20gb", 2)
+        plan = fleet.plan()
+        assert [change.after for change in plan.changes] == [("3g.20gb", "3g.20gb")] * 2
+        assert plan.node_labels == {"n": "all-3g.20gb"}
+        assert plan.gpus_after == 1
+
+    def test_two_profiles_need_two_nodes(self) -> None:
+        fleet = MigFleet()
+        for name in ("a", "b"):
+            fleet.node(name, gpus=2, mig_strategy="single")
+        fleet.asks("3g.20gb")
+        fleet.asks("1g.5gb")
+        plan = fleet.plan()
+        assert sorted(plan.node_labels.values()) == ["all-1g.5gb", "all-3g.20gb"]
+
+    def test_a_whole_gpu_beside_keeps_the_node_whole(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n", gpus=2, mig_strategy="single")
+        fleet.holds("whole", "GPU-n-0", "")
+        fleet.asks("3g.20gb")
+        plan = fleet.plan()
+        assert plan.changes == ()
+        assert len(plan.unplaced) == 1
+
+
+class TestMigParted:
+    def test_a_standard_layout_has_its_standard_name(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n", gpus=2)
+        fleet.asks("1g.5gb", 14)
+        plan = fleet.plan()
+        assert plan.node_labels == {"n": "all-1g.5gb"}
+        assert plan.mig_parted == {
+            "version": "v1",
+            "mig-configs": {"all-1g.5gb": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]},
+        }
+
+    def test_a_mixed_node_lists_every_gpu_and_its_name_follows_from_the_content(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n", gpus=3)
+        fleet.holds("whole", "GPU-n-0", "")
+        fleet.asks("1g.5gb", 7)
+        plan = fleet.plan()
+        entries = next(iter(plan.mig_parted["mig-configs"].values()))  # type: ignore[attr-defined]
+        assert entries == [
+            {"devices": [0, 2], "mig-enabled": False},
+            {"devices": [1], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}},
+        ]
+        assert plan.node_labels["n"].startswith("gpuwatch-")
+        assert fleet.plan().node_labels == plan.node_labels
+
+    def test_nodes_alike_share_a_config(self) -> None:
+        fleet = MigFleet()
+        for name in ("a", "b"):
+            fleet.node(name, gpus=2)
+            fleet.holds(f"whole-{name}", f"GPU-{name}-0", "")
+        fleet.asks("1g.5gb", 14)
+        plan = fleet.plan()
+        assert len(set(plan.node_labels.values())) == 1
+
+    def test_one_standard_name_for_two_models_is_given_once(self) -> None:
+        """all-1g.10gb is seven instances on an A100 of 80 GB, four on one of 40."""
+        fleet = MigFleet()
+        fleet.node("a40")
+        fleet.asks("1g.10gb", 4)
+        fleet.model = "A100-SXM4-80GB"
+        fleet.node("b80")
+        fleet.asks("1g.10gb", 7)
+        plan = fleet.plan()
+        assert plan.gpus_after == 2
+        assert plan.node_labels["a40"] == "all-1g.10gb"
+        assert plan.node_labels["b80"].startswith("gpuwatch-")
+
+    def test_the_clusters_spelling_is_used(self) -> None:
+        """3g.39gb and 3g.40gb are one profile, named by the driver."""
+        fleet = MigFleet(model="A100-SXM4-80GB")
+        fleet.node("old", cuts={0: ("3g.39gb", "3g.39gb")})
+        fleet.node("new")
+        fleet.asks("3g.40gb", 4)
+        plan = fleet.plan()
+        assert plan.changes[0].after == ("3g.39gb", "3g.39gb")
+        assert set(plan.placements.values()) == {"GPU-old-0 3g.39gb", "GPU-new-0 3g.39gb"}
+
+    def test_the_nodes_own_spelling_comes_first(self) -> None:
+        fleet = MigFleet(model="A100-SXM4-80GB")
+        fleet.node("a", cuts={0: ("3g.39gb", "3g.39gb")})
+        fleet.node("b", gpus=2, cuts={0: ("3g.40gb", "1g.10gb")})
+        fleet.holds("there", "GPU-b-0/1", "3g.40gb", priority=2_000_000_000)
+        fleet.asks("3g.39gb", 4)
+        plan = fleet.plan()
+        assert plan.changes[0].after == ("3g.40gb", "3g.40gb")
+
+
+class TestBadInput:
+    def test_each_costs_a_line_and_the_rest_goes_on(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n")
+        fleet.asks("1g.5gb")
+        fleet.asks("1g.5gb", gpu_model="Z900")
+        fleet.asks("9g.99gb")
+        fleet.asks("1g.5gb", gpu_model="T4")
+        fleet.asks("1g.5gb", count=0)
+        plan = fleet.plan()
+        assert len(plan.placements) == 1
+        assert "does not know the GPU model 'Z900'" in plan.unplaced[0]
+        assert "no MIG profile '9g.99gb' that the catalog knows" in plan.unplaced[1]
+        assert "T4 has no MIG" in plan.unplaced[2]
+        assert "0 slices" in plan.unplaced[3]
+
+    @pytest.mark.parametrize(
+        ("strategy", "words"),
+        [("none", "MIG strategy is none"), ("", "is not known"), ("auto", "'auto', which is none of")],
+    )
+    def test_strategies_that_allow_nothing(self, strategy: str, words: str) -> None:
+        fleet = MigFleet()
+        fleet.node("n", mig_strategy=strategy)
+        fleet.asks("1g.5gb")
+        plan = fleet.plan()
+        assert plan.changes == ()
+        assert any(words in line for line in plan.unplaced)
+        assert any("no place is left for 1g.5gb" in line for line in plan.unplaced)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"unschedulable": True}, "cordoned"),
+            ({"conditions": ()}, "not known to be ready"),
+            ({"gpu_count": 2}, "1 of its 2 GPUs"),
+            ({"mig_layout": {"1c.3g.20gb": 3}}, "1c.3g.20gb"),
+            ({"taints": (Taint("node.kubernetes.io/unreachable", "", "NoExecute"),)}, "out of service"),
+        ],
+        ids=["cordon", "not-ready", "gpus-missing", "compute-instances", "tainted"],
+    )
+    def test_nodes_that_nothing_is_done_to(self, change: dict[str, object], words: str) -> None:
+        fleet = MigFleet()
+        fleet.node("n", **change)
+        fleet.asks("1g.5gb")
+        plan = fleet.plan()
+        assert plan.changes == ()
+        assert any(words in line for line in plan.unplaced)
+
+    def test_a_pod_that_nobody_can_attribute_keeps_its_node_as_it_is(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n", gpus=2)
+        fleet.holds("seen", "GPU-n-0", "", wants="1g.5gb")
+        fleet.pods.append(replace(fleet.pods[0], name="unseen"))
+        plan = fleet.plan()
+        assert plan.changes == ()
+        assert any("nobody knows which of its GPUs team/unseen holds" in line for line in plan.unplaced)
+
+    def test_a_host_that_is_no_node(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n")
+        fleet.asks("1g.5gb")
+        stray = replace(fleet.devices[0], id="GPU-x", uuid="GPU-x", node=None, node_label="10.0.0.7")
+        fleet.devices.append(stray)
+        plan = fleet.plan()
+        assert len(plan.placements) == 1
+        assert any("10.0.0.7" in line for line in plan.unplaced)
+
+    def test_nothing_at_all(self) -> None:
+        plan = plan_mig((), Cluster(), (), MigPlanPolicy(), AT)
+        assert (plan.gpus_before, plan.gpus_after, plan.lower_bound_gpus, plan.unplaced) == (0, 0, 0, ())
+        assert plan.fragmentation_before_ratio is None
+
+    @pytest.mark.parametrize("name", ["nodes_per_batch", "displaced_pods_per_batch"])
+    def test_policy_bounds(self, name: str) -> None:
+        MigPlanPolicy(**{name: 1})
+        with pytest.raises(ValueError, match=f"mig_plan.{name} is 0"):
+            MigPlanPolicy(**{name: 0})
+
+
+class TestBatches:
+    def test_emptiest_first_and_no_more_pods_than_allowed(self) -> None:
+        fleet = MigFleet()
+        for name, pods in (("busy", 2), ("calm", 1), ("empty", 0)):
+            fleet.node(name, gpus=2)
+            for number in range(pods):
+                fleet.holds(f"{name}-{number}", f"GPU-{name}-{number}", "", wants="7g.40gb")
+        fleet.asks("7g.40gb", 3)
+        plan = fleet.plan(MigPlanPolicy(nodes_per_batch=3, displaced_pods_per_batch=2))
+        assert plan.order == ("empty", "calm", "busy")
+        assert plan.batches == (("empty", "calm"), ("busy",))
+        assert fleet.plan(MigPlanPolicy(nodes_per_batch=3, displaced_pods_per_batch=3)).batches == (plan.order,)
+        assert fleet.plan().batches == (("empty",), ("calm",), ("busy",))
+
+
+class TestFragmentation:
+    def test_free_slices_of_the_wrong_kind_are_fragments(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n", cuts={0: ("4g.20gb", "3g.20gb")})
+        fleet.holds("pod", "GPU-n-0/1", "4g.20gb", priority=2_000_000_000)
+        plan = fleet.plan()
+        assert plan.fragmentation_before_ratio == 1.0  # 3g.20gb is free, and only 4g.20gb is asked for
+        fleet.demands.append(replace(fleet.demands[0], mig_profile="3g.20gb", pod="", devices=(), priority=0))
+        plan = fleet.plan()
+        assert plan.fragmentation_before_ratio == 0.5  # of the mix, one in two can use it
+        assert plan.fragmentation_after_ratio is None  # nothing is free
+
+    def test_an_empty_gpu_is_no_fragment_but_for_who_cannot_have_it(self) -> None:
+        fleet = MigFleet()
+        fleet.node("n")
+        fleet.asks("1g.5gb")
+        assert fleet.plan().fragmentation_before_ratio == 0.0
+        fleet.nodes[0] = replace(fleet.nodes[0], unschedulable=True)
+        assert fleet.plan().fragmentation_before_ratio == 1.0
+
+
+class TestDemandsFromAdvice:
+    def advice(self, target: Target) -> Recommendation:
+        key = WorkloadKey("Job/team/a", "main", A100)
+        option = Option(
+            target=target,
+            speed=SpeedEstimate(low_ratio=1, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis=""),
+            memory_bytes=5e9,
+        )
+        need = MemoryNeed(need_bytes=1, peak_bytes=1, runs=3, headroom_ratio=0.1, elastic=False, reason="")
+        return Recommendation(
+            key=key, at=datetime(2026, 10, 1, tzinfo=UTC), current=option, chosen=option, runner_up=None,
+            options=(option,), memory=need, target_speed_ratio=0.9, confidence_ratio=0.9,
+            change=Change(api_version="batch/v1", kind="Job", namespace="team", name="a"),
+            doing_nothing_usd_per_week=None, doing_nothing_gpu_hours_per_week=0, reason="",
+        )  # fmt: skip
+
+    def fleet(self) -> MigFleet:
+        fleet = MigFleet()
+        fleet.node("n", gpus=4, cuts={3: ("3g.20gb", "3g.20gb")})
+        fleet.holds("a", "GPU-n-0", "")
+        fleet.holds("b", "GPU-n-1", "")
+        fleet.holds("b", "GPU-n-2", "")
+        fleet.holds("c", "GPU-n-3/1", "3g.20gb")
+        fleet.pods = list({pod.ref: replace(pod, priority=7) for pod in fleet.pods}.values())
+        fleet.devices = [replace(item, containers=("main",) * len(item.holders)) for item in fleet.devices]
+        return fleet
+
+    def test_advised_others_and_tenants(self) -> None:
+        fleet = self.fleet()
+        advice = self.advice(Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="2g.10gb"))
+        demands = slice_demands([advice], fleet.cluster, fleet.devices)
+        assert [(item.pod, item.mig_profile, item.count, item.devices, item.priority) for item in demands] == [
+            ("team/a", "2g.10gb", 1, ("GPU-n-0",), 7),
+            ("team/b", "", 2, ("GPU-n-1", "GPU-n-2"), 7),
+            ("team/c", "3g.20gb", 1, ("GPU-n-3/1",), 7),
+        ]
+
+    def test_advice_of_another_kind_changes_nothing(self) -> None:
+        fleet = self.fleet()
+        advice = self.advice(Target(kind=TargetKind.MODEL, gpu_model="L40S", gpus_per_pod=1))
+        demands = slice_demands([advice], fleet.cluster, fleet.devices)
+        assert demands[0].mig_profile == ""
+
+    def test_pods_that_have_ended_and_other_vendors_ask_for_nothing(self) -> None:
+        fleet = self.fleet()
+        fleet.pods = [replace(pod, phase="Succeeded") if pod.name == "a" else pod for pod in fleet.pods]
+        amd = replace(fleet.devices[0], id="x", uuid="x", vendor=Vendor.AMD, model="MI300X", holders=("team/z",))
+        demands = slice_demands([], fleet.cluster, [*fleet.devices, amd])
+        assert {item.pod for item in demands} == {"team/b", "team/c"}
+
+    def test_the_demands_can_be_planned(self) -> None:
+        fleet = self.fleet()
+        advice = self.advice(Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="3g.20gb"))
+        fleet.demands = list(slice_demands([advice], fleet.cluster, fleet.devices))
+        plan = fleet.plan()
+        assert plan.gpus_after == 3  # Pod a moves beside c, and b keeps its two
+        assert plan.freed == ("GPU-n-0",)
+
+
+def test_a_demand_names_its_pod_or_its_workload() -> None:
+    fleet = MigFleet()
+    key = WorkloadKey("Job/team/later", "main", A100)
+    fleet.demands.append(SliceDemand(key=key, gpu_model="unknown", mig_profile="1g.5gb"))
+    assert fleet.plan().unplaced[0].startswith("Job/team/later[main]")
