@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from gpuwatch.model.sizing import Change
+from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, NodeMigChange, Option, Recommendation
+from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.report.name import Name
+from gpuwatch.report.weekly_words import (
+    ABSTAINED,
+    TIER,
+    gpu_hours,
+    money,
+    percent,
+    saving,
+    speed,
+)
+from gpuwatch.report.words import plural, quantity, short_uuid
 
 _EXAMPLES = 3
 
@@ -31,8 +47,272 @@ def patch_yaml(change: Change) -> str:
     }
     order = ["apiVersion", "kind", "metadata"]
     ordered = {name: document[name] for name in order} | document
-    return comments + yaml.safe_dump(ordered, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120)
+    return comments + _yaml(ordered)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def recommend_tables(
+    recommendations: Sequence[Recommendation],
+    abstentions: Sequence[Abstention],
+    *,
+    currency: str = "USD",
+    rows: int = 30,
+) -> RenderableType:
+    """One line for each workload that should change, most money first, then why the others stay as they are."""
+    ordered = sorted(recommendations, key=_worth)
+    parts: list[RenderableType] = []
+    if ordered:
+        parts += [_advised(ordered, currency, rows), *_cut(len(ordered), rows), Text()]
+    else:
+        looked = "no workload was profiled" if not abstentions else f"none for {plural(len(abstentions), 'workload')}"
+        parts.append(Text.from_markup(f"[bold]Changes[/]  {looked}\n"))
+    if abstentions:
+        parts.append(_abstained(abstentions))
+    return Group(*parts)
+
+
+def workload_detail(item: Recommendation | Abstention, *, currency: str = "USD") -> RenderableType:
+    """Everything about one workload: what is advised or why nothing is, every option with what speaks against it,
+    its memory, and the change as YAML."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("Workload", Name(f"{item.key.workload}, container {item.key.container}"))
+    if isinstance(item, Recommendation):
+        for name, value in _advice_facts(item, currency):
+            grid.add_row(name, value)
+    else:
+        title, meaning = ABSTAINED[item.kind]
+        if item.current is not None:
+            grid.add_row("Now", escape(item.current.target.name))
+        grid.add_row("Advice", f"[yellow]none[/] · {title}: {meaning}")
+        grid.add_row("Why", escape(item.reason))
+        grid.add_row("To resolve", escape(item.resolve))
+        if item.nearest is not None:
+            grid.add_row("Nearest", escape(f"{item.nearest.target.name}, {speed(item.nearest.speed)} of today's speed"))
+    if item.memory is not None:
+        grid.add_row("Memory", escape(_memory(item.memory)))
+    parts: list[RenderableType] = [grid, Text()]
+    if item.options:
+        parts += [_options(item, currency), Text()]
+    if isinstance(item, Recommendation):
+        # Whole lines without colour: this is what people copy.
+        parts += [Text("The change", style="bold"), Text(patch_yaml(item.change), no_wrap=True, overflow="ignore")]
+    return Group(*parts)
+
+
+def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
+    """How many GPUs the slices need before and after, what is cut anew in which order, and the files for it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(
+        "GPUs", f"{plan.gpus_before} now → {plan.gpus_after} after; no packing needs fewer than {plan.lower_bound_gpus}"
+    )
+    grid.add_row(
+        "Fragmentation",
+        f"{percent(plan.fragmentation_before_ratio)} now → {percent(plan.fragmentation_after_ratio)} after, "
+        "of the free capacity that nobody's demand fits; unknown where nothing is free",
+    )
+    if plan.freed:
+        grid.add_row("Freed", escape(_listed([short_uuid(name) for name in plan.freed], rows)))
+    parts: list[RenderableType] = [grid, Text()]
+    if plan.changes:
+        table = _table(
+            f"GPUs to cut anew ({len(plan.changes)})", "Node", "GPU", "now", "after", "Pods that leave first"
+        )
+        for change in _in_order(plan)[:rows]:
+            table.add_row(
+                Name(change.node),
+                Name(f"{change.index} {short_uuid(change.device)}"),
+                _slices(change.before) if change.before else Text("MIG off or unknown", style="dim"),
+                _slices(change.after),
+                Group(*(Name(pod) for pod in change.displaced)) if change.displaced else Text("none", style="dim"),
+            )
+        parts += [table, *_cut(len(plan.changes), rows), Text()]
+    else:
+        parts.append(Text("No GPU has to be cut anew.\n"))
+    parts += _mig_order(plan, rows)
+    if plan.unplaced:
+        parts.append(Text(f"Without a place ({len(plan.unplaced)})", style="bold"))
+        parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in plan.unplaced[:rows]]
+        parts += [*_cut(len(plan.unplaced), rows), Text()]
+    if plan.node_labels:
+        labels = _table("Node labels to set", "Node", "nvidia.com/mig.config")
+        for node, value in list(plan.node_labels.items())[:rows]:
+            labels.add_row(Name(node), Name(value))
+        parts += [labels, *_cut(len(plan.node_labels), rows), Text()]
+    if plan.mig_parted:
+        parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), no_wrap=True)]
+    return Group(*parts)
+
+
+def _worth(item: Recommendation) -> tuple[float, float, str]:
+    return (-(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, str(item.key))
+
+
+def _yaml(value: object) -> str:
+    plain = msgspec.to_builtins(value, str_keys=True)
+    return yaml.safe_dump(plain, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _cut(total: int, rows: int) -> list[RenderableType]:
+    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []
+
+
+def _advised(ordered: Sequence[Recommendation], currency: str, rows: int) -> RenderableType:
+    known = [item.chosen.saving_usd_per_week for item in ordered if item.chosen.saving_usd_per_week is not None]
+    total = sum(item.chosen.saving_gpu_hours_per_week for item in ordered)
+    title = f"{plural(len(ordered), 'change')}: {money(sum(known) if known else None, currency)} and "
+    title += f"{gpu_hours(total)} GPU-hours a week"
+    if known and len(known) < len(ordered):
+        title += f" (price unknown of {len(ordered) - len(known)})"
+    table = _table(title, "workload", "now → advised", "speed", "saves a week", "why")
+    for name, width in (("speed", 11), ("saves a week", 12)):
+        next(column for column in table.columns if column.header == name).min_width = width
+    for item in ordered[:rows]:
+        saved = item.chosen.saving_usd_per_week
+        table.add_row(
+            _workload(item.key),
+            Group(
+                Text(item.current.target.name, overflow="fold"),
+                Text(f"→ {item.chosen.target.name}", style="green", overflow="fold"),
+            ),
+            Group(
+                Text(speed(item.chosen.speed)),
+                Text(f"{TIER[item.chosen.speed.tier]}\n{percent(item.confidence_ratio)} sure", style="dim"),
+            ),
+            Group(
+                Text(money(saved, currency), style="magenta" if saved is None else "bold"),
+                Text(f"{gpu_hours(item.chosen.saving_gpu_hours_per_week)} h", style="dim"),
+            ),
+            escape(item.reason),
+        )
+    return table
+
+
+def _workload(key: WorkloadKey) -> RenderableType:
+    kind, slash, rest = key.workload.partition("/")
+    return Group(Name(rest), Text(kind, style="dim", overflow="fold")) if slash else Name(key.workload)
+
+
+def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
+    table = _table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
+    for kind, (title, meaning) in ABSTAINED.items():
+        found = [item for item in abstentions if item.kind is kind]
+        if not found:
+            continue
+        more: list[RenderableType] = (
+            [Text(f"and {len(found) - _EXAMPLES} more", style="dim")] if len(found) > _EXAMPLES else []
+        )
+        table.add_row(
+            Group(Text(title, style="yellow"), Text(meaning, style="dim")),
+            f"{len(found)}",
+            Group(
+                *(Name(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]), *more
+            ),
+            escape(f"{found[0].reason} {found[0].resolve}"),
+        )
+    return table
+
+
+def _advice_facts(item: Recommendation, currency: str) -> Iterable[tuple[str, RenderableType]]:
+    chosen = item.chosen
+    resource = f" ({chosen.target.resource})" if chosen.target.resource else ""
+    yield "Now", escape(item.current.target.name)
+    yield "Advised", Text(f"{chosen.target.name}{resource}", style="bold green", overflow="fold")
+    yield (
+        "Speed",
+        escape(
+            f"{speed(chosen.speed)} of today's, likely {percent(chosen.speed.likely_ratio)}; "
+            f"asked for {percent(item.target_speed_ratio)}. {chosen.speed.basis}"
+        ),
+    )
+    yield "Basis", f"{TIER[chosen.speed.tier]}, {percent(item.confidence_ratio)} sure"
+    yield (
+        "Saves",
+        f"{saving(chosen, currency)} a week",
+    )
+    yield (
+        "As now",
+        f"wastes {money(item.doing_nothing_usd_per_week, currency)}, "
+        f"{gpu_hours(item.doing_nothing_gpu_hours_per_week)} GPU-hours a week",
+    )
+    yield "Why", escape(item.reason)
+    if item.caveats:
+        yield "But", escape(" ".join(item.caveats))
+    if item.runner_up is not None:
+        yield "Runner-up", escape(f"{item.runner_up.target.name}, {speed(item.runner_up.speed)} of today's speed")
+
+
+def _memory(need: MemoryNeed) -> str:
+    if need.elastic:
+        return f"peak {quantity(need.peak_bytes, 'bytes')}, which is no need. {need.reason}"
+    return f"needs {quantity(need.need_bytes, 'bytes')}. {need.reason}"
+
+
+def _options(item: Recommendation | Abstention, currency: str) -> RenderableType:
+    table = _table(f"Options ({len(item.options)}), best first", "option", "speed", "memory", "saves a week", "why not")
+    for option in item.options:
+        table.add_row(
+            Text(option.target.name, style="" if option.allowed else "dim", overflow="fold"),
+            speed(option.speed),
+            quantity(option.memory_bytes, "bytes"),
+            money(option.saving_usd_per_week, currency),
+            _verdict(option, item),
+        )
+    return table
+
+
+def _verdict(option: Option, item: Recommendation | Abstention) -> RenderableType:
+    if option.vetoes:
+        return escape("\n".join(f"{veto.rule}: {veto.reason}" for veto in option.vetoes))
+    if isinstance(item, Recommendation):
+        if option == item.chosen:
+            return Text("advised", style="bold green")
+        if option == item.runner_up:
+            return Text("runner-up", style="green")
+    return Text("as now" if option == item.current else "allowed", style="dim")
+
+
+def _in_order(plan: MigPlan) -> list[NodeMigChange]:
+    """By the order of draining; Nodes that it does not name last."""
+    place = {node: index for index, node in enumerate(plan.order)}
+    return sorted(plan.changes, key=lambda change: (place.get(change.node, len(place)), change.node, change.index))
+
+
+def _slices(profiles: Sequence[str]) -> Name:
+    """'3g.40gb 2g.20gb 2 × 1g.10gb'."""
+    counted = {name: profiles.count(name) for name in profiles}
+    return Name(" ".join(name if count == 1 else f"{count} × {name}" for name, count in counted.items()))
+
+
+def _mig_order(plan: MigPlan, rows: int) -> list[RenderableType]:
+    if not plan.order:
+        return []
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    batches = plan.batches or tuple((node,) for node in plan.order)
+    for index, batch in enumerate(batches[:rows], 1):
+        grid.add_row(f"{index}.", escape(", ".join(batch)))
+    parts: list[RenderableType] = [Text("Nodes to drain, in this order", style="bold"), grid, *_cut(len(batches), rows)]
+    for title, pods in (("Move although they need no change", plan.moved), ("Wait without a slice", plan.waiting)):
+        if pods:
+            parts.append(Text(f"{title} ({len(pods)}): {_listed(pods, rows)}", overflow="fold"))
+    return [*parts, Text()]
+
+
+def _listed(names: Sequence[str], rows: int) -> str:
+    more = f" and {len(names) - rows} more" if len(names) > rows else ""
+    return ", ".join(names[:rows]) + more

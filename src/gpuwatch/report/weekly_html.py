@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, Option, OutcomeVerdict, Recommendation
-from gpuwatch.model.weekly import Use, WeeklyReport
+from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport
 from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
 from gpuwatch.report.sizing_tables import patch_yaml
@@ -60,6 +60,7 @@ def weekly_html(report: WeeklyReport) -> str:
         figures=say.figures(report),
         parts=say.parts(report.fleet),
         worth=worth,
+        models=_models,
         most_worth=max((worth(item.chosen) or 0.0 for item in report.top_changes), default=0.0),
         anchors={item.key: f"change-{index}" for index, item in enumerate(shown, 1)},
         teams=report.teams[:ROWS_SHOWN],
@@ -103,6 +104,13 @@ def _abstained(report: WeeklyReport) -> list[tuple[str, str, list[Abstention], i
         if items:
             found.append((title, meaning, items[:ABSTAINED_SHOWN], len(items)))
     return found
+
+
+def _models(team: TeamUse) -> str:
+    """The three GPU models that the team held most."""
+    ordered = sorted(team.gpu_models.items(), key=lambda item: (-item[1], item[0]))
+    more = f", {len(ordered) - 3} more" if len(ordered) > 3 else ""
+    return ", ".join(f"{model} {say.gpu_hours(used)}" for model, used in ordered[:3]) + more
 
 
 def _since(finding: Finding, report: WeeklyReport) -> str:

@@ -290,9 +290,9 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
             None,  # what could have been saved the week before is not kept
         ),
         Figure(
-            "Lost to degraded GPUs",
+            "GPU-hours lost to degraded GPUs",
             gpu_hours(use.lost_gpu_hours if known else None),
-            "GPU-hours, held or free",
+            "of the time on offer, held or free",
             lost,
         ),
     )
