@@ -17,7 +17,7 @@ class Capability:
     compute_per_second: multiprocessors × boost clock, the rate at which warps are issued. fp32_flops_per_second and
     fp16_flops_per_second: peaks outside and on the tensor cores. memory_bandwidth_bytes_per_second: of the slice's
     own memory. pcie_bytes_per_second: of the link, both ways, which MIG does not divide. memory_bytes: nominal.
-    idle_power_watts: of the whole board, without work. power_limit_watts: the board's default limit.
+    idle_power_watts: of the whole board at rest, or a lower bound of it. power_limit_watts: the board's default limit.
     """
 
     gpu_model: str
@@ -30,7 +30,7 @@ class Capability:
     pcie_bytes_per_second: float | None
     memory_bytes: float
     power_limit_watts: float
-    idle_power_watts: float | None
+    idle_power_watts: float
 
     @property
     def mig_on(self) -> bool:
@@ -133,12 +133,19 @@ def _kind(profile: MigProfile) -> str:
     return f"{kind} double-memory" if profile.double_memory else kind
 
 
-def _idle_power(gpu: Gpu) -> float | None:
-    """The model's own, or that of another board with the same chip and memory: the least, where several tell."""
+def _idle_power(gpu: Gpu) -> float:
+    """The model's own, or that of another board with the same chip: the least, where several tell. Else the least
+    share of its limit that any model draws at rest: too low a floor makes a workload look large, never small."""
     if gpu.idle_power_watts is not None:
         return gpu.idle_power_watts
-    kin = [one.idle_power_watts for one in gpus() if gpu.mig_family and one.mig_family == gpu.mig_family]
-    return min((watts for watts in kin if watts is not None), default=None)
+    known = [(one, one.idle_power_watts) for one in gpus() if one.idle_power_watts is not None]
+    kin = [watts for one, watts in known if _chip(one) is not None and _chip(one) == _chip(gpu)]
+    return min(kin) if kin else gpu.power_limit_watts * min(watts / one.power_limit_watts for one, watts in known)
+
+
+def _chip(gpu: Gpu) -> tuple[str, int] | None:
+    processor = processors().get(gpu.name)
+    return (processor.architecture, processor.multiprocessors) if processor else None
 
 
 def _times(value: float | None, share: float) -> float | None:

@@ -136,8 +136,7 @@ def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | Non
     if envelope is None or now.mig_on:
         return np.full_like(power, np.nan)
     ceiling = min(envelope.ceiling_watts, now.power_limit_watts)
-    floors = [one for one in (envelope.floor_watts, now.idle_power_watts) if one is not None]
-    floor = floors[0] if floors else 0.0
+    floor = now.idle_power_watts if envelope.floor_watts is None else envelope.floor_watts
     if ceiling <= floor:
         return np.full_like(power, np.nan)
     share: Floats = np.clip((power - floor) / (ceiling - floor), 0.0, 1.0)

@@ -121,5 +121,5 @@ def _older(
         pcie_bytes_per_second=31.5e9,
         memory_bytes=float(gib * 2**30),
         power_limit_watts=watts,
-        idle_power_watts=None,
+        idle_power_watts=0.0,  # not needed: power is not known here
     )
