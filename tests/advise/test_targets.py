@@ -1,0 +1,103 @@
+"""What is looked at: slices, models, fewer GPUs, and how their resources are called."""
+
+import pytest
+
+from advise.world import A100, answer, cluster, node, option, owner, pod, price, profile
+from gpuwatch.advise.money import gpu_share_ratio
+from gpuwatch.advise.targets import shared_resource, strategy
+from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.sizing import TargetKind
+
+JOB = "Job/team/train"
+
+
+def names(found, kind):
+    return [one.target.mig_profile or one.target.gpu_model for one in found.options if one.target.kind is kind]
+
+
+def test_every_slice_of_the_card_and_no_variant_for_graphics_or_media():
+    found = answer(profile())
+    assert sorted(names(found, TargetKind.MIG)) == ["1g.10gb", "1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]
+    there = answer(profile(mig="2g.10gb"))
+    assert "2g.10gb" not in names(there, TargetKind.MIG)
+    assert names(answer(profile(gpu="L4")), TargetKind.MIG) == []
+
+
+@pytest.mark.parametrize(
+    ("profile_name", "share"),
+    [("1g.5gb", 1 / 7), ("1g.10gb", 2 / 8), ("2g.10gb", 2 / 7), ("3g.20gb", 4 / 8), ("4g.20gb", 4 / 7), ("", 1.0)],
+)
+def test_a_slice_takes_the_larger_of_its_shares(profile_name, share):
+    assert gpu_share_ratio(A100, profile_name) == pytest.approx(share)
+
+
+def test_models_that_the_cluster_has_come_with_its_nodes_prices():
+    nodes = [node(), node("l4-0", "NVIDIA-L4", instance_type="l4-2", gpus=2)]
+    prices = [price(), price("l4-2", "L4", gpus=2, usd=3.0), price("l4-1", "L4", gpus=1, usd=0.1)]
+    one = option(answer(profile(JOB), world=cluster(nodes, [], []), prices=prices), TargetKind.MODEL, "L4").target
+    assert (one.instance_type, one.usd_per_hour, one.resource) == ("l4-2", 1.5, "nvidia.com/gpu")
+
+
+def test_other_models_are_machines_of_the_same_region_and_provider():
+    prices = [
+        price(),
+        price("l4-far", "L4", gpus=1, usd=0.1, region="there"),
+        price("l4-foreign", "L4", gpus=1, usd=0.2, vendor="another", region="elsewhere"),
+        price("l4-1", "L4", gpus=1, usd=0.5),
+        price("t4-own", "T4", gpus=1, usd=0.3, vendor="", region="*"),
+    ]
+    found = answer(profile(JOB), world=cluster([node()], [], []), prices=prices)
+    assert {
+        one.target.gpu_model: one.target.instance_type for one in found.options if one.target.kind is TargetKind.MODEL
+    } == {
+        "L4": "l4-1",
+        "T4": "t4-own",
+    }
+
+
+def test_a_new_machine_is_paid_as_a_whole():
+    prices = [price(), price("l4-8", "L4", gpus=8, usd=8.0), price("l4-1", "L4", gpus=1, usd=1.5)]
+    one = option(answer(profile(JOB), world=cluster([node()], [], []), prices=prices), TargetKind.MODEL, "L4").target
+    assert (one.instance_type, one.usd_per_hour) == ("l4-1", 1.5)
+    many = answer(profile(JOB, pods=8.0), world=cluster([node()], [], []), prices=prices)
+    one = option(many, TargetKind.MODEL, "L4").target
+    assert (one.instance_type, one.usd_per_hour) == ("l4-8", 1.0)
+
+
+def test_what_nobody_offers_is_no_target():
+    assert names(answer(profile(), prices=[]), TargetKind.MODEL) == []
+
+
+def test_fewer_gpus_are_the_divisors():
+    found = answer(profile(gpus=6))
+    counts = sorted(one.target.gpus_per_pod for one in found.options if one.target.kind is TargetKind.FEWER)
+    assert counts == [1, 2, 3]
+    assert names(answer(profile(gpus=1)), TargetKind.FEWER) == []
+
+
+def test_the_present_is_called_as_its_pods_call_it():
+    renamed = cluster(pods=[pod(accelerators={"nvidia.com/gpu-1g5gb": 1})])
+    assert answer(profile(mig="1g.5gb"), world=renamed).current.target.resource == "nvidia.com/gpu-1g5gb"
+    gone = cluster(pods=[])
+    assert answer(profile(mig="1g.5gb"), world=gone).current.target.resource == "nvidia.com/mig-1g.5gb"
+
+
+@pytest.mark.parametrize(
+    ("strategies", "resource"),
+    [(["mixed"], "nvidia.com/mig-1g.5gb"), (["single"], "nvidia.com/gpu"), ([""], "nvidia.com/mig-1g.5gb"),
+     (["single", "mixed"], "nvidia.com/mig-1g.5gb")],
+)  # fmt: skip
+def test_the_strategy_names_the_slice(strategies, resource):
+    nodes = [node(f"n{number}", mig_strategy=one) for number, one in enumerate(strategies)]
+    assert strategy(nodes) == ("single" if strategies == ["single"] else "mixed")
+    found = answer(profile(), world=cluster(nodes, [owner()], [pod(on="")]))
+    assert option(found, TargetKind.MIG, "1g.5gb").target.resource == resource
+
+
+def test_shared_devices_are_called_as_their_nodes_call_them():
+    plain = node(sharing=Sharing.TIME_SLICING, accelerators={"nvidia.com/gpu": 32})
+    renamed = node(sharing=Sharing.TIME_SLICING, accelerators={"nvidia.com/gpu.shared": 32})
+    assert shared_resource([plain], Sharing.TIME_SLICING) == "nvidia.com/gpu"
+    assert shared_resource([renamed], Sharing.TIME_SLICING) == "nvidia.com/gpu.shared"
+    assert shared_resource([plain], Sharing.MPS) == "nvidia.com/gpu.shared"
+    assert shared_resource([], Sharing.MPS) == "nvidia.com/gpu.shared"

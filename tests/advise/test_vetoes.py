@@ -1,0 +1,293 @@
+"""Each veto on both sides of its bound, through the whole advice."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from advise.world import (
+    A100,
+    GIB,
+    LIGHT,
+    NOW,
+    abstained,
+    advised,
+    answer,
+    cell,
+    cluster,
+    node,
+    option,
+    owner,
+    pod,
+    price,
+    profile,
+    rules,
+    run,
+)
+from gpuwatch.advise.facts import gather
+from gpuwatch.advise.money import PriceList
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.vetoes import ACROSS, VETOES, Case, veto
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.kube import keys
+from gpuwatch.model.cluster import Condition, Gang, Namespace, Sharing
+from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind
+from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
+
+L4 = price("l4-1", "L4", gpus=1, usd=0.5)
+JOB = "Job/team/train"
+
+
+def job_world(**more):
+    return cluster(
+        [node(), node("l4-0", "NVIDIA-L4", gpus=1, instance_type="l4-1", **more)],
+        [owner(JOB, "batch/v1")],
+        [pod(JOB)],
+    )
+
+
+# 1g.5gb has 5 GiB × 0.95 = 4.75 GiB; needed are peak × 1.15 + 0.5 GiB, and 0.1 / 14 days more.
+@pytest.mark.parametrize(("peak_gib", "fits"), [(3.65, True), (3.70, False)])
+def test_framebuffer(peak_gib, fits):
+    found = answer(profile(peak_gib=peak_gib))
+    assert ("framebuffer" not in rules(option(found, TargetKind.MIG, "1g.5gb"))) is fits
+    assert "framebuffer" not in rules(option(found, TargetKind.MIG, "1g.10gb"))
+
+
+def test_framebuffer_of_fewer_gpus_is_that_of_all():
+    found = answer(profile(peak_gib=12, gpus=4))
+    assert "framebuffer" not in rules(option(found, TargetKind.FEWER, "2 ×"))
+    reason = next(v.reason for v in option(found, TargetKind.FEWER, "1 ×").vetoes if v.rule == "framebuffer")
+    assert "all of its GPUs' together" in reason
+
+
+def test_elastic_memory_is_vetoed_on_less_and_not_on_more():
+    filled = profile(runs=(run(36, flat=True),), run_count=5, workload=JOB)
+    h200 = price("h200", "H200-SXM5-141GB", gpus=8, usd=8)
+    world = cluster([node(), node("h200-0", "NVIDIA-H200", instance_type="h200")], [owner(JOB, "batch/v1")], [pod(JOB)])
+    found = answer(filled, world=world, prices=[price(), h200])
+    assert "elastic_memory" in rules(option(found, TargetKind.MIG, "1g.5gb"))
+    assert "elastic_memory" not in rules(option(found, TargetKind.MODEL, "H200"))
+
+
+@pytest.mark.parametrize(("traffic", "refused"), [(1e6, False), (1.1e6, True)])
+def test_nvlink_traffic_vetoes_slices(traffic, refused):
+    found = answer(profile(cells=[cell(0.1, 0.01, nvlink_bytes_per_second=traffic)]))
+    assert ("nvlink" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is refused
+
+
+def test_nvlink_traffic_vetoes_a_model_without_the_link_and_not_one_with_a_faster():
+    talking = profile(JOB, cells=[cell(0.1, 0.01, nvlink_bytes_per_second=1e9)], gpus=2)
+    world = cluster(
+        [
+            node(),
+            node("l4-0", "NVIDIA-L4", instance_type="l4-1"),
+            node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100"),
+        ],
+        [owner(JOB, "batch/v1")],
+        [pod(JOB)],
+    )
+    found = answer(talking, world=world, prices=[price(), L4, price("h100", "H100-SXM5-80GB", usd=8)])
+    assert "nvlink" in rules(option(found, TargetKind.MODEL, "L4"))
+    assert "nvlink" not in rules(option(found, TargetKind.MODEL, "H100"))
+    assert "nvlink" in rules(option(found, TargetKind.FEWER))
+
+
+@pytest.mark.parametrize(("traffic", "refused"), [(None, True), (0.0, False)])
+def test_link_traffic_that_nobody_exports_vetoes_fewer_gpus(traffic, refused):
+    found = answer(profile(cells=[cell(0.01, 0.01, nvlink_bytes_per_second=traffic)], gpus=2))
+    assert ("nvlink_unseen" in rules(option(found, TargetKind.FEWER))) is refused
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [(1, False), (2, True)])
+def test_a_process_sees_one_slice(gpus, refused):
+    found = answer(profile(gpus=gpus))
+    assert ("one_process_one_slice" in rules(option(found, TargetKind.MIG, "7g.40gb"))) is refused
+
+
+def test_latency_counts_the_work_without_the_pauses():
+    serving = answer(profile("Deployment/team/api"), world=cluster([node()], [], []))
+    lab = answer(profile())
+    small = option(serving, TargetKind.MIG, "1g.5gb")
+    assert rules(small) == {"latency"}
+    assert small.speed.low_ratio >= 0.9  # with the pauses it would do
+    assert rules(option(lab, TargetKind.MIG, "1g.5gb")) == set()
+    assert rules(option(serving, TargetKind.MIG, "4g.20gb")) == set()
+
+
+@pytest.mark.parametrize(("members", "refused"), [(1, False), (2, True)])
+def test_gang_members_go_to_no_slice(members, refused):
+    pods = [pod(JOB, f"train-{number}") for number in range(members)]
+    gang = Gang(id="g", framework="JobSet", workload=JOB, namespace="team", pods=tuple(one.ref for one in pods))
+    world = cluster([node()], [owner(JOB, "batch/v1")], pods, gangs=(gang,))
+    found = answer(profile(JOB, pods=members), world=world)
+    assert ("gang" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is refused
+
+
+def test_a_gang_that_is_gone_is_known_by_its_kind():
+    found = answer(profile("PyTorchJob/team/train", pods=2), world=cluster([node()], [], []))
+    assert "gang" in rules(option(found, TargetKind.MIG, "1g.5gb"))
+    found = answer(profile("PyTorchJob/team/train", pods=1), world=cluster([node()], [], []))
+    assert "gang" not in rules(option(found, TargetKind.MIG, "1g.5gb"))
+
+
+def test_a_queue_makes_no_gang_of_a_deployment():
+    api = "Deployment/team/api"
+    pods = [pod(api, f"api-{number}") for number in range(2)]
+    gang = Gang(id="k", framework="Kueue", workload=api, namespace="team", pods=tuple(one.ref for one in pods))
+    found = answer(profile(api, pods=2), world=cluster([node()], [owner(api, "apps/v1")], pods, gangs=(gang,)))
+    assert "gang" not in rules(option(found, TargetKind.MIG, "4g.20gb"))
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_utilisation_alone_is_measured_first(coarse):
+    cells = [cell(0.1, None, dram_active_ratio=None, power_watts=None)] if coarse else LIGHT
+    found = answer(profile(cells=cells, coarse_busy=coarse))
+    assert ("measure_first" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is coarse
+    if coarse:
+        assert abstained(found, AbstentionKind.SIGNALS).nearest is not None
+
+
+@pytest.mark.parametrize(
+    ("product", "name", "allow", "refused"),
+    [
+        ("AMD-Instinct-MI300X-OAM", "MI300X", {}, True),
+        ("AMD-Instinct-MI300X-OAM", "MI300X", {"allow_vendor_change": True}, False),
+        ("NVIDIA-GB200", "GB200", {}, True),
+        ("NVIDIA-GB200", "GB200", {"allow_arm_hosts": True}, False),
+        ("Tesla-T4", "T4", {}, True),
+        ("Tesla-T4", "T4", {"allow_older_architecture": True}, False),
+        ("NVIDIA-L4", "L4", {}, False),
+    ],
+)
+def test_another_container_image(product, name, allow, refused):
+    world = cluster([node(), node("other", product, instance_type="other")], [owner(JOB, "batch/v1")], [pod(JOB)])
+    found = answer(profile(JOB), world=world, policy=AdvicePolicy(**allow))
+    assert ("container_image" in rules(option(found, TargetKind.MODEL, name))) is refused
+
+
+@pytest.mark.parametrize(("capable", "refused"), [("true", False), ("false", True), ("", False)])
+def test_nodes_that_cannot_do_mig(capable, refused):
+    found = answer(profile(), world=cluster([node(labels={"nvidia.com/mig.capable": capable})]))
+    assert ("mig_support" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is refused
+
+
+def test_target_speed_is_held_against_the_pessimistic_end():
+    found = answer(profile(cells=[cell(0.6, 0.3)]))
+    for one in found.options:
+        assert ("target_speed" in rules(one)) is (one.speed.low_ratio < 0.9)
+    assert {"target_speed" in rules(one) for one in found.options} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        ({"cpu_cores": 12.0, "host_memory_bytes": 125.0 * GIB}, False),
+        ({"cpu_cores": 12.1}, True),
+        ({"host_memory_bytes": 125.1 * GIB}, True),
+        ({}, False),
+    ],
+)
+def test_a_pod_takes_its_gpus_share_of_the_host(asked, refused):
+    # The Node has 96 cores and 1000 GiB for 8 GPUs.
+    world = cluster([node(), node("l4-0", "NVIDIA-L4", instance_type="l4-1")], [owner(JOB, "batch/v1")], [pod(JOB)])
+    found = answer(profile(JOB, **asked), world=world, prices=[price(), L4])
+    assert ("host_resources" in rules(option(found, TargetKind.MODEL, "L4"))) is refused
+
+
+@pytest.mark.parametrize(
+    ("gpus", "state", "refused"),
+    [
+        (2, {"gpus": 1}, True),
+        (2, {"gpus": 2}, False),
+        (1, {"gpus": 2, "unschedulable": True}, True),
+        (1, {"gpus": 2, "conditions": (Condition("Ready", "False"),)}, True),
+    ],
+)
+def test_capacity(gpus, state, refused):
+    world = cluster(
+        [node(), node("l4-0", "NVIDIA-L4", instance_type="l4-1", **state)], [owner(JOB, "batch/v1")], [pod(JOB)]
+    )
+    found = answer(profile(JOB, gpus=gpus), world=world, prices=[price(), L4])
+    assert ("capacity" in rules(option(found, TargetKind.MODEL, "L4"))) is refused
+
+
+def test_a_machine_that_is_too_small_is_no_capacity():
+    found = answer(
+        profile(JOB, gpus=2), world=cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)]), prices=[price(), L4]
+    )
+    assert "capacity" in rules(option(found, TargetKind.MODEL, "L4"))
+
+
+def test_models_are_compared_in_money_alone():
+    priced = answer(profile(JOB), world=job_world(), prices=[price(), L4])
+    assert "price" not in rules(option(priced, TargetKind.MODEL, "L4"))
+    for known in ([price()], [L4], []):
+        assert "price" in rules(option(answer(profile(JOB), world=job_world(), prices=known), TargetKind.MODEL, "L4"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [(keys.OPT_OUT, "true", True), (keys.OPT_OUT, "false", False), (keys.OBJECT, "exam week", True), ("a", "b", False)],
+)
+def test_owners_may_opt_out(key, value, refused):
+    worlds = [
+        cluster(workloads=[owner(annotations={key: value})]),
+        cluster(pods=[pod(annotations={key: value})]),
+        cluster(namespaces=(Namespace(name="team", annotations={key: value}),)),
+    ]
+    for world in worlds:
+        assert ("opted_out" in rules(option(answer(profile(), world=world), TargetKind.MIG, "1g.5gb"))) is refused
+    elsewhere = cluster(namespaces=(Namespace(name="other", annotations={key: value}),))
+    advised(answer(profile(), world=elsewhere))
+
+
+def test_a_partner_of_another_namespace_is_vetoed():
+    one = profile()
+    gpu = find_gpu(A100)
+    assert gpu is not None
+    now = Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1)
+    facts = gather(ProfileBook(until=NOW, step_seconds=60), cluster(), PriceList(()), AdvicePolicy(), NOW, ())
+    speed = SpeedEstimate(low_ratio=1, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis="")
+    memory = MemoryNeed(need_bytes=1, peak_bytes=1, runs=2, headroom_ratio=0.1, elastic=False, reason="")
+    for namespace, refused in (("team", False), ("others", True)):
+        partner = WorkloadKey(f"Notebook/{namespace}/b", "main", A100)
+        target = replace(now, kind=TargetKind.SHARED, sharing=Sharing.MPS, partners=(partner,))
+        case = Case(
+            profile=one,
+            now=now,
+            now_gpu=gpu,
+            target=target,
+            target_gpu=gpu,
+            speed=speed,
+            memory=memory,
+            offered_bytes=2,
+            present_bytes=2,
+            facts=facts,
+        )
+        assert {found.rule for found in veto(case)} == ({"tenancy"} if refused else set())
+
+
+def test_speed_that_the_catalog_cannot_tell_is_a_veto_of_its_own():
+    nodes = [node(), node("old", "HL-205", instance_type="hl-1"), node("new", "HL-225", instance_type="hl-2")]
+    world = cluster(nodes, [owner(JOB, "batch/v1")], [pod(JOB)])
+    found = answer(profile(JOB), world=world, policy=AdvicePolicy(allow_vendor_change=True))
+    one = option(found, TargetKind.MODEL, "× Gaudi in")
+    assert "speed_known" in rules(one)
+    assert "target_speed" not in rules(one)
+    assert one.speed.high_ratio == 0.0
+    assert "speed_known" not in rules(option(found, TargetKind.MODEL, "Gaudi2"))
+
+
+def test_all_vetoes_run_and_every_reason_is_a_sentence():
+    talking = [cell(0.9, 0.9, nvlink_bytes_per_second=1e9)]
+    found = answer(profile("PyTorchJob/team/x", cells=talking, gpus=2, pods=2, peak_gib=30), world=cluster(pods=[]))
+    vetoes = option(found, TargetKind.MIG, "1g.5gb").vetoes
+    assert {one.rule for one in vetoes} >= {"framebuffer", "nvlink", "one_process_one_slice", "gang", "target_speed"}
+    assert all(one.reason[0].isupper() and one.reason.endswith(".") for one in vetoes)
+    assert not set(VETOES) & set(ACROSS)
+
+
+def test_the_present_is_never_vetoed():
+    found = answer(profile(ended=timedelta(hours=2), cells=[cell(0.99, 0.99)], peak_gib=39))
+    assert option(found, TargetKind.SAME).allowed
