@@ -133,7 +133,8 @@ class WorkloadProfile:
     was held, neither decayed; their quotient is the coverage. left_out_seconds: reason → device-seconds of windows
     that were measured, but are not in the cells (degraded, throttled, start_up, ambiguous).
     gpus_per_pod: devices that one Pod held at the same time; pods: Pods at the same time, mean over the time in which
-    there was any. days: use per day, the newest few weeks, oldest first. cpu_cores and
+    there was any, and present_seconds how much of such time that is, decayed. resolution: levels per signal of the grid
+    that the cells lie on, a power of two; it only ever becomes coarser. days: use per day, the newest few weeks, oldest first. cpu_cores and
     host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
     """
 
@@ -150,7 +151,9 @@ class WorkloadProfile:
     left_out_seconds: Mapping[str, float] = field(default_factory=dict)
     gpus_per_pod: int = 1
     pods: float = 1.0
+    present_seconds: float = 0.0
     days: tuple[DayUse, ...] = ()
+    resolution: int = 32
     coarse_busy: bool = False
     cpu_cores: float | None = None
     host_memory_bytes: float | None = None
@@ -163,6 +166,19 @@ class WorkloadProfile:
     @property
     def weight_seconds(self) -> float:
         return sum(cell.weight_seconds for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerHistogram:
+    """Board power of one GPU model, mergeable: bin (of 5 W) → decayed device-seconds.
+
+    idle: windows without engine activity; all: every window. devices: the most boards that any update saw.
+    """
+
+    as_of: datetime
+    idle_seconds: Mapping[int, float] = field(default_factory=dict)
+    all_seconds: Mapping[int, float] = field(default_factory=dict)
+    devices: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,4 +223,5 @@ class ProfileBook:
     step_seconds: int
     profiles: Mapping[WorkloadKey, WorkloadProfile] = field(default_factory=dict)
     envelopes: Mapping[str, PowerEnvelope] = field(default_factory=dict)  # Gpu.name → envelope
+    power: Mapping[str, PowerHistogram] = field(default_factory=dict)  # Gpu.name → what `envelopes` are read from
     usage: tuple[UsageHour, ...] = ()
