@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import pytest
 
 from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, Holding, bystander, judged, only, steps, world
 from gpuwatch.detect.idle import activity_window, assess_idle, needs, rule_signals
-from gpuwatch.model.decision import Advice, FindingKind, Severity, SubjectKind, Verdict
+from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 GIB = 2**30
@@ -108,6 +109,20 @@ class TestAfterOthersOfItsWorkload:
         assert "longest of its" in found.summary
 
 
+def _on_sunday(snapshot: Snapshot) -> Snapshot:
+    """The same three days later."""
+    sunday = timedelta(days=3)
+    return replace(
+        snapshot,
+        at=snapshot.at + sunday,
+        activity=tuple(replace(row, start=row.start + sunday) for row in snapshot.activity),
+        cluster=replace(
+            snapshot.cluster,
+            pods=tuple(replace(pod, started=pod.started and pod.started + sunday) for pod in snapshot.cluster.pods),
+        ),
+    )
+
+
 class TestStopped:
     def test_a_service_at_night_is_bursty(self) -> None:
         # At 07:00, thirteen hours into the night.
@@ -126,7 +141,20 @@ class TestStopped:
         ]
         # Once, and for good: after a night and a day off, which may be a holiday, and before the third night is over.
         assert named == sorted(named)
-        assert 15 + 24 < named.index(True) / 2 < 3 * 15
+        assert 15 + 24 < named.index(True) / 2 < 2 * 24
+
+    def test_of_more_workloads_each_is_waited_for_longer(self) -> None:
+        """None of them all is to be named, so the chance of one is the smaller the more there are."""
+        text = steps(("#", 1), (".", 2)) * 48
+        bounds = []
+        for others in (0, 19):
+            past = [Holding(name=f"job-{number}", kind="Job", activity=("#" * A_DAY,)) for number in range(others)]
+            evidence = judged(Holding(name="one", activity=(text,)), *past).evidence
+            bounds.append(next(item.bound for item in evidence if item.statistic == "silence"))
+        # The bystander works as well. Two hours fit 72 times into its six days.
+        for bound, workloads in zip(bounds, (2, 21), strict=True):
+            expected = 2 * 3600 * (1 + math.log(workloads / 0.005) / math.log(1 + 72))
+            assert bound == pytest.approx(expected, rel=0.02)
 
     @pytest.mark.parametrize(("hours", "kind"), [(2, FindingKind.BURSTY), (2.1, FindingKind.ABANDONED)])
     def test_a_job_that_never_rested_is_named_after_two_hours(self, hours: float, kind: FindingKind) -> None:
@@ -152,13 +180,13 @@ class TestStopped:
         assert judged(Holding(name="pod", activity=(text,))).kind is FindingKind.BURSTY
         assert judged(Holding(name="pod", activity=(text + "..",))).kind is FindingKind.HOLDING_MODEL
 
-    @pytest.mark.parametrize(("kind", "hours"), [("Job", 5), ("Deployment", 24), ("Notebook", 48), ("Pod", 24)])
+    @pytest.mark.parametrize(("kind", "hours"), [("Job", 5), ("Deployment", 24), ("Notebook", 72), ("Pod", 24)])
     def test_each_class_has_its_prior(self, kind: str, hours: float) -> None:
         for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):
             text = steps(("#", 2), (".", silent))
             assert judged(Holding(name="pod", kind=kind, activity=(text,))).verdict is verdict
 
-    @pytest.mark.parametrize(("memory", "hours"), [(128 * 2**20 - 1, 24), (128 * 2**20, 48)])
+    @pytest.mark.parametrize(("memory", "hours"), [(128 * 2**20 - 1, 24), (128 * 2**20, 72)])
     def test_a_notebook_without_its_process_waits_a_day_only(self, memory: float, hours: float) -> None:
         for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):
             text = steps(("#", 2), (".", silent))
@@ -167,10 +195,13 @@ class TestStopped:
             )
 
     def test_kin_of_a_young_service_shorten_its_wait(self) -> None:
-        """Five services of the same image that never rested for more than two hours."""
-        hourly = steps(("#", 1), (".", 2)) * 48
-        kin = [Holding(name=f"kin-{number}", activity=(hourly,)) for number in range(5)]
-        young = Holding(name="young", activity=(steps(("#", 8), (".", 6)),))
+        """Five services of the same image that never rested for more than five hours, each at another time."""
+        text = steps(("#", 1), (".", 5)) * 26
+        kin = [
+            Holding(name=f"kin-{number}", activity=(text[number * AN_HOUR :] + text[: number * AN_HOUR],))
+            for number in range(5)
+        ]
+        young = Holding(name="young", activity=(steps(("#", 2), (".", 23)),))
         assert judged(young, *kin[:4]).kind is FindingKind.BURSTY
         found = judged(young, *kin)
         assert found.kind is FindingKind.HOLDING_MODEL
@@ -180,23 +211,27 @@ class TestStopped:
         )
         assert found.confidence_ratio <= 0.85
 
+    @pytest.mark.parametrize(("kin_work", "verdict"), [(True, Verdict.IDLE), (False, Verdict.BUSY)])
+    def test_hours_in_which_its_kin_rest_hardly_count(self, kin_work: bool, verdict: Verdict) -> None:
+        """They work for half of the day and rest for the other; it is silent for twelve hours of either."""
+        day = (("#", 12), (".", 12)) if not kin_work else ((".", 12), ("#", 12))
+        kin = [Holding(name=f"kin-{number}", activity=(steps(*day) * 3,)) for number in range(6)]
+        young = Holding(name="young", activity=(steps(("#", 1), (".", 12)),))
+        assert judged(young, *kin).verdict is verdict
+
+    @pytest.mark.parametrize(("others", "verdict"), [(8, Verdict.IDLE), (7, Verdict.BUSY)])
+    def test_a_first_weekend_counts_where_nearly_all_of_its_kin_work_on_it(self, others: int, verdict: Verdict) -> None:
+        """It worked until Saturday at midnight and is silent since; AT is moved to Sunday noon. Of seven that all work,
+        eight ninths (with the one of two that is added) are not yet nine tenths."""
+        kin = [Holding(name=f"kin-{number}", activity=("#" * (6 * A_DAY),)) for number in range(others)]
+        stopped = Holding(name="pod", activity=(steps(("#", 4 * 24 + 12), (".", 36)),))
+        assert only(_on_sunday(world(stopped, *kin, days=7)), "chat/pod").verdict is verdict
+
     def test_a_weekend_that_was_never_seen_is_waited_out(self) -> None:
         """Busy day and night from Monday on, silent since an hour before the weekend; AT is moved to Sunday noon."""
         text = steps(("#", 4 * 24 + 23), (".", 37))
-        sunday = timedelta(days=3)
         for kind, verdict in (("Deployment", Verdict.BUSY), ("Job", Verdict.IDLE)):
-            snapshot = world(Holding(name="pod", kind=kind, activity=(text,)), bystander())
-            moved = replace(
-                snapshot,
-                at=snapshot.at + sunday,
-                activity=tuple(replace(row, start=row.start + sunday) for row in snapshot.activity),
-                cluster=replace(
-                    snapshot.cluster,
-                    pods=tuple(
-                        replace(pod, started=pod.started and pod.started + sunday) for pod in snapshot.cluster.pods
-                    ),
-                ),
-            )
+            moved = _on_sunday(world(Holding(name="pod", kind=kind, activity=(text,)), bystander()))
             assert only(moved, "chat/pod").verdict is verdict
 
 

@@ -13,9 +13,9 @@ from gpuwatch.profile.explanation import (
     Prior,
     confidence_in_silence,
     explained_silence_seconds,
-    kin_of,
     past_text,
     spoken,
+    without,
 )
 from gpuwatch.profile.silence import Silences, unlikely_silence_seconds
 
@@ -33,7 +33,9 @@ def past(*, longest: float, worked: float, observed: float | None = None, count:
     )
 
 
-def explained(own: Silences, kin: Kin | None = None, *, own_alone: bool = True, prior: Prior = SERVICE) -> Explanation:
+def explained(
+    own: Silences, kin: Kin | None = None, *, own_lacks: str = "", stretch: float = 1.0, prior: Prior = SERVICE
+) -> Explanation:
     return explained_silence_seconds(
         own,
         kin,
@@ -43,12 +45,13 @@ def explained(own: Silences, kin: Kin | None = None, *, own_alone: bool = True, 
         kin_limit_ratio=2.0,
         floor_seconds=2 * HOUR,
         step_seconds=300,
-        own_alone=own_alone,
+        own_lacks=own_lacks,
+        own_stretch_ratio=stretch,
     )
 
 
 def kin(*hours: float) -> Kin:
-    return Kin(bounds=tuple(sorted(each * HOUR for each in hours)), likeness="serving in namespace chat")
+    return Kin(bounds=tuple(sorted(each * HOUR for each in hours)), likeness="serving in namespace chat", enough=5)
 
 
 class TestOwnPast:
@@ -101,10 +104,25 @@ class TestYoung:
     def test_the_prior_fades_as_it_works_on(self, worked: float, waited: float) -> None:
         assert explained(past(longest=0.05, worked=worked)).seconds == waited * HOUR
 
-    def test_a_mixed_past_never_replaces_the_prior(self) -> None:
-        found = explained(past(longest=0.05, worked=300), own_alone=False)
+    def test_a_past_that_lacks_something_never_replaces_the_prior(self) -> None:
+        found = explained(past(longest=0.05, worked=300), own_lacks="other Pods work on the same device")
         assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
-        assert found.text.startswith("other Pods work on the same device")
+        assert found.text.startswith("other Pods work on the same device, and too few")
+
+    def test_a_past_may_be_stretched(self) -> None:
+        own = past(longest=20, worked=11 * 24)
+        once, twice = (explained(own, kin(1, 1, 1, 1, 1), own_lacks="no weekend", stretch=each) for each in (1.0, 2.0))
+        assert twice.seconds == 2 * once.seconds
+        assert twice.text.endswith(f"; no weekend, so {spoken(twice.seconds)} are waited out")
+
+    @pytest.mark.parametrize(("bounds", "waited"), [((40,), 24 + 16 / 5), ((40, 10), 24 + 16 * 2 / 5), ((1,), 24)])
+    def test_too_few_kin_stretch_the_prior_by_their_part_and_never_shorten_it(
+        self, bounds: tuple[float, ...], waited: float
+    ) -> None:
+        found = explained(past(longest=0.5, worked=5), kin(*bounds))
+        assert found.by is ExplainedBy.PRIOR
+        assert found.seconds == pytest.approx(waited * HOUR)
+        assert "too few workloads like it are known" in found.text
 
 
 hours = st.floats(min_value=0.1, max_value=300)
@@ -138,15 +156,9 @@ class TestConfidence:
         assert confidence_in_silence(Silences(), Explanation(seconds=0, by=by, text=""), 10 * DAY, 300) == limit
 
 
-class TestKin:
-    def test_the_workload_itself_is_no_kin_of_its_own(self) -> None:
-        found = kin_of((1.0, 2.0, 2.0, 3.0), own=2.0, likeness="serving", least=3)
-        assert found is not None
-        assert found.bounds == (1.0, 2.0, 3.0)
-
-    @pytest.mark.parametrize(("least", "found"), [(4, True), (5, False)])
-    def test_too_few_are_none(self, least: int, found: bool) -> None:
-        assert (kin_of((1.0, 2.0, 2.0, 3.0), own=None, likeness="serving", least=least) is not None) is found
+@pytest.mark.parametrize(("own", "left"), [(2.0, (1.0, 2.0, 3.0)), (None, (1.0, 2.0, 2.0, 3.0))])
+def test_the_workload_itself_is_no_kin_of_its_own(own: float | None, left: tuple[float, ...]) -> None:
+    assert without((1.0, 2.0, 2.0, 3.0), own) == left
 
 
 @pytest.mark.parametrize(

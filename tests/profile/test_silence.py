@@ -257,6 +257,16 @@ class TestUnlikelySilence:
             3 * (1 + math.log(100) / math.log(49))
         )
 
+    def test_in_a_shorter_time_ahead_less_is_unlikely(self) -> None:
+        past = Silences(longest_seconds=3600.0, observed_seconds=14 * 86400.0, worked_seconds=14 * 86400.0)
+        day, always = unlikely_silence_seconds(past, 0.05, STEP, 86400), unlikely_silence_seconds(past, 0.05, STEP)
+        assert day == pytest.approx(3600 * math.log(25 / 0.05) / math.log(337))
+        assert day < always == unlikely_silence_seconds(past, 0.05, STEP, 30 * 86400)
+
+    def test_it_is_never_less_than_what_was_seen(self) -> None:
+        past = Silences(longest_seconds=3600.0, observed_seconds=1000 * 86400.0, worked_seconds=1000 * 86400.0)
+        assert unlikely_silence_seconds(past, 0.5, STEP, 3600) == 3600
+
     def test_chance_is_the_inverse_of_the_bound(self) -> None:
         past = Silences(longest_seconds=3600, count=9, observed_seconds=86400, worked_seconds=86400)
         assert chance_of_longer(past, unlikely_silence_seconds(past, 0.02, STEP), STEP) == pytest.approx(0.02)

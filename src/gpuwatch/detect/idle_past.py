@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpuwatch.detect.idle_holdings import Holder, Holdings, WorkloadClass, class_of, image_family
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, kin_of, spoken
-from gpuwatch.profile.silence import Calendar, Lane, Silences, joined, silences_of, unlikely_silence_seconds
+from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, spoken, without
+from gpuwatch.profile.rhythm import Hourly, Rhythm, hourly, on_clock, paced, rhythm_of
+from gpuwatch.profile.silence import (
+    Calendar,
+    Lane,
+    SilenceNow,
+    Silences,
+    joined,
+    silence_now,
+    silences_of,
+    unlikely_silence_seconds,
+)
 
 _LIKENESSES = (
     "{each} with image {image} in namespace {namespace}",
@@ -24,6 +35,20 @@ _CLASS_NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Kind:
+    """The grown-up workloads of a class.
+
+    rhythm: None where their hours do not count. own: of each its bound, by the rhythm's clock; bounds: the same,
+    ascending, by what they are alike in.
+    """
+
+    rhythm: Rhythm | None
+    members: Mapping[str, Hourly]
+    own: Mapping[str, float]
+    bounds: Mapping[str, tuple[float, ...]]
+
+
 class Pasts:
     """Silences of every workload in the Snapshot, learnt once."""
 
@@ -34,6 +59,7 @@ class Pasts:
         for holder in holdings.holders.values():
             members[holder.workload].append(holder)
         self._silences: dict[str, Silences] = {}
+        self._lanes: dict[str, list[Lane]] = {}
         self._class: dict[str, WorkloadClass] = {}
         self._likenesses: dict[str, tuple[str, ...]] = {}
         for workload, holders in members.items():
@@ -41,6 +67,7 @@ class Pasts:
             each = class_of(holders[0].pod, known)
             self._class[workload] = each
             lanes = _units(holders) + list(holdings.past.get(workload, ()))
+            self._lanes[workload] = lanes
             self._silences[workload] = silences_of(
                 calendar,
                 lanes,
@@ -53,7 +80,9 @@ class Pasts:
                 for text in _LIKENESSES
                 if image or "image" not in text
             )
-        self._bounds = self._grouped()
+        # None of them all is to be named wrongly, so each has its part of the chance (Bonferroni).
+        self._chance_ratio = policy.exceed_chance_ratio / max(1, sum(own.worked for own in self._silences.values()))
+        self._kinds = {each: self._kind(each) for each in set(self._class.values())}
 
     def class_of(self, workload: str) -> WorkloadClass:
         return self._class[workload]
@@ -63,18 +92,37 @@ class Pasts:
 
     def weekends_count(self, workload: str) -> bool:
         """Whether a weekend counts as silence: for jobs always, for others where they were seen to work on weekends.
-        A weekend that was never seen is waited out; what others do on theirs is no evidence (an office-hours service
-        among round-the-clock ones would be named on its first Sunday)."""
-        return self._class[workload] is WorkloadClass.BATCH or self._silences[workload].works_weekends is True
+        Where none of its own was seen, that of nearly all of its kind decides; else it is waited out."""
+        if self._class[workload] is WorkloadClass.BATCH:
+            return True
+        seen = self._silences[workload].works_weekends
+        if seen is not None:
+            return seen
+        kind = self._kinds[self._class[workload]]
+        if kind.rhythm is None:
+            return False
+        return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= self.policy.kin_quantile_ratio
+
+    def silence(self, workload: str, lane: Lane) -> SilenceNow:
+        """The silence at the end of a lane of this workload."""
+        return silence_now(self.calendar, lane, self.weekends_count(workload), self.policy.min_coverage_ratio)
 
     def explanation(
-        self, workload: str, *, own_alone: bool, never_worked: bool = False, released: bool = False
+        self,
+        workload: str,
+        now: SilenceNow,
+        *,
+        own_alone: bool = True,
+        never_worked: bool = False,
+        released: bool = False,
     ) -> Explanation:
         """The silence up to which this workload may be expected to work again.
 
-        own_alone: see `explained_silence_seconds`. never_worked: of a Pod of this workload that has not worked since
-        it started, while others of its Pods have: only their silences explain its own, since a Pod that never worked
-        is not waited for as long as one that did. released: nothing is in the memory of its devices.
+        now: the silence that is to be explained; what kin need of it depends on the hours that it lies in.
+        own_alone: False where its past is mixed with that of others on the same device. never_worked: of a Pod of this
+        workload that has not worked since it started, while others of its Pods have: only their silences explain its
+        own, since a Pod that never worked is not waited for as long as one that did. released: nothing is in the
+        memory of its devices.
         """
         policy = self.policy
         own = self._silences[workload]
@@ -83,49 +131,87 @@ class Pasts:
                 own,
                 None,
                 Prior(seconds=0.0, mature_seconds=0.0, reason=""),
-                chance_ratio=policy.exceed_chance_ratio,
+                chance_ratio=self._chance_ratio,
                 kin_quantile_ratio=policy.kin_quantile_ratio,
                 kin_limit_ratio=policy.kin_limit_ratio,
                 floor_seconds=policy.min_age_seconds,
                 step_seconds=self.calendar.step_seconds,
             )
+        lacks, stretch = "", 1.0
+        if not own_alone:
+            lacks = "other Pods work on the same device"
+        elif own.works_weekends is None and self._on_weekend(workload, now):
+            # Of those that work on weekends some work half as much on them, so that they rest for twice as long.
+            lacks, stretch = "no weekend of it was seen", 1 / policy.weekend_ratio
         return explained_silence_seconds(
             own,
-            self._kin(workload),
+            self._kin(workload, now),
             self._prior(self._class[workload], released),
-            chance_ratio=policy.exceed_chance_ratio,
+            chance_ratio=self._chance_ratio,
             kin_quantile_ratio=policy.kin_quantile_ratio,
             kin_limit_ratio=policy.kin_limit_ratio,
             floor_seconds=policy.min_silence_seconds,
             step_seconds=self.calendar.step_seconds,
-            own_alone=own_alone,
+            own_lacks=lacks,
+            own_stretch_ratio=stretch,
         )
 
-    def _bound(self, workload: str) -> float | None:
-        """What its own past bounds, for others to go by; None while it is too young to be asked."""
-        own = self._silences[workload]
-        if own.worked_seconds < self.policy.kin_mature_seconds:
-            return None
-        return unlikely_silence_seconds(own, self.policy.kin_chance_ratio, self.calendar.step_seconds)
+    def _on_weekend(self, workload: str, now: SilenceNow) -> bool:
+        """Whether weekends that count for its kind alone lie in this silence."""
+        if self._class[workload] is WorkloadClass.BATCH or not self.weekends_count(workload):
+            return False
+        return bool(self.calendar.weekend[now.proven_step :].any())
 
-    def _grouped(self) -> Mapping[str, tuple[float, ...]]:
-        """Bounds of the workloads that are alike, ascending, by what they are alike in."""
+    def _kind(self, each: WorkloadClass) -> _Kind:
+        """What the grown-up workloads of a class have in common; jobs wait for nobody, so they have no hours."""
+        calendar, policy = self.calendar, self.policy
+        grown = [
+            workload
+            for workload, of in self._class.items()
+            if of is each and self._silences[workload].worked_seconds >= policy.kin_mature_seconds
+        ]
+        members = {
+            workload: hourly(calendar, joined(self._lanes[workload]), policy.weekend_ratio) for workload in grown
+        }
+        batch = each is WorkloadClass.BATCH
+        rhythm = rhythm_of(list(members.values())) if members and not batch else None
+        weekends_count = batch or (rhythm is not None and rhythm.weekend_ratio() >= policy.kin_quantile_ratio)
+        clock = calendar.clock(weekends_count)
+        if rhythm is not None:
+            clock = paced(calendar, clock, rhythm.share())
+        own = {}
         bounds: dict[str, list[float]] = defaultdict(list)
-        for workload, likenesses in self._likenesses.items():
-            bound = self._bound(workload)
-            if bound is not None:
-                for likeness in likenesses:
-                    bounds[likeness].append(bound)
-        return {likeness: tuple(sorted(values)) for likeness, values in bounds.items()}
+        for workload in grown:
+            past = silences_of(calendar, self._lanes[workload], weekends_count=weekends_count, clock=clock)
+            own[workload] = unlikely_silence_seconds(
+                past, policy.kin_chance_ratio, calendar.step_seconds, policy.mature_seconds
+            )
+            for likeness in self._likenesses[workload]:
+                bounds[likeness].append(own[workload])
+        return _Kind(
+            rhythm=rhythm,
+            members=members,
+            own=own,
+            bounds={likeness: tuple(sorted(values)) for likeness, values in bounds.items()},
+        )
 
-    def _kin(self, workload: str) -> Kin | None:
-        """The nearest kin of which there are enough."""
-        own = self._bound(workload)
+    def _kin(self, workload: str, now: SilenceNow) -> Kin | None:
+        """The nearest kin of which there are enough; where nowhere are, all of its class."""
+        kind = self._kinds[self._class[workload]]
+        enough = self.policy.kin_minimum
+        bounds: tuple[float, ...] = ()
+        likeness = ""
         for likeness in self._likenesses[workload]:
-            kin = kin_of(self._bounds.get(likeness, ()), own, likeness, self.policy.kin_minimum)
-            if kin is not None:
-                return kin
-        return None
+            bounds = without(kind.bounds.get(likeness, ()), kind.own.get(workload))
+            if len(bounds) >= enough:
+                break
+        if not bounds:
+            return None
+        if kind.rhythm is not None:
+            clock = self.calendar.clock(self.weekends_count(workload))
+            pace = paced(self.calendar, clock, kind.rhythm.share(kind.members.get(workload)))
+            bounds = on_clock(clock, pace, now.proven_step, bounds)
+        return Kin(bounds=bounds, likeness=likeness, enough=enough)
 
     def _prior(self, each: WorkloadClass, released: bool) -> Prior:
         policy = self.policy
@@ -134,7 +220,7 @@ class Pasts:
         elif each is WorkloadClass.INTERACTIVE and released:
             seconds, reason = policy.released_prior_seconds, "its process is gone, its user may come back tomorrow"
         elif each is WorkloadClass.INTERACTIVE:
-            seconds, reason = policy.interactive_prior_seconds, "its user may be away for a day"
+            seconds, reason = policy.interactive_prior_seconds, "its user may be away for two days"
         else:
             seconds, reason = policy.serving_prior_seconds, "it may rest from one day to the next"
         mature = policy.batch_mature_seconds if each is WorkloadClass.BATCH else policy.mature_seconds

@@ -24,7 +24,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
 from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
-from gpuwatch.profile.silence import Lane, SilenceNow, silence_now
+from gpuwatch.profile.silence import Lane, SilenceNow
 
 _GIB = 2**30
 
@@ -58,37 +58,22 @@ class Judge:
         self.pasts = pasts
         self.calendar = pasts.calendar
         self.looks = Looks(snapshot, policy)
-        self._explanations: dict[tuple[str, bool, bool, bool], Explanation] = {}
         self._recent = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds)
         # Steps end with the calendar; a history that ends long before `at` says nothing of the time since.
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
 
-    def silence(self, workload: str, lane: Lane) -> SilenceNow:
-        return silence_now(self.calendar, lane, self.pasts.weekends_count(workload), self.policy.min_coverage_ratio)
-
-    def explanation(
-        self, workload: str, *, own_alone: bool = True, never_worked: bool = False, released: bool = False
-    ) -> Explanation:
-        """What explains its silence; see `Pasts.explanation`."""
-        key = (workload, own_alone, never_worked, released)
-        if key not in self._explanations:
-            self._explanations[key] = self.pasts.explanation(
-                workload, own_alone=own_alone, never_worked=never_worked, released=released
-            )
-        return self._explanations[key]
-
     def unexplained(self, workload: str, lane: Lane) -> bool:
         """Whether this lane has been silent for longer than explained; for parts of an allocation."""
-        now = self.silence(workload, lane)
+        now = self.pasts.silence(workload, lane)
         return (
-            now.silent_seconds > self.explanation(workload).seconds
+            now.silent_seconds > self.pasts.explanation(workload, now).seconds
             and now.blind_seconds + self._behind < self.policy.blind_seconds
         )
 
     def judge(self, item: Allocation) -> Finding:
         """Signs of work first, then whatever keeps a conclusion from being drawn, then the silence."""
         policy = self.policy
-        now = self.silence(item.workload, item.lane)
+        now = self.pasts.silence(item.workload, item.lane)
         ago = now.elapsed_seconds + self._behind
         if now.active_before and ago < policy.recent_seconds:
             return self._working(
@@ -107,13 +92,13 @@ class Judge:
         own = self.pasts.silences(item.workload)
         age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
         alone, released = not item.ambiguous, self.looks.released(item.devices)
-        explanation = self.explanation(item.workload, own_alone=alone, released=released)
+        explanation = self.pasts.explanation(item.workload, now, own_alone=alone, released=released)
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
                 text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
                 return self._unknown(item, text, ("age",))
             if own.worked:
-                explanation = self.explanation(item.workload, own_alone=alone, never_worked=True)
+                explanation = self.pasts.explanation(item.workload, now, own_alone=alone, never_worked=True)
             elif covered:
                 return self._silent(item, now, None)
         if now.silent_seconds > explanation.seconds and (age is None or age >= policy.min_age_seconds):

@@ -21,11 +21,16 @@ class ExplainedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kin:
-    """Workloads like this one. `bounds`: of each its `unlikely_silence_seconds`, ascending; `likeness` says in what
-    they are alike, for people: 'serving in namespace chat'."""
+    """Workloads like this one.
+
+    bounds: of each what its `unlikely_silence_seconds` come to for this silence, ascending. likeness: in what they are
+    alike, for people: 'serving in namespace chat'. enough: from so many on they speak alone; of fewer each has its
+    part, and the prior the rest.
+    """
 
     bounds: tuple[float, ...]
     likeness: str
+    enough: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,8 @@ def explained_silence_seconds(
     kin_limit_ratio: float,
     floor_seconds: float,
     step_seconds: float,
-    own_alone: bool = True,
+    own_lacks: str = "",
+    own_stretch_ratio: float = 1.0,
 ) -> Explanation:
     """The longest silence after which this workload may be expected to work again.
 
@@ -70,21 +76,22 @@ def explained_silence_seconds(
     `prior.mature_seconds`, so that no single step of activity ever makes it look more idle.
     chance_ratio: of the own past's bound being exceeded by a workload that goes on working.
     kin_quantile_ratio: share of the kin whose bound it is to cover. floor_seconds: the least that is ever explained.
-    own_alone: False where the past is mixed with that of others on the same device; it then never replaces kin
-    and prior.
+    own_lacks: why the own past does not replace kin and prior however long it is, as a sentence without a full stop;
+    '' where it does. own_stretch_ratio: by how much its silences may be longer now than in that past, 1 or more.
     """
     seconds = unlikely_silence_seconds(own, chance_ratio, step_seconds) if own.worked else 0.0
     by, text = ExplainedBy.OWN, own_text(own, chance_ratio, seconds)
+    if own_stretch_ratio > 1:
+        seconds *= own_stretch_ratio
+        text = f"{text}; {own_lacks}, so {spoken(seconds)} are waited out"
     if seconds < floor_seconds:
         seconds, text = floor_seconds, f"{past_text(own)}; up to {spoken(floor_seconds)} are always waited out"
     others, other_text, other = _others(kin, prior, kin_quantile_ratio, kin_limit_ratio)
-    if own_alone:
+    if not own_lacks:
         others -= max(0.0, own.worked_seconds - prior.mature_seconds)
     if others > seconds:
         worked = f"worked over only {spoken(own.worked_seconds)} so far" if own.worked else "no work of it was seen"
-        if not own_alone:
-            worked = "other Pods work on the same device"
-        text = f"{worked}, and {other_text}; {spoken(others)} are waited out"
+        text = f"{own_lacks or worked}, and {other_text}; {spoken(others)} are waited out"
         return Explanation(seconds=others, by=other, text=text)
     return Explanation(seconds=seconds, by=by, text=text)
 
@@ -95,13 +102,17 @@ def _others(
     if kin is None or not kin.bounds:
         return prior.seconds, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
     rank = math.ceil(kin_quantile_ratio * len(kin.bounds)) - 1
-    bound = kin.bounds[rank]
-    if bound > kin_limit_ratio * prior.seconds:
-        limit = kin_limit_ratio * prior.seconds
-        text = f"workloads like it ({kin.likeness}) differ too much to wait for the longest ({prior.reason})"
-        return limit, text, ExplainedBy.KIN
-    text = f"{rank + 1} of {len(kin.bounds)} workloads like it ({kin.likeness}) need no more than {spoken(bound)}"
-    return bound, text, ExplainedBy.KIN
+    bound, limit = kin.bounds[rank], kin_limit_ratio * prior.seconds
+    need = f"{rank + 1} of {len(kin.bounds)} workloads like it ({kin.likeness}) need no more than {spoken(bound)}"
+    if bound > limit:
+        bound = limit
+        need = f"workloads like it ({kin.likeness}) differ too much to wait for the longest ({prior.reason})"
+    if len(kin.bounds) < kin.enough:
+        # That one or two never rested long says little; that they did says much.
+        part = len(kin.bounds) / kin.enough
+        stretched = max(prior.seconds, part * bound + (1 - part) * prior.seconds)
+        return stretched, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
+    return bound, need, ExplainedBy.KIN
 
 
 def past_text(own: Silences) -> str:
@@ -116,7 +127,7 @@ def past_text(own: Silences) -> str:
 
 
 def own_text(own: Silences, chance_ratio: float, bound: float) -> str:
-    return f"{past_text(own)}, of which more than {spoken(bound)} follows with a chance of {chance_ratio:.1%}"
+    return f"{past_text(own)}, of which more than {spoken(bound)} follows with a chance of 1 in {1 / chance_ratio:,.0f}"
 
 
 def confidence_in_silence(own: Silences, explanation: Explanation, silent_seconds: float, step_seconds: float) -> float:
@@ -148,10 +159,9 @@ def spoken(seconds: float) -> str:
     return f"{hours // 24} days" + (f" {hours % 24} h" if hours % 24 and hours < 4 * 24 else "")
 
 
-def kin_of(bounds: tuple[float, ...], own: float | None, likeness: str, least: int) -> Kin | None:
-    """The ascending bounds of a group as Kin, without this workload's own where it is among them; None where
-    fewer than `least` are left."""
-    if own is not None:
-        place = bisect_left(bounds, own)
-        bounds = bounds[:place] + bounds[place + 1 :]
-    return Kin(bounds=bounds, likeness=likeness) if len(bounds) >= least else None
+def without(bounds: tuple[float, ...], own: float | None) -> tuple[float, ...]:
+    """The ascending bounds of a group without this workload's own, where it is among them."""
+    if own is None:
+        return bounds
+    place = bisect_left(bounds, own)
+    return bounds[:place] + bounds[place + 1 :]

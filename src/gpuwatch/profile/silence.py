@@ -224,6 +224,7 @@ def silences_of(
     *,
     weekends_count: bool | None = None,
     weekend_ratio: float = 0.5,
+    clock: NDArray[np.float64] | None = None,
 ) -> Silences:
     """What these lanes, the units of one workload past and present, say about its silences.
 
@@ -231,13 +232,14 @@ def silences_of(
     with its unknown steps: they neither end it nor shorten it. The silences of each lane count, and those of the
     workload as a whole, which outlast a Pod where another follows it; time in which no unit was there is not one.
     weekends_count: None lets the past decide, by `weekend_ratio`: the share of active hours on weekends from which
-    a workload works on them, as a part of the share on other days.
+    a workload works on them, as a part of the share on other days. clock: counted seconds before each step, where
+    they are counted in another way than by weekends.
     """
     whole = joined(lanes) if lanes else np.zeros(calendar.steps, dtype=np.uint8)
     active = np.flatnonzero(whole & ACTIVE)
     works_weekends = _works_weekends(calendar, whole, active, weekend_ratio)
     counted = works_weekends is True if weekends_count is None else weekends_count
-    clock = calendar.clock(counted)
+    clock = calendar.clock(counted) if clock is None else clock
     longest, count, observed = 0.0, 0, 0.0
     for lane in lanes:
         alive = np.flatnonzero(lane)
@@ -292,18 +294,22 @@ def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_covera
     )
 
 
-def unlikely_silence_seconds(past: Silences, chance_ratio: float, step_seconds: float) -> float:
-    """The silence that a workload with this past exceeds with no more than this chance in as long again.
+def unlikely_silence_seconds(
+    past: Silences, chance_ratio: float, step_seconds: float, ahead_seconds: float | None = None
+) -> float:
+    """The silence that a workload with this past exceeds with no more than this chance in the time ahead; None: in as
+    long again.
 
     Order statistics of gaps with an exponential tail: the longest of n silences is about ln(n) times the tail's
-    mean, and one in the next n exceeds ln(n / chance) times that mean with the given chance; their quotient is
-    1 + ln(1 / chance) / ln(n). For n stands the number of times that the longest silence fits into the time
-    observed (plus one), rather than the number of silences: many short ones say nothing about the long ones.
-    A past without silences is taken to have had one of a single step.
+    mean, and one in the next m exceeds ln(m / chance) times that mean with the given chance; their quotient is
+    ln(m / chance) / ln(n), never less than 1. For n and m stand the numbers of times that the longest silence fits
+    into the time observed and into the time ahead (plus one each), rather than numbers of silences: many short ones
+    say nothing about the long ones. A past without silences is taken to have had one of a single step.
     """
     longest = max(past.longest_seconds, step_seconds)
     fits = max(past.observed_seconds / longest, 1.0)
-    return longest * (1 - math.log(chance_ratio) / math.log(1 + fits))
+    more = fits if ahead_seconds is None else min(fits, ahead_seconds / longest)
+    return longest * max(1.0, (math.log(1 + more) - math.log(chance_ratio)) / math.log(1 + fits))
 
 
 def chance_of_longer(past: Silences, silent_seconds: float, step_seconds: float) -> float:
