@@ -73,7 +73,7 @@ def test_hours_of_a_week(more, ends, hours):
 
 @pytest.mark.parametrize(("ends", "hours"), [(False, 168.0), (True, 84.0)])
 def test_hours_of_a_profile_that_kept_no_days(ends, hours):
-    one = profile(days=3.5, **{"hours_per_day": 24.0})
+    one = profile(days=3.5, hours_per_day=24.0)
     bare = type(one)(**{name: getattr(one, name) for name in one.__dataclass_fields__ if name != "days"})
     assert pod_hours_per_week(bare, NOW, ends=ends) == pytest.approx(hours)
 
