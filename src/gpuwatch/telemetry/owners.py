@@ -143,6 +143,7 @@ class _Asked:
     at: datetime
     window_seconds: int
     gaps: list[Gap] = field(default_factory=list)
+    _labels: tuple[str, ...] = ("pod", "exported_pod")
 
     def rows(self, selectors: Iterable[Selector], by: tuple[str, ...]) -> list[Row]:
         questions = [Expression(each, Function.LAST_IN_WINDOW, self.window_seconds, by=by) for each in selectors]
@@ -163,14 +164,18 @@ class _Asked:
         names = sorted({pod.partition("/")[2] for pod in pods})
         chosen = [
             Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]), *matchers))
-            for label in ("pod", "exported_pod")
+            for label in self._labels
             for begin in range(0, len(names), _NAMES_AT_ONCE)
         ]
         found: dict[PodRef, list[Row]] = {}
+        spoken: set[str] = set()
         for row in self.rows(chosen, ("namespace", "pod", "exported_namespace", "exported_pod", *more)):
             pod = f"{_namespace(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
             if pod in wanted:
                 found.setdefault(pod, []).append(row)
+                spoken.add("exported_pod" if row.labels.get("exported_pod") else "pod")
+        # All metrics are scraped alike, so that the others need be asked for in one way only.
+        self._labels = tuple(label for label in self._labels if label in spoken) or self._labels
         return found
 
 
