@@ -108,6 +108,8 @@ def ratios(now: Capability, target: Capability) -> Ratios:
     3g has 3/7 of the SMs on 4/8 of the memory, and the stalls within SM_ACTIVE shrink with bandwidth per SM. Raises
     ValueError where neither side's compute is known by a common measure.
     """
+    if now == target:
+        return Ratios(compute=Span.at(1.0), tensor=Span.at(1.0), memory=1.0, pcie=1.0)
     memory = target.memory_bandwidth_bytes_per_second / now.memory_bandwidth_bytes_per_second
     tensor = _ratio(now.fp16_flops_per_second, target.fp16_flops_per_second)
     issue = _ratio(now.compute_per_second, target.compute_per_second)

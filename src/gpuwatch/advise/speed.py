@@ -9,7 +9,8 @@ Three answers, from what the kernels' demand within a window may look like (`dem
     high    every kernel asks for the mean: the roofline itself, less the margin of its source
     likely  maximum entropy, resources independent of each other
     low     the same with a margin on the demand where it comes from power; where SM activity is measured, half way,
-            in time, from there to Amdahl's bound, where kernels ask for all or nothing
+            in time, from there to Amdahl's bound, where kernels ask for all or nothing; across architectures that
+            bound itself
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def predict_speeds(
         return (None,) * len(targets)
     offers = [ratios(now, target) for target in targets]
     same = [demand.tensor_known or now.gpu_model == target.gpu_model for target in targets]
-    times = _times(demand, _kernels(demand), _Supply.of(offers, same)).tolist()
+    other = [now.gpu_model != target.gpu_model and now.architecture != target.architecture for target in targets]
+    times = _times(demand, _kernels(demand), _Supply.of(offers, same, other)).tolist()
     means = [float(column @ demand.weight) for column in (demand.busy, demand.sm, demand.dram, demand.tensor)]
     return tuple(
         _estimate(demand, means, offer, now, target, three)
@@ -110,10 +112,12 @@ class _Supply:
     tensor: tuple[Floats, Floats, Floats]
     memory: Floats
     pcie: Floats
+    burst: Floats  # 1 where the architecture is another one: what kernels ask for there is another question
 
     @classmethod
-    def of(cls, offers: Sequence[Ratios], same: Sequence[bool]) -> _Supply:
-        """same: whether compute alone tells; else tensor cores may be all that the SMs work with."""
+    def of(cls, offers: Sequence[Ratios], same: Sequence[bool], other: Sequence[bool]) -> _Supply:
+        """same: whether compute alone tells; else tensor cores may be all that the SMs work with. other: whether the
+        architecture is another one."""
         rows = np.array(
             [
                 (
@@ -131,7 +135,11 @@ class _Supply:
         )
         low, likely, high, tensor_low, tensor_likely, tensor_high, memory, pcie = np.hsplit(1.0 / rows, 8)
         return cls(
-            compute=(low, likely, high), tensor=(tensor_low, tensor_likely, tensor_high), memory=memory, pcie=pcie
+            compute=(low, likely, high),
+            tensor=(tensor_low, tensor_likely, tensor_high),
+            memory=memory,
+            pcie=pcie,
+            burst=np.array(other, dtype=np.float64)[:, None],
         )
 
 
@@ -151,8 +159,11 @@ def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
     if demand.tier is EvidenceTier.UTILISATION:
         low = np.maximum.reduce([supply.compute[0], supply.memory, supply.tensor[0], np.ones_like(supply.memory)])
         low = likely = low + np.zeros_like(high)
-    on_device = np.maximum(demand.busy * np.stack((low, likely, high)), demand.pcie * supply.pcie)
-    times = (1.0 - demand.busy + on_device) @ demand.weight
+    cells = 1.0 - demand.busy + demand.busy * np.stack((low, likely, high))
+    # A slower link: nobody waits for it beside the rest, or everybody does.
+    cells[:2] += demand.pcie * np.maximum(supply.pcie - 1.0, 0.0)
+    cells[2] = np.maximum(cells[2], demand.pcie * np.maximum(supply.pcie, 1.0))
+    times = cells @ demand.weight
     # Unknown signals pull the middle to one side: it stays between its ends.
     ordered: Floats = np.stack((times[0], np.minimum(times[1], times[0]), times.min(axis=0)), axis=1)
     return ordered
@@ -170,7 +181,8 @@ def _slowest(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
             1.0 + kernels.tensor * (tensor - 1.0),
         ]
     )
-    slowest: Floats = (1.0 - demand.burst) * entropic + demand.burst * amdahl
+    burst = np.maximum(demand.burst, supply.burst)
+    slowest: Floats = (1.0 - burst) * entropic + burst * amdahl
     return slowest
 
 

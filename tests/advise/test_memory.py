@@ -1,0 +1,132 @@
+"""Framebuffer that is needed: both sides of every bound, and what is not known."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwatch.advise.memory import MemoryPolicy, memory_need
+from gpuwatch.model.workload_profile import MemoryRun, WorkloadKey, WorkloadProfile
+
+GIB = 2**30
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def run(peak_gib: float, at_start_gib: float | None = 0.0, capacity_gib: float | None = 40.0) -> MemoryRun:
+    return MemoryRun(
+        pod="ns/x",
+        first_seen=NOW - timedelta(hours=8),
+        last_seen=NOW - timedelta(hours=1),
+        peak_bytes=peak_gib * GIB,
+        at_start_bytes=None if at_start_gib is None else at_start_gib * GIB,
+        capacity_bytes=None if capacity_gib is None else capacity_gib * GIB,
+        device_seconds=7 * 3600.0,
+    )
+
+
+def profile(*runs: MemoryRun, count: int | None = None) -> WorkloadProfile:
+    return WorkloadProfile(
+        key=WorkloadKey("Job/ns/x", "main", "A100-SXM4-40GB"),
+        as_of=NOW,
+        half_life_seconds=86400.0,
+        runs=runs,
+        run_count=len(runs) if count is None else count,
+        first_seen=NOW,
+        last_seen=NOW,
+    )
+
+
+def test_without_a_run_nothing_is_known() -> None:
+    assert memory_need(profile()) is None
+    assert memory_need(profile(run(0.0))) is None
+
+
+def test_the_largest_run_counts_with_headroom_and_context() -> None:
+    need = memory_need(profile(run(4.0), run(10.0), run(6.0)))
+    assert need is not None
+    assert need.peak_bytes == 10 * GIB
+    assert need.need_bytes == pytest.approx((10 * 1.15 + 0.5) * GIB)
+    assert (need.runs, need.elastic) == (3, False)
+    assert "10.0 GiB" in need.reason
+
+
+@pytest.mark.parametrize(("count", "headroom"), [(4, 0.15), (5, 0.10), (50, 0.10)])
+def test_few_runs_need_more_headroom(count: int, headroom: float) -> None:
+    """run_count also counts runs that the profile keeps no more."""
+    need = memory_need(profile(run(10.0), count=count))
+    assert need is not None
+    assert need.headroom_ratio == headroom
+
+
+@pytest.mark.parametrize(
+    ("peak", "at_start", "elastic"),
+    [
+        (30.0, 30.0, True),  # 0.75 of the card at the start, and flat
+        (29.9, 29.9, False),
+        (36.0, 36.0 * 0.981, True),  # grew by less than 2 % of the peak
+        (36.0, 36.0 * 0.979, False),
+        (36.0, 0.0, False),
+        (36.0, None, True),  # full, and nobody saw it start
+        (20.0, None, False),
+    ],
+)
+def test_what_fills_the_card_at_the_start_and_stays_is_suspect(
+    peak: float, at_start: float | None, elastic: bool
+) -> None:
+    need = memory_need(profile(run(peak, at_start)))
+    assert need is not None
+    assert need.elastic is elastic
+    assert ("its peak is not its need" in need.reason) is elastic
+
+
+def test_one_elastic_run_is_enough_and_an_unknown_card_is_none() -> None:
+    mixed = memory_need(profile(run(10.0), run(36.0, 36.0)))
+    assert mixed is not None
+    assert mixed.elastic
+    unknown = memory_need(profile(run(36.0, 36.0, capacity_gib=None)))
+    assert unknown is not None
+    assert not unknown.elastic
+
+
+@pytest.mark.parametrize(
+    ("peak", "hours_ago", "starved"),
+    [
+        (38.0, 2.0, True),  # 0.95 of the card, restarted within the run
+        (37.9, 2.0, False),
+        (38.0, 0.5, False),  # after the run
+        (38.0, 8.0, False),  # the start of it
+        (38.0, 1.0, True),  # the end of it
+    ],
+)
+def test_a_restart_near_the_limit_adds_more(peak: float, hours_ago: float, starved: bool) -> None:
+    need = memory_need(profile(run(peak), count=9), restarts=[NOW - timedelta(hours=hours_ago)])
+    assert need is not None
+    assert need.headroom_ratio == (0.20 if starved else 0.10)
+    assert ("out of memory" in need.reason) is starved
+
+
+def test_bounds_are_the_policys() -> None:
+    policy = MemoryPolicy(headroom_ratio=0.0, headroom_few_runs_ratio=0.0, context_bytes=0.0, elastic_fill_ratio=0.2)
+    need = memory_need(profile(run(10.0, 10.0)), policy)
+    assert need is not None
+    assert need.need_bytes == 10 * GIB
+    assert need.elastic
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("headroom_ratio", -0.1),
+        ("headroom_few_runs_ratio", 0.05),
+        ("elastic_fill_ratio", 0.0),
+        ("out_of_memory_ratio", 1.1),
+        ("elastic_growth_ratio", 2.0),
+        ("out_of_memory_headroom_ratio", float("nan")),
+        ("many_runs", 0),
+        ("context_bytes", float("inf")),
+    ],
+)
+def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
+    with pytest.raises(ValueError, match=setting):
+        MemoryPolicy(**{setting: value})  # type: ignore[arg-type]
