@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from gpuwatch.model.decision import FindingKind
+from gpuwatch.report.analysis import Policies
 from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
 from gpuwatch.simulate.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
-from gpuwatch.simulate.evaluate import Evaluation, evaluate, evaluation_json, main, moments_of, parse_seeds
+from gpuwatch.simulate.evaluate import Evaluation, evaluate, evaluation_json, main, moments_of, parse_seeds, watch
+from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
@@ -33,8 +37,30 @@ def test_moments_are_regular_with_one_soon_after_each_planted_beginning(fleet: F
     assert moments[0] >= fleet.plan.start + timedelta(days=4 / 7)
     for truth in fleet.truth:
         if truth.kind is FindingKind.NEVER_USED and truth.start > moments[0] and truth.start < END - timedelta(hours=3):
-            after = min(moment for moment in moments if moment >= truth.start)
-            assert after <= truth.start + timedelta(hours=2)
+            within = [each - truth.start for each in moments if truth.start < each <= truth.start + NEVER_USED_LIMIT]
+            # Several between the age at which it may be named and the limit, so that the delay is known to minutes.
+            last = [each for each in within if each > timedelta(minutes=85)]
+            assert len(last) >= 6
+            assert min(within) <= timedelta(hours=1)
+            assert max(b - a for a, b in pairwise(last)) <= timedelta(minutes=6)
+
+
+def test_every_pod_that_never_worked_is_named_within_two_hours(tmp_path: Path) -> None:
+    """All of them, looked at every few minutes from files as a user has them."""
+    fleet = build_fleet(FleetPlan(seed=2, end=END, gpus=48, days=2, idle_allocations=24, faults=()))
+    first = fleet.plan.start + timedelta(hours=7)
+    never = [
+        truth
+        for truth in fleet.truth
+        if truth.kind is FindingKind.NEVER_USED and first <= truth.start <= (truth.end or END) - NEVER_USED_LIMIT
+    ]
+    assert len(never) >= 4
+    moments = [each for each in moments_of(fleet, 24) if any(holds(truth, each) for truth in never)]
+    named = watch(fleet, moments, tmp_path, Policies())
+    for truth in never:
+        at = first_named(truth, named)
+        assert at is not None, truth
+        assert timedelta(minutes=90) <= at - truth.start <= NEVER_USED_LIMIT
 
 
 def test_the_common_rule_names_pods_that_work_and_is_right_about_those_that_never_did(fleet: Fleet) -> None:
@@ -71,6 +97,7 @@ def test_an_evaluation_counts_what_it_saw(result: Evaluation) -> None:
         assert 0 <= row.found <= row.planted
         assert len(row.delays_hours) == row.found
         assert len(row.false_names) == row.false_found
+        assert 0 <= row.due_found <= row.due <= row.planted
     assert sum(row.planted for row in result.faults) > 0
 
 
@@ -78,6 +105,7 @@ def test_the_json_is_complete_and_plain(result: Evaluation) -> None:
     told = json.loads(json.dumps(evaluation_json(result)))
     assert told["seeds"] == [11]
     assert {"kind", "planted", "found", "false_found", "precision", "recall"} <= set(told["faults"][0])
+    assert {"due", "due_found", "late_hours_median", "late_hours_max", "delay_hours_max"} <= set(told["idle"][0])
     assert len(told["working_pods_named_idle"]) == 3
 
 

@@ -198,6 +198,49 @@ def test_idle_classes_are_told_apart_and_working_pods_are_counted() -> None:
     assert kept == Kept(rule="gpuwatch", pods=2, named=1, services=1, services_named=1)
 
 
+LEFT = allocation(FindingKind.ABANDONED, "a/left", 20, 60)
+
+
+def due_of(truth: Truth, named_at: float | None, wait: float | None, *others: Truth) -> Quality:
+    """The row of one planted allocation, named at that hour, whose silence is explained for so many hours."""
+    named = [] if named_at is None else [about(truth.kind, named_at, pod=truth.pods[0])]
+    waits = {} if wait is None else {truth.pods[0]: timedelta(hours=wait)}
+    rows, _ = score_idle([truth, *others], named, MOMENTS, waits=waits)
+    return next(row for row in rows if row.kind == truth.kind.value)
+
+
+@pytest.mark.parametrize(("named_at", "late"), [(32, 2), (30, 0), (24, -6)])
+def test_lateness_counts_from_when_the_silence_is_no_longer_explained(named_at: float, late: float) -> None:
+    row = due_of(LEFT, named_at, 10)
+    assert (row.due, row.due_found, row.late_hours) == (1, 1, (late,))
+    assert row.late_hours_median == late
+
+
+def test_what_is_due_and_was_not_named_is_missed() -> None:
+    row = due_of(LEFT, None, 10)
+    assert (row.due, row.due_found, row.late_hours_median) == (1, 0, None)
+
+
+@pytest.mark.parametrize(("wait", "due"), [(36, 1), (37, 0), (None, 0)])
+def test_what_ended_before_anybody_could_know_is_not_due(wait: float | None, due: int) -> None:
+    # The last moment before its end is at hour 56.
+    assert due_of(LEFT, None, wait).due == due
+
+
+def test_what_never_worked_is_due_two_hours_after_its_start() -> None:
+    row = due_of(allocation(FindingKind.NEVER_USED, "a/idle", 10), 12, None)
+    assert (row.due, row.late_hours, row.delays_hours) == (1, (0,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "due"), [(25, 26, 0), (0, 21, 0), (19, None, 0), (0, 20, 1), (30, 40, 1)], ids=str
+)
+def test_without_telemetry_nothing_is_due(begin: float, end: float | None, due: int) -> None:
+    gone = replace(fault(FindingKind.EXPORTER_GONE, "GPU-1", begin, end), devices=(), nodes=("node-7", "node-8"))
+    assert due_of(replace(LEFT, nodes=("node-7",)), 32, 10, gone).due == due
+    assert due_of(replace(LEFT, nodes=("node-9",)), 32, 10, gone).due == 1
+
+
 def test_naming_a_pod_that_still_works_is_false_even_where_it_stops_later() -> None:
     truths = [allocation(FindingKind.ABANDONED, "a/left", 20, 60)]
     rows, _ = score_idle(truths, [about(FindingKind.ABANDONED, 12, pod="a/left")], MOMENTS)
@@ -229,11 +272,14 @@ def test_first_named_is_the_first_of_its_kind() -> None:
 
 
 def test_fleets_add_up() -> None:
-    one = Quality(kind="xid", planted=3, found=2, false_found=1, same_kind=2, delays_hours=(1, 5), false_names=("a",))
-    two = Quality(kind="xid", planted=1, found=1, false_found=0, same_kind=1, delays_hours=(3,))
+    one = Quality(
+        kind="xid", planted=3, found=2, false_found=1, same_kind=2, delays_hours=(1, 5), due=2, late_hours=(1,)
+    )
+    two = Quality(kind="xid", planted=1, found=1, false_found=0, same_kind=1, delays_hours=(3,), due=1, late_hours=(3,))
     (row,) = added([[one], [two]])
     assert (row.planted, row.found, row.false_found, row.same_kind) == (4, 3, 1, 3)
     assert row.delay_hours == 3
+    assert (row.due, row.due_found, row.late_hours_median) == (3, 2, 2)
     assert added([[one], [Quality(kind="ecc", planted=0, found=0, false_found=0, same_kind=0)]])[1].recall is None
     kept = Kept(rule="r", pods=4, named=1, services=2, services_named=1)
     assert kept_together([[kept], [kept]]) == [Kept(rule="r", pods=8, named=2, services=4, services_named=2)]

@@ -23,19 +23,33 @@ from rich.table import Table
 
 from gpuwatch.collect.collect import collect
 from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.model.decision import FindingKind
 from gpuwatch.report.analysis import Policies, analyse, needs_of
 from gpuwatch.simulate.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from gpuwatch.simulate.fleet import Fleet, build_fleet
+from gpuwatch.simulate.patience import CHANCE_RATIO, waits_of
 from gpuwatch.simulate.plan import EVALUATION_SEEDS, FleetPlan
-from gpuwatch.simulate.scoring import Kept, Named, Quality, added, kept_together, named_of, score_faults, score_idle
+from gpuwatch.simulate.scoring import (
+    NEVER_USED_LIMIT,
+    Kept,
+    Named,
+    Quality,
+    added,
+    kept_together,
+    named_of,
+    score_faults,
+    score_idle,
+)
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.source import TelemetrySource
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
-# A fault should be seen soon and a Pod that never worked within two hours: a moment for each, beside the grid.
-_FAULT_PROBE = timedelta(minutes=30)
-_IDLE_PROBE = timedelta(hours=2)
+# A fault should be seen soon and a Pod that never worked within two hours: moments for each, beside the grid.
+_FAULT_PROBES = (timedelta(minutes=30),)
+_IDLE_PROBES = (NEVER_USED_LIMIT,)
+_NEVER_USED_PROBES = tuple(NEVER_USED_LIMIT - timedelta(minutes=minutes) for minutes in (60, 30, 25, 20, 15, 10, 5, 0))
+_LIMIT_HOURS = NEVER_USED_LIMIT / timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +115,13 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
     moments = moments_of(fleet, every_hours)
     with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as folder:
         named = watch(fleet, moments, Path(folder), policies)
-    classes, kept = score_idle(fleet.truth, named, moments)
+    waits = waits_of(fleet)
+    classes, kept = score_idle(fleet.truth, named, moments, waits=waits)
     baselines, left = [], [kept]
     rules = (COMMON_RULE, SIX_HOURS)
     fixed = list(fixed_rules(fleet, moments, rules))
     for rule in rules:
-        rows, spared = score_idle(fleet.truth, fixed, moments, rule.name)
+        rows, spared = score_idle(fleet.truth, fixed, moments, rule.name, waits)
         baselines.extend(rows)
         left.append(spared)
     return Evaluation(
@@ -123,14 +138,17 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
 
 
 def moments_of(fleet: Fleet, every_hours: float) -> list[datetime]:
-    """Regular moments after the first day (or the first seventh), and one soon after each planted beginning."""
+    """Regular moments after the first day (or the first seventh), one soon after each planted beginning, and several
+    within the time that a Pod which never worked may take to be named."""
     plan = fleet.plan
     first = plan.start + timedelta(days=min(1.0, plan.days / 7))
     count = int((plan.end - first) / timedelta(hours=every_hours))
     moments = {plan.end - timedelta(hours=every_hours * number) for number in range(count + 1)}
     for truth in fleet.truth:
         if not truth.harmless:
-            moments.add((truth.start + (_FAULT_PROBE if truth.fault else _IDLE_PROBE)).replace(second=0))
+            never = truth.kind is FindingKind.NEVER_USED
+            probes = _FAULT_PROBES if truth.fault else _NEVER_USED_PROBES if never else _IDLE_PROBES
+            moments.update((truth.start + probe).replace(second=0) for probe in probes)
     return sorted(moment for moment in moments if first <= moment <= plan.end)
 
 
@@ -159,6 +177,11 @@ def quality_json(row: Quality) -> dict[str, Any]:
         "precision": row.precision,
         "recall": row.recall,
         "delay_hours_median": row.delay_hours,
+        "delay_hours_max": max(row.delays_hours, default=None),
+        "due": row.due,
+        "due_found": row.due_found,
+        "late_hours_median": row.late_hours_median,
+        "late_hours_max": max(row.late_hours, default=None),
         "gpu_hours": round(row.gpu_hours, 1),
         "gpu_hours_named": round(row.gpu_hours_named, 1),
         "false_names": list(row.false_names),
@@ -189,22 +212,32 @@ def evaluation_json(result: Evaluation) -> dict[str, Any]:
 
 
 def print_evaluation(result: Evaluation, console: Console) -> None:
-    """Two tables: kinds, and the working Pods that each rule would have taken."""
+    """Three tables: kinds, how late what is idle was named, and the working Pods that each rule would have taken."""
     table = Table(
         title=f"{len(result.seeds)} fleets of {result.gpus} GPUs, {result.days:g} days, {result.moments} moments"
     )
-    for column in ("kind", "planted", "found", "recall", "GPU-h", "false", "precision", "delay"):
+    for column in ("kind", "planted", "found", "recall", "GPU-h", "false", "precision", "delay", "max"):
         table.add_column(column, justify="left" if column == "kind" else "right")
     for section in (result.faults, result.idle, result.baselines):
         for row in section:
-            delay = "" if row.delay_hours is None else f"{row.delay_hours:.1f} h"
             hours = _share(row.gpu_hours_named / row.gpu_hours if row.gpu_hours else None)
             table.add_row(
                 row.kind, str(row.planted), str(row.found), _share(row.recall), hours, str(row.false_found),
-                _share(row.precision), delay,
+                _share(row.precision), _hours(row.delay_hours), _hours(max(row.delays_hours, default=None)),
             )  # fmt: skip
         table.add_section()
     console.print(table)
+    late = Table(title="Idle allocations whose silence nothing explained any more")
+    for column in ("kind", "due", "found", "late", "max", "working Pods named"):
+        late.add_column(column, justify="left" if column == "kind" else "right")
+    for section in (result.idle, result.baselines):
+        for row in section:
+            late.add_row(
+                row.kind, str(row.due), str(row.due_found), _hours(row.late_hours_median),
+                _hours(max(row.late_hours, default=None)), str(row.false_found),
+            )  # fmt: skip
+        late.add_section()
+    console.print(late)
     spared = Table(title="Pods that go on working, and were named idle all the same")
     for column in ("rule", "working Pods", "named", "share", "of them services", "named", "share"):
         spared.add_column(column, justify="left" if column == "rule" else "right")
@@ -216,9 +249,16 @@ def print_evaluation(result: Evaluation, console: Console) -> None:
     console.print(spared)
     console.print(
         "recall: of what was planted; GPU-h: of the hours that it lasted, those after it was named; precision: of what "
-        "was named; delay: median from the start to the first moment "
-        f"that named it, as moments lie up to {result.every_hours:g} h apart"
+        "was named; delay: median from the start to the first moment that named it, and the longest, as moments lie up "
+        f"to {result.every_hours:g} h apart; due: somebody still watched it when its silence had become longer than "
+        f"{1 - CHANCE_RATIO:.0%} of the rests that Pods of its kind with a past like its own begin at that time "
+        f"({_LIMIT_HOURS:g} h where it never worked); late: from that moment on, median and longest, below 0 where it "
+        "was named sooner"
     )
+
+
+def _hours(hours: float | None) -> str:
+    return "" if hours is None else f"{hours:.1f} h"
 
 
 def _share(ratio: float | None) -> str:

@@ -92,7 +92,7 @@ class Fleet:
 def build_fleet(plan: FleetPlan) -> Fleet:
     """The fleet of this plan: cards, workloads, idle allocations and faults, in this order."""
     machines = build_machines(plan)
-    scheduler = Scheduler(plan, machines)
+    scheduler = Scheduler(plan, machines, plan.rng("schedule"))
     slots = scheduler.slots()
     runs = plant_idle(plan, scheduler, slots, scheduler.fill(slots))
     planter = FaultPlanter(plan, machines, scheduler, runs)

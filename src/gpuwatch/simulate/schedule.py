@@ -36,10 +36,10 @@ class Slot:
 class Scheduler:
     """Draws workloads. Holds the fleet's counters so that names stay unique and levels cover their distribution."""
 
-    def __init__(self, plan: FleetPlan, machines: tuple[Machine, ...]) -> None:
+    def __init__(self, plan: FleetPlan, machines: tuple[Machine, ...], rng: np.random.Generator) -> None:
         self.plan = plan
         self.machines = machines
-        self.rng = plan.rng("schedule")
+        self.rng = rng
         self._used_names: dict[tuple[str, str], int] = {}
         self._levels = float(self.rng.random())
 
@@ -117,7 +117,7 @@ class Scheduler:
     def tenant(self, kind: str, slot: Slot, start: float, end: float) -> Run:
         """A run of this kind with Pods named as its controller names them."""
         rng = self.rng
-        behaviour = self._behaviour(kind)
+        behaviour = self.tenant_behaviour(kind)
         if kind == "human":
             framework = str(rng.choice(["Notebook", "Notebook", "StatefulSet", "Bare"]))
             person = str(rng.choice(names.PEOPLE))
@@ -171,7 +171,8 @@ class Scheduler:
             run.workload, tuple(pod.places for pod in run.pods), start, run.end, run.behaviour, run.generation + 1
         )
 
-    def _behaviour(self, kind: str) -> Behaviour:
+    def tenant_behaviour(self, kind: str) -> Behaviour:
+        """Of a tenant of this kind: training, short, host_bound or human."""
         rng = self.rng
         if kind == "host_bound":
             return Behaviour(
@@ -211,20 +212,29 @@ class Scheduler:
             priority_class="serving",
             protected=bool(rng.random() < 0.6),
         )
+        behaviour = self.service_behaviour(slot.size)
+        if behaviour.requests_per_second < 0.1:
+            # The service's traffic is meant per replica for all but the busy ones, as their rates are small.
+            return workload, behaviour
+        return workload, replace(behaviour, requests_per_second=behaviour.requests_per_second / replicas)
+
+    def service_behaviour(self, gpus: int) -> Behaviour:
+        """Of one replica with so many devices; of a busy service, all of its traffic."""
+        rng = self.rng
         kind = str(rng.choice(["busy", "nightly", "seldom", "office"], p=[0.1, 0.25, 0.5, 0.15]))
         quiet = float(rng.uniform(4, 10))
         common = Behaviour(
             activity=Activity.SERVING,
             sm_level=float(rng.uniform(0.2, 0.65)),
-            memory_share=0.88 if slot.size > 1 or rng.random() < 0.6 else float(rng.uniform(0.15, 0.6)),
+            memory_share=0.88 if gpus > 1 or rng.random() < 0.6 else float(rng.uniform(0.15, 0.6)),
             quiet_from_hour=(3.0 - quiet / 2 + float(rng.normal(0, 1))) % 24,
         )
         if kind == "busy":
-            behaviour = replace(
+            return replace(
                 common, requests_per_second=float(rng.uniform(0.3, 2.0)), request_seconds=float(rng.uniform(4, 15))
             )
-        elif kind == "nightly":
-            behaviour = replace(
+        if kind == "nightly":
+            return replace(
                 common,
                 requests_per_second=1 / float(rng.uniform(20, 240)),
                 request_seconds=float(rng.uniform(8, 60)),
@@ -232,28 +242,23 @@ class Scheduler:
                 quiet_hours=quiet,
                 weekend_factor=float(rng.uniform(0.3, 1.0)),
             )
-        elif kind == "seldom":
-            behaviour = replace(
+        if kind == "seldom":
+            return replace(
                 common,
                 requests_per_second=1 / (60 * float(rng.uniform(6, 30))),
                 request_seconds=float(rng.uniform(20, 120)),
                 burstiness=float(rng.uniform(0.6, 1.0)),
                 weekend_factor=float(rng.uniform(0.5, 1.0)),
             )
-        else:
-            behaviour = replace(
-                common,
-                requests_per_second=1 / float(rng.uniform(60, 600)),
-                request_seconds=float(rng.uniform(10, 60)),
-                burstiness=float(rng.uniform(0.9, 1.3)),
-                quiet_hours=10.0,
-                quiet_from_hour=float(rng.uniform(20.0, 22.0)),
-                weekend_factor=float(rng.uniform(0.15, 0.4)),
-            )
-        if behaviour.requests_per_second < 0.1:
-            # The service's traffic is meant per replica for all but the busy ones, as their rates are small.
-            return workload, behaviour
-        return workload, replace(behaviour, requests_per_second=behaviour.requests_per_second / replicas)
+        return replace(
+            common,
+            requests_per_second=1 / float(rng.uniform(60, 600)),
+            request_seconds=float(rng.uniform(10, 60)),
+            burstiness=float(rng.uniform(0.9, 1.3)),
+            quiet_hours=10.0,
+            quiet_from_hour=float(rng.uniform(20.0, 22.0)),
+            weekend_factor=float(rng.uniform(0.15, 0.4)),
+        )
 
     def _replica_lives(self, slot: Slot, workload: Workload, behaviour: Behaviour) -> Iterator[Run]:
         """Rolled out anew now and then, in working hours."""

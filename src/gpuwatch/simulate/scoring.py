@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, PodRef
@@ -20,7 +21,12 @@ from gpuwatch.simulate.truth import REBOOT, Truth
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
 # These say that nothing is known; being found is all that can be asked of them.
 _ABSENCES = (FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
+# While these hold, or did within the silence, whether a Pod works is not known.
+_UNSEEN = (*_ABSENCES, FindingKind.GPU_GONE)
 _LOOKS_BACK = timedelta(hours=25)
+
+NEVER_USED_LIMIT = timedelta(hours=2)
+"""Within this time of its start a Pod that never worked is to be named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,10 @@ class Quality:
     delays_hours: for each found one the time from the start of its Truth to the first moment that named it.
     gpu_hours, gpu_hours_named: how long the planted ones lasted within the moments, and how long after being named.
     false_names: the subjects behind `false_found`.
+    due: how many of the planted idle allocations were watched, without a hole in telemetry, for longer than their past
+        explains (see `gpuwatch.simulate.patience`; what never worked is due after NEVER_USED_LIMIT). due_found: how
+        many of those were named. late_hours: for each of these how long after it was due; below 0 where it was
+        named sooner.
     """
 
     kind: str
@@ -54,6 +64,16 @@ class Quality:
     gpu_hours: float = 0.0
     gpu_hours_named: float = 0.0
     false_names: tuple[str, ...] = ()
+    due: int = 0
+    late_hours: tuple[float, ...] = ()
+
+    @property
+    def due_found(self) -> int:
+        return len(self.late_hours)
+
+    @property
+    def late_hours_median(self) -> float | None:
+        return statistics.median(self.late_hours) if self.late_hours else None
 
     @property
     def delay_hours(self) -> float | None:
@@ -174,11 +194,16 @@ def _first(truth: Truth, named: Iterable[Named]) -> datetime | None:
 
 
 def score_idle(
-    truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime], rule: str = ""
+    truths: Sequence[Truth],
+    named: Sequence[Named],
+    moments: Sequence[datetime],
+    rule: str = "",
+    waits: Mapping[PodRef, timedelta] = MappingProxyType({}),
 ) -> tuple[list[Quality], Kept]:
     """Per class of idleness and over all of them ('idle'), and the working Pods that were named.
 
     rule: the name of a baseline whose Named are meant; '' for the project's own, of which the classes are told.
+    waits: for how long the silence of a Pod that had worked is explained; one that is not in it is never due.
     """
     wanted = {rule} if rule else {kind.value for kind in IDLE_KINDS}
     of_pod = _by_pod(named, wanted)
@@ -186,14 +211,16 @@ def score_idle(
     first = {id(t): min((n.at for n in of_pod[t.pods[0]] if holds(t, n.at)), default=None) for t in idle}
     kind_at = {id(t): {n.kind for n in of_pod[t.pods[0]] if holds(t, n.at)} for t in idle if first[id(t)] is not None}
     wrong = _wrongly_named(truths, of_pod)
+    unseen = [t for t in truths if t.kind in _UNSEEN]
+    due = {id(t): at for t in idle if (at := _due(t, moments, waits, unseen)) is not None}
     rows = []
     for kind in IDLE_KINDS if not rule else ():
         planted = [truth for truth in idle if truth.kind is kind]
         false = {pod for pod, kinds in wrong.items() if kind.value in kinds}
         same = sum(1 for truth in planted if kind.value in kind_at.get(id(truth), ()))
-        rows.append(_quality(kind.value, planted, first, false, moments[-1], same))
+        rows.append(_quality(kind.value, planted, first, false, moments[-1], same, due))
     same = sum(1 for truth in idle if truth.kind.value in kind_at.get(id(truth), ()))
-    rows.append(_quality(rule or "idle, any class", idle, first, set(wrong), moments[-1], same))
+    rows.append(_quality(rule or "idle, any class", idle, first, set(wrong), moments[-1], same, due))
     working = [t for t in truths if t.pods and t.harmless and any(holds(t, at) for at in moments)]
     pods = {truth.pods[0] for truth in working}
     services = {truth.pods[0] for truth in working if truth.workload.startswith("Deployment/")}
@@ -205,6 +232,22 @@ def score_idle(
         services_named=len(services & set(wrong)),
     )
     return rows, kept
+
+
+def _due(
+    truth: Truth, moments: Sequence[datetime], waits: Mapping[PodRef, timedelta], unseen: Iterable[Truth]
+) -> datetime | None:
+    """When it should be named; None where that is not known, nobody looked any more, or telemetry was missing before
+    (`unseen`): unknown is not idle."""
+    wait = NEVER_USED_LIMIT if truth.kind is FindingKind.NEVER_USED else waits.get(truth.pods[0])
+    if wait is None:
+        return None
+    at = truth.start + wait
+    blind = any(
+        set(gap.nodes) & set(truth.nodes) and gap.start < at and (gap.end is None or gap.end > truth.start)
+        for gap in unseen
+    )
+    return at if not blind and any(moment >= at and holds(truth, moment) for moment in moments) else None
 
 
 def _by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[Named]]:
@@ -236,8 +279,9 @@ def _quality(
     false: set[str],
     until: datetime,
     same: int | None = None,
+    due: Mapping[int, datetime] = MappingProxyType({}),
 ) -> Quality:
-    delays = []
+    delays, late = [], []
     lasted = known = 0.0
     for truth in planted:
         end = min(truth.end or until, until)
@@ -245,6 +289,8 @@ def _quality(
         at = first[id(truth)]
         if at is not None:
             delays.append(max((at - truth.start).total_seconds(), 0.0) / 3600)
+            if id(truth) in due:
+                late.append((at - due[id(truth)]).total_seconds() / 3600)
             known += len(truth.devices) * max((end - at).total_seconds(), 0.0) / 3600
     return Quality(
         kind=kind,
@@ -256,6 +302,8 @@ def _quality(
         gpu_hours=lasted,
         gpu_hours_named=known,
         false_names=tuple(sorted(false)),
+        due=sum(1 for truth in planted if id(truth) in due),
+        late_hours=tuple(late),
     )
 
 
@@ -276,6 +324,8 @@ def added(fleets: Iterable[Sequence[Quality]]) -> list[Quality]:
             gpu_hours=sum(row.gpu_hours for row in rows),
             gpu_hours_named=sum(row.gpu_hours_named for row in rows),
             false_names=tuple(name for row in rows for name in row.false_names),
+            due=sum(row.due for row in rows),
+            late_hours=tuple(late for row in rows for late in row.late_hours),
         )
         for kind, rows in together.items()
     ]
