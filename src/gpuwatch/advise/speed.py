@@ -241,7 +241,11 @@ def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capab
     }
     scarce = max(need, key=lambda name: need[name])
     bound = f"what it lacks most is {scarce}" if need[scarce] > busy else "nothing is lacking on average"
-    across = "" if now.gpu_model == target.gpu_model else " Across models the span covers what the peak rates say."
+    across = (
+        ""
+        if now.gpu_model == target.gpu_model
+        else " Across models the span covers what the peak rates say, and the host's part is taken to stay as it is."
+    )
     return (
         f"Busy {busy:.0%} of the time; on {target.name} {bound}: {offer.compute.likely:.2f} of the compute and "
         f"{offer.memory:.2f} of the bandwidth of {now.name}. From {_SOURCES[tier]}.{across}"
