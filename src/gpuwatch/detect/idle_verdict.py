@@ -65,9 +65,11 @@ class Judge:
     def unexplained(self, workload: str, lane: Lane) -> bool:
         """Whether this lane has been silent for longer than explained; for parts of an allocation."""
         now = self.pasts.silence(workload, lane)
+        # Nothing shorter is ever unexplained, and most are: asked first, it spares the question what explains it.
         return (
-            now.silent_seconds > self.pasts.explanation(workload, now).seconds
+            now.silent_seconds > self.policy.min_silence_seconds
             and now.blind_seconds + self._behind < self.policy.blind_seconds
+            and now.silent_seconds > self.pasts.explanation(workload, now).seconds
         )
 
     def judge(self, item: Allocation) -> Finding:
