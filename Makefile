@@ -28,8 +28,8 @@ test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server
 	$(BIN)/python tests/parts/install
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-test-fast: $(STAMP)  ## The tests that need no server
-	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not slow"
+test-fast: $(STAMP)  ## The tests that need no server and no browser
+	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
 
 lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that generated files are up to date
 	$(BIN)/ruff check .
@@ -49,9 +49,10 @@ evaluate: $(STAMP)  ## Precision and recall per finding kind, on seeded fleets t
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
 	$(BIN)/python benchmarks/run.py
 
-schema: $(STAMP)  ## Write the published JSON Schema of the analysis
+schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the weekly report
 	@mkdir -p docs
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
+	$(BIN)/python -c 'from gpuwatch.report.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt

@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share: real servers."""
+"""Fixtures that every room's tests share: real servers, a real browser."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
+from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
 
@@ -67,12 +68,24 @@ def control_plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPla
         yield started
 
 
+@pytest.fixture(scope="session")
+def browser_build() -> BrowserBuild:
+    """Chromium, and what reads the PDFs that it prints."""
+    build = find_browser()
+    if build is None:
+        _not_to_be_had("Chromium with pdftotext")
+    assert build is not None
+    return build
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if {"prometheus_build", "newest_prometheus"} & fixtures:
             item.add_marker(pytest.mark.prometheus)
+        if "browser_build" in fixtures:
+            item.add_marker(pytest.mark.browser)
         if "control_plane_build" in fixtures:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.xdist_group("cluster"))  # so that one worker starts it, not each

@@ -99,8 +99,9 @@ def workload_detail(item: Recommendation | Abstention, *, currency: str = "USD")
     if item.options:
         parts += [_options(item, currency), Text()]
     if isinstance(item, Recommendation):
-        # Whole lines without colour: this is what people copy.
-        parts += [Text("The change", style="bold"), Text(patch_yaml(item.change), no_wrap=True, overflow="ignore")]
+        # Without colour, for copying. rich crops what it may not wrap, so a name longer than the line is folded;
+        # `patch_yaml` gives it whole.
+        parts += [Text("The change", style="bold"), Text(patch_yaml(item.change), overflow="fold")]
     return Group(*parts)
 
 
@@ -114,8 +115,8 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
     )
     grid.add_row(
         "Fragmentation",
-        f"{percent(plan.fragmentation_before_ratio)} now → {percent(plan.fragmentation_after_ratio)} after, "
-        "of the free capacity that nobody's demand fits; unknown where nothing is free",
+        f"{_fragmentation(plan.fragmentation_before_ratio)} now → {_fragmentation(plan.fragmentation_after_ratio)} "
+        "after: the share of free capacity that what is asked for does not fit",
     )
     if plan.freed:
         grid.add_row("Freed", escape(_listed([short_uuid(name) for name in plan.freed], rows)))
@@ -146,7 +147,7 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
             labels.add_row(Name(node), Name(value))
         parts += [labels, *_cut(len(plan.node_labels), rows), Text()]
     if plan.mig_parted:
-        parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), no_wrap=True)]
+        parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), overflow="fold")]
     return Group(*parts)
 
 
@@ -283,6 +284,10 @@ def _verdict(option: Option, item: Recommendation | Abstention) -> RenderableTyp
         if option == item.runner_up:
             return Text("runner-up", style="green")
     return Text("as now" if option == item.current else "allowed", style="dim")
+
+
+def _fragmentation(ratio: float | None) -> str:
+    return "nothing free" if ratio is None else percent(ratio)
 
 
 def _in_order(plan: MigPlan) -> list[NodeMigChange]:

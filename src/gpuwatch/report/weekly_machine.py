@@ -59,7 +59,8 @@ _Cell = str | float | int | datetime | None
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    # RFC 4180; with this line end, a lone carriage return within a cell is quoted too.
+    writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
     return out.getvalue()

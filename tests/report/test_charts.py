@@ -1,0 +1,177 @@
+"""The charts' geometry: what is known is drawn to scale, and what is not is not drawn as zero."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+from markupsafe import Markup
+
+from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
+from gpuwatch.model.weekly import Use, UsePoint
+from gpuwatch.report.charts import amount_bar, fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
+from gpuwatch.report.weekly_words import Part, parts
+from report.weekly_example import HOSTILE, full_report
+
+START = datetime(2026, 2, 23, tzinfo=UTC)
+
+
+def points(*values: tuple[float | None, float | None, float | None]) -> list[UsePoint]:
+    return [
+        UsePoint(at=START + timedelta(hours=hour), capacity_gpus=on_offer, allocated_gpus=held, busy_gpus=busy)
+        for hour, (on_offer, held, busy) in enumerate(values)
+    ]
+
+
+def drawn(markup: Markup) -> list[ET.Element]:
+    """Each SVG, read by an XML parser: it is well formed."""
+    return list(ET.fromstring(f"<all>{markup}</all>"))
+
+
+def shapes(svg: ET.Element, css: str) -> list[ET.Element]:
+    return [item for item in svg.iter() if item.get("class") == css]
+
+
+def width(item: ET.Element) -> float:
+    return float(item.get("width", "nan"))
+
+
+def moves(path: ET.Element) -> list[str]:
+    return re.findall(r"[MHVZ][^MHVZ]*", path.get("d", ""))
+
+
+def bars(markup: Markup, shades: Sequence[str]) -> dict[str, tuple[float, float]]:
+    svg = drawn(markup)[0]
+    found = {shade: shapes(svg, f"area {shade}") for shade in shades}
+    return {shade: (float(items[0].get("x", "nan")), width(items[0])) for shade, items in found.items() if items}
+
+
+def test_the_curve_is_made_of_steps_to_scale() -> None:
+    wide, narrow = drawn(fleet_curve(points((8, 4, 2), (8, 8, 0))))
+    assert (wide.get("class"), narrow.get("class")) == ("chart wide", "chart narrow")
+    # 0 to 8 GPUs over 174 px, from 184 up; two hours over 580 px, from 34 on.
+    assert moves(shapes(wide, "line capacity")[0]) == ["M34,10", "H324", "V10", "H614"]
+    assert moves(shapes(wide, "line held")[0]) == ["M34,97", "H324", "V10", "H614"]
+    assert moves(shapes(wide, "area busy")[0]) == ["M34,140.5", "H324", "V184", "H614", "V184", "H34", "Z"]
+
+
+def test_a_gap_is_a_gap_and_not_zero() -> None:
+    wide = drawn(fleet_curve(points((8, 4, 2), (None, None, None), (None, None, None), (8, 4, 2))))[0]
+    assert len(shapes(wide, "line held")) == len(shapes(wide, "line capacity")) == len(shapes(wide, "area busy")) == 2
+    (gap,) = [item for item in shapes(wide, "area unknown") if item.tag == "rect"]
+    assert (gap.get("x"), width(gap)) == ("179", 290)
+    assert "unknown" in [item.text for item in wide.iter("text")]
+
+
+def test_held_time_without_activity_is_unknown_and_not_silent() -> None:
+    wide = drawn(fleet_curve(points((8, 4, 2), (8, 4, None), (8, 4, 2))))[0]
+    assert len(shapes(wide, "line held")) == 1
+    assert len(shapes(wide, "area busy")) == 2
+    assert [item.tag for item in shapes(wide, "area unknown")] == ["path"]
+
+
+@pytest.mark.parametrize("given", [[], points((None, None, None), (None, None, None))])
+def test_a_curve_of_nothing_says_so(given: list[UsePoint]) -> None:
+    for svg in drawn(fleet_curve(given)):
+        assert [item.text for item in svg.iter("text")] == ["Nothing was measured: unknown"]
+        assert not shapes(svg, "line held")
+
+
+def test_a_curve_of_zeros_is_known() -> None:
+    wide = drawn(fleet_curve(points((0, 0, 0), (0, 0, 0))))[0]
+    assert moves(shapes(wide, "line held")[0]) == ["M34,184", "H324", "V184", "H614"]
+    assert not shapes(wide, "area unknown")
+
+
+def test_one_point_is_an_hour() -> None:
+    assert moves(shapes(drawn(fleet_curve(points((4, 2, 1))))[0], "line held")[0]) == ["M34,97", "H614"]
+
+
+def test_days_are_named_as_often_as_there_is_room() -> None:
+    def labels(days: int) -> list[str]:
+        wide = drawn(fleet_curve(points(*[(8.0, 4.0, 2.0)] * (24 * days))))[0]
+        return [item.text or "" for item in wide.iter("text") if re.match(r"[A-Z][a-z]{2} \d", item.text or "")]
+
+    assert labels(7) == ["Mon 23", "Tue 24", "Wed 25", "Thu 26", "Fri 27", "Sat 28", "Sun 1"]
+    month = labels(31)
+    assert 5 <= len(month) <= 14
+    assert month[0] == "Mon 23"
+
+
+def test_parts_stand_end_to_end_and_add_up_to_what_was_on_offer() -> None:
+    use = full_report().fleet
+    shown = parts(use)
+    assert sum(part.gpu_hours or 0.0 for part in shown) == pytest.approx(use.capacity_gpu_hours)
+    found = bars(gpu_hours_parts(shown, use.lost_gpu_hours), [part.shade for part in shown])
+    ends = [(x, x + length) for x, length in found.values()]
+    for (_, end), (begin, _) in pairwise(ends):
+        assert begin == pytest.approx(end, abs=0.11)
+    assert ends[-1][1] == pytest.approx(498, abs=0.2)
+
+
+def test_a_part_that_is_not_known_has_no_bar() -> None:
+    shown = (Part("Busy", "busy", None), Part("Not taken", "free", 0.0), Part("Held, but not busy", "held", 5.0))
+    svg = drawn(gpu_hours_parts(shown, None))[0]
+    assert not shapes(svg, "area busy")
+    assert not shapes(svg, "area free")
+    assert [item.text for item in svg.iter("text")][1::2] == ["unknown", "0.0 · 0 %", "5.0 · 100 %", "unknown"]
+
+
+def test_idle_allocations_take_no_more_than_what_was_silent() -> None:
+    shown = {part.shade: part.gpu_hours for part in parts(Use(
+        capacity_gpu_hours=100.0, allocated_gpu_hours=50.0, busy_gpu_hours=30.0, unknown_gpu_hours=10.0,
+        idle_gpu_hours=40.0,
+    ))}  # fmt: skip
+    assert shown == {"busy": 30.0, "held": 0.0, "idle": 10.0, "unknown": 10.0, "free": 50.0}
+
+
+def test_a_fleet_whose_size_is_not_known_says_so() -> None:
+    shown = {part.shade: part.gpu_hours for part in parts(Use(
+        capacity_gpu_hours=None, allocated_gpu_hours=50.0, busy_gpu_hours=0.0, unknown_gpu_hours=50.0
+    ))}  # fmt: skip
+    assert shown["free"] is None
+    assert shown["busy"] is None
+    assert parts(Use(capacity_gpu_hours=None, allocated_gpu_hours=0.0, busy_gpu_hours=0.0)) == ()
+
+
+def test_a_teams_bar_is_to_scale() -> None:
+    assert bars(use_bar(50.0, 20.0, 10.0, 100.0), ["held", "busy", "unknown"]) == {
+        "held": (0, 60),
+        "busy": (0, 24),
+        "unknown": (24, 12),
+    }
+    assert "busy" not in bars(use_bar(50.0, None, 50.0, 100.0), ["held", "busy"])
+
+
+@pytest.mark.parametrize(("value", "length"), [(10.0, 120.0), (5.0, 60.0), (None, None), (0.0, None), (-3.0, None)])
+def test_an_amount_is_to_scale_and_nothing_gained_has_no_bar(value: float | None, length: float | None) -> None:
+    found = bars(amount_bar(value, 10.0, "said"), ["busy"])
+    assert found == ({} if length is None else {"busy": (0, length)})
+
+
+@pytest.mark.parametrize(
+    ("measured", "hit", "mark"), [(0.98, True, "hit"), (0.7, False, "miss"), (0.9, None, "ring"), (None, None, None)]
+)
+def test_what_was_measured_is_marked_by_its_form(measured: float | None, hit: bool | None, mark: str | None) -> None:
+    estimate = SpeedEstimate(low_ratio=0.85, likely_ratio=0.9, high_ratio=1.2, tier=EvidenceTier.SM, basis="")
+    (svg,) = drawn(speed_interval(estimate, measured, hit=hit))
+    assert [item.get("class") for item in svg if item.get("class") in ("hit", "miss", "ring")] == (
+        [mark] if mark else []
+    )
+    # 50 to 120 % over 112 px, from 4 on.
+    assert bars(speed_interval(estimate, measured, hit=hit), ["busy"]) == {"busy": (60, 56)}
+
+
+def test_names_are_escaped() -> None:
+    (svg,) = drawn(amount_bar(1.0, 1.0, HOSTILE))
+    assert svg.findtext("title") == HOSTILE
+
+
+def test_the_same_values_give_the_same_drawing() -> None:
+    curve = full_report().curve
+    assert fleet_curve(curve) == fleet_curve(curve)
+    assert patterns() == patterns()

@@ -1,0 +1,328 @@
+"""The weekly page, in a real browser where what counts is what people see."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Browser
+
+from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
+from gpuwatch.report.weekly_html import ABSTAINED_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
+from gpuwatch.report.weekly_words import ABSTAINED, OUTCOME, TIER
+from parts.browser import BrowserBuild, page, pdf_pages, running
+from report.weekly_example import (
+    HOSTILE,
+    HOSTILE_NAMESPACE,
+    abstention,
+    empty_report,
+    free_report,
+    full_report,
+    huge_report,
+    recommendation,
+)
+
+REPORTS = {"full": full_report, "empty": empty_report, "free": free_report}
+_VOID = {"meta", "br", "img", "hr", "input", "link"}
+
+
+@pytest.fixture(scope="module")
+def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
+    with running(browser_build) as started:
+        yield started
+
+
+class _Tags(HTMLParser):
+    """Refuses an end tag that closes nothing, or something else, and what nobody closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        given = dict(attrs)
+        assert len(given) == len(attrs), f"an attribute of <{tag}> twice"
+        self.ids += [str(given["id"])] if "id" in given else []
+        self.links += [str(value) for name, value in attrs if name in ("href", "src")]
+        assert not [name for name in given if name.startswith("on")], tag
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "title"} & set(self.open[-1:]):
+            self.text.append(data)
+
+
+def parsed(html: str) -> _Tags:
+    tags = _Tags()
+    tags.feed(html)
+    tags.close()
+    assert tags.open == []
+    return tags
+
+
+def text_of(html: str) -> str:
+    return " ".join(" ".join(parsed(html).text).split())
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_tag_is_closed_and_every_link_leads_somewhere_within(name: str) -> None:
+    tags = parsed(weekly_html(REPORTS[name]()))
+    assert len(set(tags.ids)) == len(tags.ids)
+    assert tags.links
+    assert {link.removeprefix("#") for link in tags.links} <= set(tags.ids)
+    assert not {"script", "iframe", "object", "link", "img", "form"} & tags.names
+
+
+def test_names_are_text_and_nothing_else() -> None:
+    report = replace(full_report(), source=HOSTILE_NAMESPACE, currency=HOSTILE, limits=(HOSTILE, f"`{HOSTILE}`"))
+    html = weekly_html(report)
+    assert "<img" not in html
+    assert "<script" not in html
+    assert HOSTILE_NAMESPACE in parsed(html).text
+    assert HOSTILE in text_of(html)
+
+
+def test_nothing_measured_is_shown_as_unknown_and_never_as_zero() -> None:
+    text = text_of(weekly_html(empty_report())).split("GPUs and MIG instances seen")[0]
+    assert "Nothing was measured in this week: what the GPUs did is unknown, not zero." in text
+    assert not re.search(r"\b0(\.0)? (USD|%|GPU-hours)|\b0\.0\b|\b0 %", text)
+    assert text.count("unknown") >= 10
+    assert "None was proven" not in text
+    assert "None was found" not in text
+
+
+def test_a_price_of_zero_is_known() -> None:
+    text = text_of(weekly_html(free_report()))
+    assert "Spent on silent GPUs 0 EUR of 0 EUR" in text
+    assert "Savable each week 0 EUR" in text
+
+
+def test_what_has_no_price_is_said_so() -> None:
+    text = text_of(weekly_html(full_report()))
+    assert "price unknown, 134.7 GPU-hours a week" in text
+
+
+def test_the_trend_is_in_words() -> None:
+    text = text_of(weekly_html(full_report()))
+    assert "up 4.1 points from 63.7 %, better" in text
+    assert "up 12 % from 29,840 USD, worse" in text
+    without = text_of(weekly_html(replace(full_report(), previous=None)))
+    assert "The week before is unknown, so there is no trend." in without
+    assert ", better" not in without
+
+
+def test_the_exact_change_stands_beside_the_advice() -> None:
+    html = weekly_html(full_report())
+    assert html.count("<details><summary>The change, as YAML") == 13
+    assert "nvidia.com/gpu: null\n            nvidia.com/mig-1g.10gb: 1" in html
+
+
+def test_a_large_fleet_gives_a_page_that_opens_and_says_what_it_leaves_out() -> None:
+    html = weekly_html(huge_report(10_000))
+    assert len(html.encode()) < 3_000_000
+    text = text_of(html)
+    assert f"… and {10_000 - ROWS_SHOWN:,} more, see workloads.csv" in text
+    assert f"… and {3_334 - ADVICE_SHOWN:,} more, see recommendations.csv" in text
+    assert f"The first {ABSTAINED_SHOWN}; the others are in workloads.csv." in text
+    assert text.count(" more, see the JSON form") >= 4
+
+
+def test_every_kind_has_its_words() -> None:
+    assert set(ABSTAINED) == set(AbstentionKind)
+    assert set(TIER) == set(EvidenceTier)
+    assert set(OUTCOME) == set(OutcomeVerdict)
+    workload = full_report().workloads[0]
+    for kind in AbstentionKind:
+        item = replace(workload, recommendation=None, abstention=abstention(kind))
+        assert f"{ABSTAINED[kind][0]} (1)" in text_of(weekly_html(replace(full_report(), workloads=(item,))))
+
+
+def test_changes_stand_by_money_then_gpu_hours() -> None:
+    workload = full_report().workloads[0]
+    advised = [
+        recommendation("Job/a/hours-only", saving_usd_per_week=None, saving_gpu_hours_per_week=900.0),
+        recommendation("Job/a/dear", saving_usd_per_week=500.0),
+        recommendation("Job/a/cheap", saving_usd_per_week=20.0),
+    ]
+    workloads = tuple(replace(workload, abstention=None, recommendation=item) for item in advised)
+    html = weekly_html(replace(full_report(), workloads=workloads, top_changes=()))
+    assert re.findall(r"<h3>\s*(dear|cheap|hours-only)", html) == ["dear", "cheap", "hours-only"]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_asks_for_nothing_and_complains_of_nothing(
+    browser: Browser, tmp_path: Path, name: str, scheme: Literal["light", "dark"]
+) -> None:
+    with page(browser, weekly_html(REPORTS[name]()), tmp_path, scheme=scheme) as (opened, heard):
+        assert heard.requests == [opened.url]
+        assert heard.console == []
+        assert opened.title() == "GPUs, Mon 2026-02-23 to Mon 2026-03-02, UTC"
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("width", [400, 760, 1280, 1600])
+def test_nothing_reaches_beyond_the_page(browser: Browser, tmp_path: Path, name: str, width: int) -> None:
+    with page(browser, weekly_html(REPORTS[name]()), tmp_path, width=width) as (opened, _):
+        opened.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+        beyond = opened.evaluate(
+            """width => [...document.querySelectorAll('main *, header *')].filter(item => {
+                 const box = item.getBoundingClientRect(), wide = box.right > width + 1;
+                 return wide && box.width > 0 && !item.closest('pre, thead, .skip') && !item.closest('svg *');
+               }).map(item => item.tagName + ' ' + item.textContent.slice(0, 40))""",
+            width,
+        )
+        assert beyond == []
+
+
+# The contrast of WCAG 2 of each text with what is painted behind it, and of each drawn shape with the page.
+_CONTRAST = """() => {
+  const parse = text => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = rgb => {
+    const [r, g, b] = rgb.slice(0, 3).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ratio = (a, b) => {
+    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05);
+  };
+  const ground = item => {
+    for (let at = item; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const texts = [], shapes = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const item = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || item.closest('title, .skip') || !item.getClientRects().length) continue;
+    const style = getComputedStyle(item);
+    const colour = parse(item.closest('svg') ? style.fill : style.color);
+    texts.push([ratio(colour, ground(item)), walker.currentNode.data.trim().slice(0, 40)]);
+  }
+  for (const item of document.querySelectorAll('svg .area, svg .line, svg .likely, svg .miss, svg .hit')) {
+    if (!item.getClientRects().length) continue;
+    const style = getComputedStyle(item), painted = [style.fill, style.stroke].filter(c => c.startsWith('rgb'));
+    shapes.push([Math.max(...painted.map(c => ratio(parse(c), ground(item)))), item.getAttribute('class')]);
+  }
+  return {texts, shapes};
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_texts_and_charts_stand_out(
+    browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    with page(browser, weekly_html(full_report()), tmp_path, width=width, scheme=scheme) as (opened, _):
+        found = opened.evaluate(_CONTRAST)
+    assert len(found["texts"]) > 500
+    assert len(found["shapes"]) > 50
+    assert [item for item in found["texts"] if item[0] < 4.5] == []
+    assert [item for item in found["shapes"] if item[0] < 3.0] == []
+
+
+@pytest.mark.parametrize(("width", "shown"), [(400, "narrow"), (1280, "wide")])
+def test_each_chart_is_seen_once_and_has_a_name(browser: Browser, tmp_path: Path, width: int, shown: str) -> None:
+    with page(browser, weekly_html(full_report()), tmp_path, width=width) as (opened, _):
+        seen = opened.evaluate(
+            """() => [...document.querySelectorAll('svg.chart')].filter(item => item.getClientRects().length)
+                 .map(item => [item.getAttribute('class'), item.getBoundingClientRect().height,
+                               item.querySelector('title').textContent])"""
+        )
+        named = opened.get_by_role("img").evaluate_all(
+            "items => items.map(item => item.querySelector('title').textContent)"
+        )
+    assert [kind for kind, _, _ in seen] == [f"chart {shown}"] * 2
+    assert all(height > 120 for _, height, _ in seen)
+    assert all(named)
+    assert "11 of 168 points unknown" in seen[0][2]
+
+
+def test_texts_of_charts_do_not_cover_each_other(browser: Browser, tmp_path: Path) -> None:
+    for width in (400, 1280):
+        with page(browser, weekly_html(full_report()), tmp_path, width=width) as (opened, _):
+            covered = opened.evaluate(
+                """() => [...document.querySelectorAll('svg.chart')].flatMap(svg => {
+                     const frame = svg.getBoundingClientRect();
+                     const boxes = [...svg.querySelectorAll('text')]
+                       .map(item => [item.textContent, item.getBoundingClientRect()]).filter(([, box]) => box.width);
+                     const meet = (a, b) => a.left < b.right && b.left < a.right
+                       && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
+                     const out = boxes.filter(([, b]) => b.left < frame.left - 1 || b.right > frame.right + 1);
+                     return boxes.flatMap(([name, a], i) => boxes.slice(i + 1)
+                       .filter(([, b]) => meet(a, b))
+                       .map(([other]) => name + ' / ' + other)).concat(out.map(([name]) => 'cut: ' + name));
+                   })"""
+            )
+        assert covered == [], width
+
+
+def test_tables_stay_tables_for_those_who_hear_them(browser: Browser, tmp_path: Path) -> None:
+    for width in (400, 1280):
+        with page(browser, weekly_html(full_report()), tmp_path, width=width) as (opened, _):
+            tree: Any = json.dumps(opened.locator("#teams").aria_snapshot())
+            assert opened.get_by_role("main").count() == 1
+            assert opened.get_by_role("navigation", name="Sections").count() == 1
+            table = opened.get_by_role("table", name="GPU-hours and money by namespace")
+            assert table.get_by_role("rowheader").count() == len(full_report().teams)
+            assert table.get_by_role("columnheader").count() == 11
+        assert "rowheader" in tree
+
+
+def test_the_first_printed_page_has_what_matters_most(
+    browser: Browser, browser_build: BrowserBuild, tmp_path: Path
+) -> None:
+    with page(browser, weekly_html(full_report()), tmp_path, scheme="dark") as (opened, _):
+        pages = pdf_pages(browser_build, opened, tmp_path / "page.pdf")
+        opened.emulate_media(media="print")
+        ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    first = pages[0]
+    for key in (
+        "67.8 %",
+        "47.0 %",
+        "33,366 USD",
+        "6,987 USD",
+        "up 4.1 points",
+        "Where the GPU-hours went",
+        "Not taken",
+    ):
+        assert key in first, key
+    for item in full_report().top_changes:
+        assert item.key.workload.split("/")[2] in first
+    assert "Teams" in pages[1]
+    assert len(pages) <= 14
+    assert ground == "rgb(255, 255, 255)"
+
+
+def test_shades_can_be_told_apart_without_colour() -> None:
+    html = weekly_html(full_report())
+    hatches = dict(re.findall(r'class="shade (\w+)".*?(<path class="hatch" d="[^"]+" ?/>|</pattern>)', html))
+    assert set(hatches) == {"busy", "held", "idle", "unknown", "free"}
+    # Busy is solid and dark, free is empty: the only two without a hatch.
+    assert [shade for shade, drawn in hatches.items() if drawn == "</pattern>"] == ["busy", "free"]
+    assert len({drawn for drawn in hatches.values() if drawn != "</pattern>"}) == 3

@@ -1,0 +1,111 @@
+"""The weekly report for machines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+
+from gpuwatch.model.weekly import WeeklyReport
+from gpuwatch.report.machine import to_json
+from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_schema
+from report.weekly_example import FORMULA, HOSTILE, empty_report, free_report, full_report
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "weekly-v1.schema.json"
+
+
+def rows(report: WeeklyReport, file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(weekly_csvs(report)[file])))
+
+
+@pytest.mark.parametrize("make", [full_report, empty_report, free_report])
+def test_the_json_keeps_to_its_schema_and_reads_back(make: object) -> None:
+    assert callable(make)
+    report = make()
+    text = weekly_json(report)
+    jsonschema.Draft202012Validator(weekly_schema()).validate(json.loads(text))
+    assert msgspec.json.decode(text, type=WeeklyReport) == report
+
+
+def test_the_schema_refuses_what_is_none() -> None:
+    broken = json.loads(weekly_json(full_report()))
+    broken["fleet"]["allocated_gpu_hours"] = "much"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(weekly_schema()).validate(broken)
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == to_json(weekly_schema()) + "\n"
+
+
+def test_unknown_is_null_and_an_empty_cell_never_zero() -> None:
+    report = full_report()
+    assert json.loads(weekly_json(empty_report()))["fleet"]["capacity_gpu_hours"] is None
+    found = {row["workload"]: row for row in rows(report, "workloads.csv")}
+    for item in report.workloads:
+        row = found[item.workload.lstrip("=")]
+        assert (row["busy_ratio"] == "") is (item.busy_ratio is None)
+        assert (row["sm_active_ratio"] == "") is (item.sm_active_ratio is None)
+        assert (row["cost"] == "") is (item.cost_usd is None)
+        assert (row["memory_peak_bytes"] == "") is (item.memory_peak_bytes is None)
+    assert {row["namespace"] for row in rows(report, "teams.csv") if row["sm_gpu_hours"] == ""} == {"fraud"}
+
+
+def test_not_a_number_is_unknown() -> None:
+    report = full_report()
+    broken = replace(report.workloads[0], allocated_gpu_hours=float("nan"), busy_ratio=float("inf"))
+    row = rows(replace(report, workloads=(broken,)), "workloads.csv")[0]
+    assert (row["allocated_gpu_hours"], row["busy_ratio"]) == ("", "")
+
+
+@pytest.mark.parametrize("text", [FORMULA, "+1", "-1+cmd", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1"])
+def test_text_is_never_a_formula(text: str) -> None:
+    report = full_report()
+    advised = next(item for item in report.workloads if item.recommendation)
+    assert advised.recommendation is not None
+    item = replace(
+        advised,
+        workload=text,
+        namespace=text,
+        gpu_model=text,
+        recommendation=replace(
+            advised.recommendation, reason=text, key=replace(advised.recommendation.key, workload=text, container=text)
+        ),
+    )
+    team = replace(report.teams[0], namespace=text, gpu_models={text: 1.0})
+    for name, content in weekly_csvs(replace(report, workloads=(item,), teams=(team,))).items():
+        cells = [cell for row in csv.reader(io.StringIO(content, newline="")) for cell in row]
+        assert f"'{text}" in cells, name
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))]
+
+
+def test_a_negative_number_stays_a_number() -> None:
+    report = full_report()
+    advised = next(item for item in report.workloads if item.recommendation)
+    assert advised.recommendation is not None
+    chosen = replace(advised.recommendation.chosen, saving_usd_per_week=-12.5)
+    item = replace(advised, recommendation=replace(advised.recommendation, chosen=chosen))
+    assert rows(replace(report, workloads=(item,)), "workloads.csv")[0]["saving_per_week"] == "-12.5"
+
+
+def test_every_workload_team_and_recommendation_is_there() -> None:
+    report = full_report()
+    assert len(rows(report, "workloads.csv")) == len(report.workloads)
+    assert len(rows(report, "teams.csv")) == len(report.teams)
+    advised = rows(report, "recommendations.csv")
+    assert len(advised) == sum(1 for item in report.workloads if item.recommendation)
+    change = yaml.safe_load(advised[0]["change_yaml"])
+    assert change["metadata"]["namespace"] == advised[0]["namespace"]
+    assert any(HOSTILE in row["workload"] for row in rows(report, "workloads.csv"))
+
+
+def test_an_empty_week_has_heads_and_no_rows() -> None:
+    for content in weekly_csvs(empty_report()).values():
+        assert content.count("\n") == 1

@@ -1,0 +1,104 @@
+"""The weekly report as Markdown and as a message."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from gpuwatch.report.weekly_markdown import ROWS_SHOWN, weekly_markdown, weekly_summary
+from report.weekly_example import HOSTILE, LONG, empty_report, free_report, full_report, huge_report
+
+
+def tokens(text: str) -> list[Token]:
+    found = []
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        found += [token, *(token.children or ())]
+    return found
+
+
+def texts(text: str) -> str:
+    return "".join(
+        "\n" if token.type.endswith("_close") else token.content
+        for token in tokens(text)
+        if token.type in ("text", "code_inline", "fence", "text_special") or token.type.endswith("_close")
+    )
+
+
+@pytest.mark.parametrize("make", [full_report, empty_report, free_report, lambda: huge_report(2_000)])
+def test_a_summary_fits_a_message(make: object) -> None:
+    assert callable(make)
+    text = weekly_summary(make())
+    assert len(text.splitlines()) <= 25
+    assert len(text) < 4000
+
+
+def test_a_summary_has_what_matters_most() -> None:
+    text = weekly_summary(full_report())
+    for said in ("Held: **67.8 %**", "33,366 USD", "6,987 USD", "up 4.1 points", "nlp/embedder", "3 Pods", "row remap"):
+        assert said in text
+
+
+def test_names_make_no_markup_and_call_nobody() -> None:
+    report = full_report()
+    idle = replace(report.idle[0], subject=replace(report.idle[0].subject, name=f"a/{HOSTILE} @here <!channel> **x**"))
+    for text in (weekly_markdown(replace(report, idle=(idle,))), weekly_summary(replace(report, idle=(idle,)))):
+        found = tokens(text)
+        assert not {token.type for token in found} & {"html_block", "html_inline", "link_open", "image"}
+        assert "@here" not in text
+        assert "<!channel>" not in text
+        shown = texts(text)
+        assert HOSTILE in shown
+        assert "**x**" in shown
+
+
+def test_every_table_has_as_many_cells_in_each_row() -> None:
+    rows = [line for line in weekly_markdown(full_report()).splitlines() if line.startswith("|")]
+    kinds = {token.type for token in tokens(weekly_markdown(full_report()))}
+    assert "table_open" in kinds
+    width = 0
+    for line in rows:
+        cells = len(re.findall(r"(?<!\\)\|", line))
+        if re.fullmatch(r"[|:-]+", line):
+            assert cells == width
+        width = cells
+    assert len(rows) > 40
+
+
+def test_nothing_measured_is_unknown() -> None:
+    text = weekly_markdown(empty_report())
+    assert "Nothing was measured in this week" in text
+    assert "| Held | **unknown** |" in text
+    assert "None was proven" not in text
+    assert not re.search(r"\*\*0", text)
+    assert "**unknown**" in weekly_summary(empty_report())
+
+
+def test_a_yaml_block_cannot_be_closed_by_a_name() -> None:
+    report = full_report()
+    first = report.top_changes[0]
+    change = replace(first.change, note="```\n# not yours")
+    text = weekly_markdown(replace(report, top_changes=(replace(first, change=change),)))
+    fences = [token for token in tokens(text) if token.type == "fence"]
+    assert len(fences) == 1
+    assert "# ``` # not yours" in fences[0].content
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    text = weekly_markdown(huge_report(2_000))
+    assert f"… and {2_000 - ROWS_SHOWN:,} more" in text
+    assert len(text) < 100_000
+
+
+def test_other_times_than_a_week_are_named() -> None:
+    report = full_report()
+    assert "GPUs in the day of" in weekly_summary(replace(report, start=report.end - timedelta(days=1)))
+    assert "GPUs in the 2 d 12 h of" in weekly_summary(replace(report, start=report.end - timedelta(hours=60)))
+
+
+def test_long_names_are_whole() -> None:
+    assert LONG in weekly_markdown(full_report())
