@@ -21,8 +21,8 @@ from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
-# Below this share of rest before, its change drowns in the noise of the measurement: 0.1 ± 0.01 is already 10 %.
-_MIN_REST_RATIO = 0.1
+# Below this share of rest before, its change drowns in the noise of the measurement: 0.2 ± 0.01 is already 5 %.
+_MIN_REST_RATIO = 0.2
 _MIN_RUNS = 2
 
 

@@ -1,0 +1,396 @@
+"""One answer per workload: gates, choice, gangs, and failures that cost one workload."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from advise.world import (
+    A100,
+    GIB,
+    LIGHT,
+    NOW,
+    abstained,
+    advised,
+    answer,
+    book,
+    cell,
+    cluster,
+    node,
+    option,
+    owner,
+    pod,
+    price,
+    profile,
+    rules,
+    run,
+)
+from gpuwatch.advise import recommend
+from gpuwatch.advise.choice import expected_cost, miss_probability
+from gpuwatch.advise.options import fewer_speed
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.ready import confidence_days, widened
+from gpuwatch.advise.recommend import advise
+from gpuwatch.model.cluster import Gang, OwnerStatus
+from gpuwatch.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
+
+JOB = "Job/team/train"
+POLICY = AdvicePolicy()
+
+
+def test_the_cheapest_that_is_fast_enough_is_advised_with_all_its_numbers():
+    found = advised(answer(profile()))
+    assert found.chosen.target.mig_profile == "1g.5gb"
+    assert found.chosen.allowed
+    assert found.chosen.speed.low_ratio >= found.target_speed_ratio == 0.9
+    assert found.runner_up is not None
+    assert found.runner_up.target.mig_profile == "1g.10gb"
+    assert found.current.target.kind is TargetKind.SAME
+    assert found.chosen.saving_usd_per_week == pytest.approx(168 * 2 * 6 / 7)
+    assert found.change.patch
+    assert "288.00 USD and 144.0 A100-SXM4-40GB GPU-hours a week" in found.reason
+    allowed = [one.allowed for one in found.options]
+    assert allowed == sorted(allowed, reverse=True)
+
+
+def test_one_answer_per_key_the_largest_saving_first():
+    names = [f"Notebook/team/{name}" for name in ("a", "b", "c")]
+    profiles = [profile(name, days=14.0, hours_per_day=hours) for name, hours in zip(names, (8, 24, 16), strict=True)]
+    unknown = [profile("Notebook/team/z", gpu="X9"), profile("Notebook/team/y", gpu="X9")]
+    recommended, abstentions = advise(book(*unknown, *profiles), cluster(), [price()], POLICY, NOW)
+    assert [one.key.workload for one in recommended] == [names[1], names[2], names[0]]
+    assert [one.key.workload for one in abstentions] == ["Notebook/team/y", "Notebook/team/z"]
+
+
+def test_the_answer_does_not_depend_on_the_order_of_the_book():
+    profiles = [profile(f"Notebook/team/{n}", gpu="L40S", cells=[cell(0.02 * (n + 1), 0.01)]) for n in range(6)]
+    world = cluster([node(product="NVIDIA-L40S")], [], [])
+    assert advise(book(*profiles), world, [price()], POLICY, NOW) == advise(
+        book(*reversed(profiles)), world, [price()], POLICY, NOW
+    )
+
+
+# --- gates ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("coverage", "enough"), [(0.6, True), (0.59, False)])
+def test_coverage(coverage, enough):
+    found = answer(profile(coverage=coverage, left_out_seconds={"throttled": 7200.0}))
+    if enough:
+        advised(found)
+    else:
+        assert "throttled 2.0 h" in abstained(found, AbstentionKind.COVERAGE).reason
+
+
+def test_no_window_is_no_coverage():
+    abstained(answer(profile(cells=[])), AbstentionKind.COVERAGE)
+
+
+def test_a_framebuffer_that_was_never_measured():
+    assert "framebuffer" in abstained(answer(profile(runs=())), AbstentionKind.COVERAGE).reason
+
+
+@pytest.mark.parametrize(("hours", "enough"), [(3.0, True), (2.9, False)])
+def test_hours(hours, enough):
+    found = answer(profile(days=1.0, hours_per_day=hours, run_count=2))
+    assert (getattr(found, "kind", None) is AbstentionKind.YOUNG) is not enough
+
+
+@pytest.mark.parametrize(
+    ("workload", "runs", "days", "enough"),
+    [
+        (JOB, 2, 5.0, True),
+        (JOB, 1, 5.0, False),
+        ("Notebook/team/lab", 1, 3.0, True),
+        ("Notebook/team/lab", 1, 2.0, False),
+        ("Notebook/team/lab", 2, 2.0, True),
+    ],
+)
+def test_runs_or_days(workload, runs, days, enough):
+    found = answer(profile(workload, run_count=runs, days=days), world=cluster([node()], [], []))
+    assert (getattr(found, "kind", None) is AbstentionKind.YOUNG) is not enough
+
+
+def test_an_unknown_model_is_named():
+    found = abstained(answer(profile(gpu="NVIDIA X9000")), AbstentionKind.UNKNOWN_GPU)
+    assert "NVIDIA X9000" in found.reason
+    assert "GPU table" in found.resolve
+
+
+@pytest.mark.parametrize(("busy", "idle"), [(0.001, True), (0.0011, False)])
+def test_what_does_nothing_is_released(busy, idle):
+    found = answer(profile(cells=[cell(busy, 0.0001)]))
+    assert (getattr(found, "kind", None) is AbstentionKind.IDLE) is idle
+
+
+@pytest.mark.parametrize(
+    ("pods", "verdict", "idle"),
+    [
+        (("team/lab-0", "team/lab-1"), Verdict.IDLE, True),
+        (("team/lab-0",), Verdict.IDLE, False),
+        (("team/lab-0", "team/lab-1"), Verdict.BUSY, False),
+    ],
+)
+def test_what_was_found_idle_is_released(pods, verdict, idle):
+    finding = Finding(
+        rule="idle.abandoned",
+        family=Family.IDLE,
+        kind=FindingKind.ABANDONED,
+        subject=Subject(SubjectKind.POD, "team/lab-0"),
+        verdict=verdict,
+        summary="",
+        pods=pods,
+    )
+    world = cluster(pods=[pod(name="lab-0"), pod(name="lab-1")])
+    found = answer(profile(), world=world, findings=[finding])
+    assert (getattr(found, "kind", None) is AbstentionKind.IDLE) is idle
+
+
+@pytest.mark.parametrize(
+    ("status", "known"),
+    [
+        (OwnerStatus.FOUND, True),
+        (OwnerStatus.BARE, True),
+        (OwnerStatus.UNKNOWN_KIND, True),
+        (OwnerStatus.FORBIDDEN, False),
+        (OwnerStatus.MISSING, False),
+        (OwnerStatus.STATIC, False),
+        (OwnerStatus.DAEMON, False),
+    ],
+)
+def test_owners_that_nobody_can_change(status, known):
+    found = answer(profile(), world=cluster(workloads=[owner(status=status)]))
+    assert (getattr(found, "kind", None) is AbstentionKind.UNKNOWN_OWNER) is not known
+
+
+@pytest.mark.parametrize(("hours", "moved"), [(24, False), (25, True)])
+def test_a_profile_of_where_it_ran_before_is_history(hours, moved):
+    old = profile(ended=timedelta(hours=hours))
+    new = profile(mig="1g.5gb", days=hours / 24)
+    found = answer(old, new)
+    assert (getattr(found, "kind", None) is AbstentionKind.MOVED) is moved
+    assert getattr(answer(new, old), "kind", None) is not AbstentionKind.MOVED
+    other = replace(new.key, container="other")
+    assert getattr(answer(old, replace(new, key=other)), "kind", None) is not AbstentionKind.MOVED
+
+
+# --- abstentions after the options were weighed --------------------------------------------------------------------
+
+
+def test_a_full_gpu_is_right_sized():
+    found = abstained(
+        answer(profile(cells=[cell(0.98, 0.95, dram_active_ratio=0.7)], peak_gib=38)), AbstentionKind.RIGHT_SIZED
+    )
+    assert found.current is not None
+    assert found.options
+    assert found.nearest is not None
+
+
+def test_likely_fast_enough_but_not_surely():
+    world = cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)])
+    # Half busy on a quarter of the SMs: half of the card likely does.
+    found = abstained(
+        answer(profile(JOB, cells=[cell(0.55, 0.22)], peak_gib=15), world=world), AbstentionKind.UNCERTAIN
+    )
+    assert found.nearest is not None
+    assert found.nearest.speed.likely_ratio >= 0.9 > found.nearest.speed.low_ratio
+    assert rules(found.nearest) == {"target_speed"}
+
+
+def test_memory_that_fills_the_card():
+    filled = profile(runs=(run(38, flat=True), run(38, number=1, flat=True)), cells=LIGHT)
+    found = abstained(answer(filled), AbstentionKind.MEMORY_ELASTIC)
+    assert "Limit" in found.resolve
+    assert found.nearest is not None
+    assert "elastic_memory" in rules(found.nearest)
+
+
+def test_what_would_do_but_must_not():
+    found = abstained(answer(profile(cells=[cell(0.1, 0.01, nvlink_bytes_per_second=1e9)])), AbstentionKind.VETOED)
+    assert "nvlink" in found.resolve
+    assert "NVLink" in found.reason
+
+
+def test_utilisation_alone_says_measure_first_and_what_might_come_of_it():
+    coarse = [cell(0.1, None, dram_active_ratio=None, tensor_active_ratio=None, power_watts=None)]
+    found = abstained(answer(profile(cells=coarse, coarse_busy=True)), AbstentionKind.SIGNALS)
+    assert "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in found.resolve
+
+
+# --- confidence ----------------------------------------------------------------------------------------------------
+
+
+def speed(low, likely=1.0, high=1.0):
+    return SpeedEstimate(low_ratio=low, likely_ratio=likely, high_ratio=high, tier=EvidenceTier.SM, basis="")
+
+
+def test_young_profiles_are_widened_as_the_vertical_pod_autoscaler_does():
+    assert confidence_days(profile(days=7.0, hours_per_day=4.0)) == pytest.approx(7 * 4 / 24)
+    assert confidence_days(profile(days=2.0, pods=10.0)) == pytest.approx(2.0)
+    assert 1 / widened(speed(0.8), 1.0, 1.0).low_ratio - 1 == pytest.approx(0.25 * 2)
+    assert 1 / widened(speed(0.8), 10.0, 1.0).low_ratio - 1 == pytest.approx(0.25 * 1.1)
+    assert widened(speed(1.0), 0.1, 1.0).low_ratio == 1.0
+    assert widened(speed(0.8), 0.0, 1.0).low_ratio == 0.0
+    assert widened(speed(0.8), 1.0, 0.0).low_ratio == pytest.approx(0.8)
+
+
+def test_a_week_allows_what_a_day_does_not():
+    kinds = {}
+    for days in (1.0, 14.0):
+        found = answer(profile(days=days))
+        kinds[days] = (option(found, TargetKind.MIG, "1g.5gb").allowed, getattr(found, "confidence_ratio", 0.0))
+    assert kinds[14.0][0] is True
+    assert kinds[1.0][0] is False
+    assert kinds[14.0][1] == pytest.approx(14 / 15)
+
+
+def test_young_memory_is_widened_too():
+    old, young = answer(profile(days=14.0)).memory, answer(profile(days=1.0)).memory
+    assert old is not None
+    assert young is not None
+    assert young.need_bytes / old.need_bytes == pytest.approx(1.1 / (1 + 0.1 / 14))
+
+
+# --- choice --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "likely", "high", "probability"),
+    [(0.9, 0.95, 1.0, 0.0), (0.5, 0.6, 0.9, 1.0), (0.8, 0.9, 1.0, 0.5), (0.8, 1.0, 1.0, 0.25), (0.8, 0.8, 1.0, 0.75)],
+)
+def test_probability_of_missing_the_speed(low, likely, high, probability):
+    assert miss_probability(speed(low, likely, high), 0.9) == pytest.approx(probability)
+
+
+def test_the_cost_of_a_likely_miss_is_what_it_costs_now():
+    now = Option(target=Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1), speed=speed(1), memory_bytes=1)
+    target = Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="3g.20gb")
+    sure = Option(target=target, speed=speed(0.9), memory_bytes=1, saving_gpu_hours_per_week=84.0)
+    unsure = replace(sure, speed=speed(0.8, 0.9, 1.0))
+    assert expected_cost(sure, now, 168.0, POLICY) == pytest.approx(84.0)
+    assert expected_cost(unsure, now, 168.0, POLICY) == pytest.approx(84.0 + 84.0)
+    assert expected_cost(unsure, now, 168.0, AdvicePolicy(penalty_ratio=0.0)) == pytest.approx(84.0)
+    priced = replace(now, usd_per_week=100.0)
+    assert expected_cost(replace(unsure, usd_per_week=50.0), priced, 168.0, POLICY) == pytest.approx(100.0)
+    assert expected_cost(now, priced, 168.0, POLICY) == float("inf")  # a price is missing on one side
+
+
+def test_fewer_gpus_for_pods_that_hardly_use_theirs():
+    idle_pod = profile("Notebook/team/lab", cells=[cell(0.02, 0.01)], gpus=4, peak_gib=2.0)
+    world = cluster(pods=[pod(accelerators={"nvidia.com/gpu": 4})])
+    found = advised(answer(idle_pod, world=world))
+    assert found.chosen.target.kind is TargetKind.FEWER
+    assert found.chosen.target.gpus_per_pod == 1
+    assert found.chosen.saving_gpu_hours_per_week == pytest.approx(3 * 168)
+
+
+def test_speed_on_fewer_gpus_by_hand():
+    one = profile(cells=[cell(0.1, 0.01), cell(0.3, 0.01)], gpus=4)
+    now = Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=4)
+    found = fewer_speed(one, now, replace(now, gpus_per_pod=2), EvidenceTier.SM, POLICY)
+    assert found.low_ratio == pytest.approx(1 / 1.2)
+    assert found.high_ratio == pytest.approx(1.0)
+    full = fewer_speed(one, now, replace(now, gpus_per_pod=1), EvidenceTier.SM, POLICY)
+    assert full.high_ratio == pytest.approx(1 / ((1.0 + 1.2 / 0.8) / 2))
+    assert full.low_ratio == pytest.approx(1 / ((1.3 + 1.9) / 2))
+
+
+def test_a_faster_and_cheaper_model_wins_in_money():
+    nodes = [node(), node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100")]
+    world = cluster(nodes, [owner(JOB, "batch/v1")], [pod(JOB)])
+    busy = profile(JOB, cells=[cell(0.95, 0.9, dram_active_ratio=0.5, tensor_active_ratio=0.3)], peak_gib=38.0)
+    found = advised(answer(busy, world=world, prices=[price(), price("h100", "H100-SXM5-80GB", usd=8.0)]))
+    assert found.chosen.target.gpu_model == "H100-SXM5-80GB"
+    assert any("image has to be built for it" in text for text in found.caveats)
+
+
+# --- gangs ---------------------------------------------------------------------------------------------------------
+
+
+def gang_world(*pods, nodes):
+    members = Gang(id="g", framework="JobSet", workload=JOB, namespace="team", pods=tuple(one.ref for one in pods))
+    return cluster(nodes, [owner(JOB, "batch/v1")], pods, gangs=(members,))
+
+
+def test_a_gang_on_two_models_moves_as_a_whole_or_not_at_all():
+    nodes = [
+        node(),
+        node("v-0", "Tesla-V100-SXM2-32GB", instance_type="v100"),
+        node("l4-0", "NVIDIA-L40S", instance_type="l40s"),
+    ]
+    prices = [price(), price("v100", "V100-SXM2-32GB", usd=16.0), price("l40s", "L40S", usd=4.0)]
+    pods = [pod(JOB, "a"), pod(JOB, "b", on="v-0")]
+    light = {"cells": [cell(0.1, 0.01)], "pods": 1.0}
+    one, two = profile(JOB, **light), profile(JOB, gpu="V100-SXM2-32GB", **light)
+    world = gang_world(*pods, nodes=nodes)
+    both = [advised(answer(first, second, world=world, prices=prices)) for first, second in ((one, two), (two, one))]
+    assert {found.chosen.target.gpu_model for found in both} == {"L40S"}
+    # The other member fills more memory than the target has: none of them goes there.
+    full = replace(two, runs=(run(31.0, capacity_gib=32.0), run(44.0, number=1, capacity_gib=64.0)))
+    found = answer(one, full, world=world, prices=prices)
+    assert "gang_whole" in rules(option(found, TargetKind.MODEL, "L40S"))
+    assert not hasattr(found, "chosen")
+
+
+def test_a_member_without_an_answer_keeps_the_gang_where_it_is():
+    nodes = [node(), node("l4-0", "NVIDIA-L40S", instance_type="l40s")]
+    prices = [price(), price("l40s", "L40S", usd=4.0)]
+    pods = [pod(JOB, "a"), pod(JOB, "b")]
+    one = profile(JOB)
+    unknown = profile(JOB, container="other", runs=())
+    found = answer(one, unknown, world=gang_world(*pods, nodes=nodes), prices=prices)
+    assert "gang_whole" in rules(option(found, TargetKind.MODEL, "L40S"))
+    alone = answer(one, world=gang_world(*pods, nodes=nodes), prices=prices)
+    assert advised(alone).chosen.target.gpu_model == "L40S"
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+def test_one_workloads_failure_costs_one_workload_and_is_said(monkeypatch):
+    broken, sound = profile("Notebook/team/broken"), profile("Notebook/team/sound")
+    for step in ("prepare", "options_of", "change"):
+        real = getattr(recommend, step)
+
+        def fails(*given, real=real):
+            if "broken" in repr(given[0]):
+                raise ZeroDivisionError("by the test")
+            return real(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(recommend, step, fails)
+            recommended, abstentions = advise(book(broken, sound), cluster(), [price()], POLICY, NOW)
+        assert [one.key.workload for one in recommended] == ["Notebook/team/sound"]
+        assert abstained(abstentions[0], AbstentionKind.FAILED).reason == (
+            "It could not be worked out: ZeroDivisionError: by the test."
+        )
+
+
+def test_nothing_profiled_and_nothing_known():
+    assert advise(book(), cluster([], [], []), [], POLICY, NOW) == ((), ())
+    found = answer(profile(), world=cluster([], [], []), prices=[])
+    assert advised(found).chosen.saving_gpu_hours_per_week == pytest.approx(144.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("target_speed_ratio", 1.1),
+        ("min_coverage_ratio", -0.1),
+        ("min_runs", 0),
+        ("max_partners", 1),
+        ("penalty_ratio", -1.0),
+        ("min_observed_hours", float("inf")),
+    ],
+)
+def test_a_policy_out_of_bounds_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"advice.{name}"):
+        AdvicePolicy(**{name: value})
+
+
+def test_usable_memory_of_the_options():
+    found = answer(profile())
+    assert option(found, TargetKind.MIG, "1g.5gb").memory_bytes == pytest.approx(0.95 * 5 * GIB)
+    assert found.current is not None
+    assert found.current.memory_bytes == pytest.approx(0.98 * 40 * GIB)
