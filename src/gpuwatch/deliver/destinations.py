@@ -1,0 +1,213 @@
+"""Where a report can go: a folder, an S3 bucket, and whatever Apprise can reach. Each sends, or raises SendError."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mimetypes
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from gpuwatch.deliver.outbox import Report, write_file
+from gpuwatch.deliver.policy import DeliveryPolicy
+
+# Of these the host is an address; elsewhere (slack://token/…) it can be a secret.
+_HOST_IS_NO_SECRET = frozenset({"json", "jsons", "form", "forms", "xml", "xmls", "mailto", "mailtos", "workflows"})
+_TRY_AGAIN = frozenset({408, 425, 429})
+_ERROR_CHARS = 400
+
+
+class SendError(Exception):
+    """It was not sent. The message holds no secret. final: trying again at once cannot help."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """name: without secrets, and the same in every run."""
+
+    name: str
+    send: Callable[[Report], None]
+
+
+def destinations(policy: DeliveryPolicy, environment: Mapping[str, str] | None = None) -> tuple[Destination, ...]:
+    """All that the policy names. Nothing is read or connected to before `send`."""
+    found = []
+    if policy.folder is not None:
+        folder = policy.folder
+        found.append(Destination(name=f"folder {folder}", send=lambda report: _to_folder(report, folder)))
+    if policy.s3_bucket:
+        where = f" at {policy.s3_endpoint}" if policy.s3_endpoint else ""
+        name = f"s3://{'/'.join(filter(None, (policy.s3_bucket, policy.s3_prefix.strip('/'))))}{where}"
+        found.append(Destination(name=name, send=lambda report: _to_s3(report, policy)))
+    names = os.environ if environment is None else environment
+    return (*found, *(_notification(entry, policy, names) for entry in policy.urls))
+
+
+def _to_folder(report: Report, folder: Path) -> None:
+    try:
+        target = folder / report.id
+        target.mkdir(parents=True, exist_ok=True)
+        for name in report.files:
+            write_file(target / name, report.path(name).read_bytes())
+    except OSError as error:
+        raise SendError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
+    """Keys follow from the report's content, so that sending again overwrites equal by equal."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=policy.s3_endpoint or None,
+            region_name=policy.s3_region or None,
+            config=Config(
+                connect_timeout=policy.timeout_seconds,
+                read_timeout=policy.timeout_seconds,
+                retries={"total_max_attempts": 1},  # ours are counted and recorded
+                # Since 1.36 boto3 adds checksums that many S3-compatible stores refuse.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={"addressing_style": "path"} if policy.s3_endpoint else {},
+            ),
+        )
+        prefix = policy.s3_prefix.strip("/")
+        for name in report.files:
+            client.put_object(
+                Bucket=policy.s3_bucket,
+                Key="/".join(filter(None, (prefix, report.id, name))),
+                Body=report.path(name).read_bytes(),
+                ContentType=mimetypes.guess_type(name)[0] or "application/octet-stream",
+            )
+    except ClientError as error:
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        told = error.response.get("Error", {})
+        text = f"{told.get('Code', status)}: {told.get('Message', 'no message')}"
+        raise SendError(text, final=400 <= status < 500 and status not in _TRY_AGAIN) from None
+    except BotoCoreError as error:
+        raise SendError(f"{type(error).__name__}: {error}") from None
+    except OSError as error:
+        raise SendError(f"{error.filename}: {error.strerror}") from error
+
+
+def _notification(entry: str, policy: DeliveryPolicy, environment: Mapping[str, str]) -> Destination:
+    if entry.startswith(("env:", "file:")):
+        name = entry
+    else:
+        parts = urlsplit(entry)
+        host = f" {parts.hostname}" if parts.scheme.lower() in _HOST_IS_NO_SECRET and parts.hostname else ""
+        # Tells two of a kind apart; too short to find a secret by.
+        name = f"{parts.scheme.lower()}{host} ({hashlib.sha256(entry.encode()).hexdigest()[:6]})"
+    return Destination(name=name, send=lambda report: _notify(report, _resolve(entry, environment), policy))
+
+
+def _resolve(entry: str, environment: Mapping[str, str]) -> str:
+    """The URL behind an entry of `urls`."""
+    kind, _, where = entry.partition(":")
+    if kind == "env":
+        url = environment.get(where, "").strip()
+        if not url:
+            raise SendError(f"the variable {where} is not set; it has to hold an Apprise URL", final=True)
+        return url
+    if kind != "file":
+        return entry
+    try:
+        lines = Path(where).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SendError(f"{where}: cannot be read ({getattr(error, 'strerror', 'no text')})", final=True) from None
+    if len(lines) != 1:
+        raise SendError(f"{where}: has to hold one Apprise URL and nothing else", final=True)
+    return lines[0]
+
+
+def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
+    """At least once: a webhook or a mail server that took the report while this process was killed gets it again, with
+    the same Idempotency-Key where there are headers."""
+    import apprise
+
+    asset = apprise.AppriseAsset(async_mode=False, app_id="gpuwatch", app_desc="gpuwatch", app_url="")
+    with _told() as lines:
+        plugin = apprise.Apprise.instantiate(url, asset=asset)
+        if plugin is None:
+            why = _reason(lines, url) or "unknown scheme, or a part is missing"
+            raise SendError(f"Apprise does not understand the URL: {why}", final=True)
+        plugin.socket_connect_timeout = plugin.socket_read_timeout = policy.timeout_seconds
+        headers = getattr(plugin, "headers", None)
+        if isinstance(headers, dict):
+            headers.setdefault("Idempotency-Key", report.id)
+        # What is too long for the receiver is cut; nobody is served by a refusal.
+        plugin.overflow_mode = apprise.OverflowMode.TRUNCATE
+        attach = [str(report.path(name)) for name in report.files] if _is_mail(url) and policy.attach_files else None
+        sender = apprise.Apprise(asset=asset)
+        sender.add(plugin)
+        sent = sender.notify(
+            title=report.title, body=report.summary_markdown, body_format=apprise.NotifyFormat.MARKDOWN, attach=attach
+        )
+    if not sent:
+        raise SendError(_reason(lines, url) or "Apprise gives no reason")
+
+
+def _is_mail(url: str) -> bool:
+    return url.lower().startswith(("mailto:", "mailtos:"))
+
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    """What Apprise logs meanwhile. Its calls answer true or false (caronc/apprise#306): the reason is in the log, that
+    of a failed connection at DEBUG. There the log holds secrets too, so it is kept from the application's handlers."""
+    lines: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if record.levelno >= logging.WARNING or text.startswith(("Socket Exception", "Response Details", "SMTP")):
+                lines.append(text)
+
+    log = logging.getLogger("apprise")
+    listener = Listener()
+    before = log.level, log.propagate
+    log.addHandler(listener)
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    try:
+        yield lines
+    finally:
+        log.removeHandler(listener)
+        log.setLevel(before[0])
+        log.propagate = before[1]
+
+
+def _reason(lines: list[str], url: str) -> str:
+    """The log in one line, without anything of the URL that may be a secret."""
+    text = re.sub(r"\s+", " ", "; ".join(line.strip().rstrip(".") for line in lines))
+    for secret in _secrets(url):
+        text = text.replace(secret, "***")
+    return text[:_ERROR_CHARS]
+
+
+def _secrets(url: str) -> list[str]:
+    """Parts of the URL that must not be shown, the longest first. All of it but the scheme and a host that is none."""
+    parts: Any = urlsplit(url)
+    host = parts.hostname or "" if parts.scheme.lower() in _HOST_IS_NO_SECRET else ""
+    rest = url.partition("://")[2]
+    found = {rest, *re.split(r"[:/@?&=#+]", rest)}
+    found |= {unquote(item) for item in found}
+    shown = {host.lower(), "", *_WORDS}
+    return sorted((item for item in found if item.lower() not in shown and len(item) > 2), key=len, reverse=True)
+
+
+# Words of URLs that are no secrets, and that an error needs to be read.
+_WORDS = frozenset({"hook", "smtp", "mode", "format", "verify", "yes", "from", "starttls", "ssl", "insecure"})

@@ -1,0 +1,180 @@
+"""The outbox: a folder per report with its files and a small state file, so that a kill at any line loses nothing.
+
+A report appears in the outbox by one rename, complete and on disk. From then on only its state file changes, each time
+by writing another beside it and renaming. What is not known to have been sent is sent again, so that a destination
+gets a report at least once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+_STATE = "state.json"
+_FORMAT = 1
+# A dot first: neither hidden files nor a way up; the state file's name is taken.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+class DeliveryState(StrEnum):
+    SENT = "sent"
+    FAILED = "failed"  # as often as one run tries; the next run takes it up again
+    PENDING = "pending"  # not tried yet, or a run was cut short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One report to one destination. `destination` and `error` hold no secret. attempts: over all runs."""
+
+    destination: str
+    state: DeliveryState = DeliveryState.PENDING
+    attempts: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A report in the outbox. id: from its content, so that the same report is the same folder."""
+
+    id: str
+    folder: Path
+    title: str
+    summary_markdown: str
+    files: tuple[str, ...]
+    deliveries: tuple[Delivery, ...]
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def with_delivery(self, delivery: Delivery) -> Report:
+        others = (delivery if item.destination == delivery.destination else item for item in self.deliveries)
+        return replace(self, deliveries=tuple(others))
+
+
+class OutboxError(Exception):
+    """The outbox cannot be read or written; the message names the place."""
+
+
+class OutboxBusyError(OutboxError):
+    """Another process works on it."""
+
+
+@contextmanager
+def locked(outbox: Path) -> Iterator[None]:
+    """One process at a time. OutboxBusyError where another has it; the lock goes with its process."""
+    outbox.mkdir(parents=True, exist_ok=True)
+    with (outbox / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutboxBusyError(f"{outbox}: another process delivers from it") from None
+        yield
+
+
+def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str) -> Report:
+    """Puts a report into the outbox, where it is not there yet. ValueError for names that are no plain file names."""
+    for name in files:
+        if not _FILE_NAME.fullmatch(name) or name == _STATE:
+            raise ValueError(f"{name!r} is no name of a report's file; use letters, digits, dots and dashes")
+    identity = hashlib.sha256()
+    for part in (
+        title.encode(),
+        summary_markdown.encode(),
+        *(x for n in sorted(files) for x in (n.encode(), files[n])),
+    ):
+        identity.update(len(part).to_bytes(8, "big") + part)
+    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "report"
+    report_id = f"{words}-{identity.hexdigest()[:12]}"
+    folder = outbox / report_id
+    if not folder.exists():
+        draft = outbox / f".draft-{report_id}"
+        if draft.exists():
+            shutil.rmtree(draft)  # of a run that was killed; the lock keeps others away
+        draft.mkdir()
+        for name, content in files.items():
+            _write(draft / name, content)
+        report = Report(
+            id=report_id, folder=folder, title=title, summary_markdown=summary_markdown, files=tuple(sorted(files)),
+            deliveries=(),
+        )  # fmt: skip
+        _write(draft / _STATE, _state(report))
+        _sync(draft)
+        draft.rename(folder)
+        _sync(outbox)
+    return load(folder)
+
+
+def load(folder: Path) -> Report:
+    """The report in a folder of the outbox. OutboxError where its state cannot be read."""
+    where = folder / _STATE
+    try:
+        state = json.loads(where.read_bytes())
+        if state["format"] != _FORMAT:
+            raise OutboxError(f"{where}: format {state['format']!r} is not {_FORMAT}; a newer gpuwatch wrote it")
+        return Report(
+            id=folder.name,
+            folder=folder,
+            title=state["title"],
+            summary_markdown=state["summary"],
+            files=tuple(state["files"]),
+            deliveries=tuple(
+                Delivery(**{**item, "state": DeliveryState(item["state"])}) for item in state["deliveries"]
+            ),
+        )
+    except OSError as error:
+        raise OutboxError(f"{where}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutboxError(f"{where}: is not the state of a report ({error}); remove the folder to forget it") from error
+
+
+def save(report: Report) -> None:
+    write_file(report.folder / _STATE, _state(report))
+
+
+def reports(outbox: Path) -> list[Path]:
+    """Folders of the outbox by name, which begins with the report's title."""
+    return sorted(item for item in outbox.iterdir() if item.is_dir() and not item.name.startswith("."))
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """A file that is there as a whole or not at all, and after this call on disk."""
+    draft = target.with_name(f".{target.name}.part")
+    _write(draft, content)
+    draft.rename(target)
+    _sync(target.parent)
+
+
+def _state(report: Report) -> bytes:
+    state = {
+        "format": _FORMAT,
+        "title": report.title,
+        "summary": report.summary_markdown,
+        "files": list(report.files),
+        "deliveries": [asdict(item) for item in report.deliveries],
+    }
+    return json.dumps(state, indent=1, ensure_ascii=False).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Makes renames in the folder last."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
