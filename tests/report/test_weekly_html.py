@@ -108,6 +108,7 @@ def test_nothing_measured_is_shown_as_unknown_and_never_as_zero() -> None:
     assert "Nothing was measured in this week: what the GPUs did is unknown, not zero." in text
     assert not re.search(r"\b0(\.0)? (USD|%|GPU-hours)|\b0\.0\b|\b0 %", text)
     assert text.count("unknown") >= 10
+    assert text.count("Not known: no workload was profiled.") == 3
     assert "None was proven" not in text
     assert "None was found" not in text
 

@@ -165,7 +165,7 @@ def _gpu_hours_parts(parts: Sequence[Part], lost_gpu_hours: float | None, width:
     said = "; ".join(f"{part.label} {gpu_hours(part.gpu_hours)}" for part in parts) or "unknown"
     svg = _chart(width, first + pitch * (len(parts) + 1) + 4, f"Where the GPU-hours went: {said}")
     began = 0.0
-    rows = [*parts, Part("Of these: on degraded GPUs", "lost", lost_gpu_hours if parts else None)]
+    rows = [*parts, Part("Of these: on degraded GPUs", "lost", lost_gpu_hours)]
     for index, part in enumerate(rows):
         y = first + pitch * index
         apart = part.shade == "lost"

@@ -135,7 +135,7 @@ def _changes(report: WeeklyReport) -> Iterable[str]:
     yield "## The changes worth most"
     yield ""
     if not report.top_changes:
-        yield "No change is advised."
+        yield "No change is advised." if report.workloads else "Not known: no workload was profiled."
         yield ""
         return
     yield from _table(

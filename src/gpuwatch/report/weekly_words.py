@@ -257,41 +257,52 @@ class Figure:
     trend: Trend | None
 
 
+_TITLES = (
+    "Held",
+    "Busy while held",
+    "Spent on silent GPUs",
+    "Savable each week",
+    "GPU-hours lost to degraded GPUs",
+)
+
+
 def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     """What a head of platform reads first: allocation, use, money wasted, money savable, time lost."""
     use, currency = report.fleet, report.currency
     known = measured(use)
     changes = sum(1 for item in report.workloads if item.recommendation is not None)
     held, busy, wasted, lost = (None,) * 4 if report.previous is None else _trends(use, report.previous, currency)
+    if not known:
+        return tuple(Figure(title, UNKNOWN, "not measured", None) for title in _TITLES)
     return (
         Figure(
-            "Held",
+            _TITLES[0],
             percent(held_ratio(use), 1),
-            f"{gpu_hours(use.allocated_gpu_hours if known else None)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours",
+            f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours",
             held,
         ),
         Figure(
-            "Busy while held",
+            _TITLES[1],
             percent(busy_ratio(use), 1),
             f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}",
             busy,
         ),
         Figure(
-            "Spent on silent GPUs",
+            _TITLES[2],
             money(use.wasted_usd, currency),
             f"of {money(use.cost_usd, currency)}; held or free, and not busy",
             wasted,
         ),
         Figure(
-            "Savable each week",
-            money(use.savable_usd_per_week if known else None, currency),
-            f"{gpu_hours(use.savable_gpu_hours_per_week if known else None)} GPU-hours: "
+            _TITLES[3],
+            money(use.savable_usd_per_week, currency),
+            f"{gpu_hours(use.savable_gpu_hours_per_week)} GPU-hours: "
             f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}",
             None,  # what could have been saved the week before is not kept
         ),
         Figure(
-            "GPU-hours lost to degraded GPUs",
-            gpu_hours(use.lost_gpu_hours if known else None),
+            _TITLES[4],
+            gpu_hours(use.lost_gpu_hours),
             "of the time on offer, held or free",
             lost,
         ),
