@@ -41,7 +41,7 @@ TARGETS = (0.95, 0.9, 0.85, 0.8)
 
 @dataclass(frozen=True, kw_only=True)
 class SizingEvaluation:
-    """errors: of predictors with nothing fitted; learned: the same held out by model (empty with one model).
+    """errors: of predictors that learn nothing here; learned: the same held out by model (empty with one model).
 
     coverage: of the intervals per evidence. decisions: by the pessimistic end, by the likely speed and by baselines.
     low_ends: pessimistic ends that others taught. models: pairs of GPU models.
@@ -126,7 +126,7 @@ def _rounded(value: object) -> object:
 
 def print_evaluation(result: SizingEvaluation, console: Console) -> None:
     console.print(f"{result.jobs} jobs, {result.points} (job, slice) points")
-    _errors("Speed on slices, nothing fitted", result.errors, console)
+    _errors("Speed on slices", result.errors, console)
     if result.learned:
         _errors("Learnt from the other models, judged on the one left out", result.learned, console)
     table = _table("Intervals", "evidence", "tiers", "inside", "truth ≥ low", "worst below", "mean width")

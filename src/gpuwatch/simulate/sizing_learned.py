@@ -61,7 +61,7 @@ def learned_predictors(points: Points) -> dict[str, Floats]:
 def learned_low_ends(points: Points) -> list[LowEnd]:
     """Pessimistic ends that are to hold in nine of ten cases, held out by model, and the product's beside them."""
     physics = predict_points(points)
-    ends = {"product (nothing fitted)": physics.low}
+    ends = {"product": physics.low}
     ends |= {name: held_out(points, learner, physics) for name, learner in _LOW_LEARNERS.items()}
     return [
         LowEnd(
