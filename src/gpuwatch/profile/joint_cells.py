@@ -1,0 +1,154 @@
+"""The joint histogram: which windows count as alike, and how histograms of different times and places become one.
+
+A grid over busy, SM, tensor and DRAM activity and board power; a cell keeps the exact weighted mean of every signal, so
+that merging never moves a mean, only forgets which windows of one cell were which. Where a workload has more cells than
+it may, its grid is halved: levels are powers of two, so a coarser cell holds whole finer ones, and the order in which
+pieces were merged does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuwatch.model.workload_profile import Cell
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FINEST = 32
+"""Levels per signal at first: 3 % of a ratio, 50 W of power."""
+
+_POWER_SPAN_WATTS = 1600.0  # above any board's limit
+_GRID = 5  # columns that make up a cell's place; the others are only averaged
+_BITS = 6  # 0 for unknown, else the level + 1, at most 32
+_NEGLIGIBLE_RATIO = 1e-4
+_EDGE = 1e-9  # a mean that rounding put just under the edge of its own cell stays in it
+
+COLUMNS = 7
+"""busy, SM, tensor and DRAM activity (ratios), board power (watts), PCIe and NVLink traffic (bytes/second)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """Rows of windows or cells: owner (an index), weight in seconds, and COLUMNS values each, NaN where unknown."""
+
+    owner: Ints
+    weight: Floats
+    values: Floats  # rows × COLUMNS
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, float, Sequence[Cell]]]) -> Weighted:
+        """Cells of many owners as rows: (owner, factor on their weights, cells)."""
+        owner = [index for index, _, cells in rows for _ in cells]
+        weight = [cell.weight_seconds * factor for _, factor, cells in rows for cell in cells]
+        values = [
+            (
+                cell.busy_ratio,
+                cell.sm_active_ratio,
+                cell.tensor_active_ratio,
+                cell.dram_active_ratio,
+                cell.power_watts,
+                cell.pcie_bytes_per_second,
+                cell.nvlink_bytes_per_second,
+            )
+            for _, _, cells in rows
+            for cell in cells
+        ]
+        return Weighted(
+            np.array(owner, dtype=np.int64),
+            np.array(weight, dtype=np.float64),
+            np.array(values, dtype=np.float64).reshape(-1, COLUMNS),
+        )
+
+    def plus(self, other: Weighted) -> Weighted:
+        return Weighted(
+            np.concatenate((self.owner, other.owner)),
+            np.concatenate((self.weight, other.weight)),
+            np.concatenate((self.values, other.values)),
+        )
+
+    def chosen(self, rows: npt.NDArray[np.bool_]) -> Weighted:
+        return Weighted(self.owner[rows], self.weight[rows], self.values[rows])
+
+
+def merged(rows: Weighted, resolution: Ints, max_cells: int) -> tuple[Weighted, Ints]:
+    """Rows that fall on one cell become one, cells in order of their owner; and the owners' resolutions, halved until
+    nobody has more than max_cells. resolution: per owner."""
+    resolution = resolution.copy()
+    cells = _grouped(rows, resolution)
+    first = True
+    while True:
+        counts = np.bincount(cells.owner, minlength=len(resolution))
+        crowded = (counts > max_cells) & (resolution > 1)
+        if not crowded.any():
+            return cells, resolution
+        if first:
+            # What hardly ever happened must not cost the rest its precision.
+            first = False
+            total = np.bincount(cells.owner, weights=cells.weight, minlength=len(resolution))
+            kept = ~crowded[cells.owner] | (cells.weight >= _NEGLIGIBLE_RATIO * total[cells.owner])
+            if not kept.all():
+                cells = cells.chosen(kept)
+                continue
+        resolution[crowded] //= 2
+        cells = _grouped(cells, resolution)
+
+
+def _grouped(rows: Weighted, resolution: Ints) -> Weighted:
+    if not len(rows.owner):
+        return rows
+    place = _places(rows, resolution)
+    # Sorted by owner first, so that an owner's cells lie together.
+    order = np.lexsort((place, rows.owner))
+    owner, place = rows.owner[order], place[order]
+    begins = np.flatnonzero(np.concatenate(([True], (owner[1:] != owner[:-1]) | (place[1:] != place[:-1]))))
+    weight, values = rows.weight[order], rows.values[order]
+    total = np.add.reduceat(weight, begins)
+    # Within a cell a signal is known in all rows or in none, so NaN stays NaN.
+    sums = np.add.reduceat(values * weight[:, None], begins, axis=0)
+    return Weighted(owner[begins], total, sums / total[:, None])
+
+
+def _places(rows: Weighted, resolution: Ints) -> Ints:
+    """Each row's cell as one number: the levels of the grid's columns, and which of the others are known."""
+    levels = resolution[rows.owner].astype(np.float64)
+    place = np.zeros(len(rows.owner), dtype=np.int64)
+    for column in range(COLUMNS):
+        values = rows.values[:, column]
+        known = ~np.isnan(values)
+        if column >= _GRID:
+            place = (place << 1) | known
+            continue
+        span = _POWER_SPAN_WATTS if column == _GRID - 1 else 1.0
+        level = np.floor(np.where(known, values, 0.0) / span * levels + _EDGE)
+        level = np.clip(level, 0, levels - 1).astype(np.int64) + 1
+        place = (place << _BITS) | np.where(known, level, 0)
+    return place
+
+
+def cells_of(rows: Weighted, owners: int) -> list[tuple[Cell, ...]]:
+    """Rows that are in order of their owners, as Cells."""
+    columns = [
+        [None if gone else value for value, gone in zip(column.tolist(), np.isnan(column).tolist(), strict=True)]
+        for column in rows.values.T
+    ]
+    cells = [
+        Cell(
+            weight_seconds=weight,
+            busy_ratio=busy or 0.0,
+            sm_active_ratio=sm,
+            tensor_active_ratio=tensor,
+            dram_active_ratio=dram,
+            power_watts=power,
+            pcie_bytes_per_second=pcie,
+            nvlink_bytes_per_second=nvlink,
+        )
+        for weight, busy, sm, tensor, dram, power, pcie, nvlink in zip(rows.weight.tolist(), *columns, strict=True)
+    ]
+    bounds = np.searchsorted(rows.owner, np.arange(owners + 1)).tolist()
+    return [tuple(cells[begin:end]) for begin, end in pairwise(bounds)]

@@ -1,0 +1,108 @@
+"""What boards of each GPU model draw, at rest and at most: the fleet's own measure for power as a sign of work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+
+import numpy as np
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.model.telemetry import Signal
+from gpuwatch.model.workload_profile import PowerEnvelope, PowerHistogram
+from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.profile.joint_table import Table
+
+_BIN_WATTS = 5.0
+_FLOOR_QUANTILE = 0.5
+"""The median idle window: the lowest ones are boards that had clocked down, which a working board never does."""
+_CEILING_QUANTILE = 0.995
+"""Not the maximum: boards overshoot their limit for single samples."""
+_LEAST_SECONDS = 3600.0
+"""Of windows that a quantile rests on."""
+
+
+def update_power(
+    before: Mapping[str, PowerHistogram], table: Table, until: datetime, policy: ProfilePolicy
+) -> dict[str, PowerHistogram]:
+    """The histograms with these windows. MIG parents are left out: their instances repeat the whole board's power."""
+    power, busy = table.column(Signal.POWER_WATTS), table.busy
+    models: dict[str, int] = {}
+    boards: defaultdict[str, set[str]] = defaultdict(set)
+    model_of = []
+    for item in table.windows:
+        gpu = find_gpu(item.model)
+        name = "" if item.mig_profile else gpu.name if gpu is not None else item.model
+        model_of.append(models.setdefault(name, len(models)))
+        boards[name].add(item.uuid)
+    model = table.each(model_of)
+    throttled = np.array([cause not in ("", "ambiguous", "start_up") for cause in table.causes])[table.cause]
+    # A device may have two rows in a window in which its holder changed; each counts in part.
+    weight = (
+        table.part
+        * table.step
+        * np.exp2(-(until.timestamp() - table.time - table.step) / (policy.half_life_hours * 3600))
+    )
+    usable = ~np.isnan(power) & ~np.isnan(busy) & ~throttled & (weight > 0)
+    result = {name: _faded(item, until, policy) for name, item in before.items()}
+    for name, number in models.items():
+        rows = usable & (model == number)
+        if not name or not rows.any():
+            continue
+        bins = np.floor(power[rows] / _BIN_WATTS).astype(np.int64)
+        at_rest = busy[rows] <= policy.idle_busy_ratio
+        known = result.get(name, PowerHistogram(as_of=until))
+        result[name] = PowerHistogram(
+            as_of=until,
+            idle_seconds=_added(known.idle_seconds, bins[at_rest], weight[rows][at_rest]),
+            all_seconds=_added(known.all_seconds, bins, weight[rows]),
+            devices=max(known.devices, len(boards[name])),
+        )
+    return result
+
+
+def envelope(model: str, item: PowerHistogram) -> PowerEnvelope | None:
+    """None where too little was seen."""
+    ceiling = _quantile(item.all_seconds, _CEILING_QUANTILE)
+    if ceiling is None:
+        return None
+    return PowerEnvelope(
+        gpu_model=model,
+        floor_watts=_quantile(item.idle_seconds, _FLOOR_QUANTILE),
+        ceiling_watts=ceiling,
+        devices=item.devices,
+    )
+
+
+def _faded(item: PowerHistogram, until: datetime, policy: ProfilePolicy) -> PowerHistogram:
+    factor = 2 ** (-(until - item.as_of).total_seconds() / (policy.half_life_hours * 3600))
+    return PowerHistogram(
+        as_of=until,
+        idle_seconds={number: seconds * factor for number, seconds in item.idle_seconds.items()},
+        all_seconds={number: seconds * factor for number, seconds in item.all_seconds.items()},
+        devices=item.devices,
+    )
+
+
+def _added(
+    before: Mapping[int, float], bins: np.typing.NDArray[np.int64], weight: np.typing.NDArray[np.float64]
+) -> dict[int, float]:
+    total = defaultdict(float, before)
+    counted = np.bincount(bins, weights=weight) if len(bins) else np.zeros(0)
+    for number in np.flatnonzero(counted).tolist():
+        total[number] += float(counted[number])
+    return dict(sorted(total.items()))
+
+
+def _quantile(seconds: Mapping[int, float], quantile: float) -> float | None:
+    """The middle of the bin in which the quantile lies."""
+    total = sum(seconds.values())
+    if total < _LEAST_SECONDS:
+        return None
+    passed = 0.0
+    for number in sorted(seconds):
+        passed += seconds[number]
+        if passed >= quantile * total:
+            return (number + 0.5) * _BIN_WATTS
+    return None

@@ -1,0 +1,91 @@
+"""GPU-hours of each hour by namespace and GPU model: what the reports add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.model.telemetry import Signal
+from gpuwatch.model.workload_profile import UsageHour
+from gpuwatch.profile.joint_table import Table
+
+_NOT_LOST = ("", "ambiguous", "start_up", "throttled")
+"""Causes under which the device was of use all the same; a throttled one is slower, and nobody knows by how much."""
+
+
+def usage_hours(table: Table) -> tuple[UsageHour, ...]:
+    """Rows of these windows; an hour that they cover in part has that part."""
+    counted = (table.part > 0) & (table.expected | table.seen)
+    groups: dict[tuple[str, str], int] = {}
+    number_of = []
+    for item in table.windows:
+        gpu = find_gpu(item.model)
+        name = (item.pod.split("/")[0], gpu.name if gpu is not None else item.model)
+        number_of.append(groups.setdefault(name, len(groups)))
+    group = table.each(number_of)[counted]
+    names = list(groups)
+    hour = np.floor(table.time[counted] / 3600).astype(np.int64)
+    first = int(table.time.min() // 3600)
+    span = int(table.time.max() // 3600) - first + 1
+    hours = table.part[counted] * table.step / 3600
+    busy, sm = table.busy[counted], table.column(Signal.SM_ACTIVE_RATIO)[counted]
+    pairs, inverse = np.unique(group * span + (hour - first), return_inverse=True)
+    allocated = np.bincount(inverse, weights=hours, minlength=len(pairs))
+    worked = np.bincount(inverse, weights=hours * np.nan_to_num(busy), minlength=len(pairs))
+    active = np.bincount(inverse, weights=hours * np.nan_to_num(sm), minlength=len(pairs))
+    has_sm = np.bincount(inverse, weights=~np.isnan(sm), minlength=len(pairs)) > 0
+    unknown = np.bincount(inverse, weights=hours * np.isnan(busy), minlength=len(pairs))
+    lost: list[dict[str, float]] = [{} for _ in pairs]
+    cause = table.cause[counted]
+    for index, what in enumerate(table.causes):
+        if what not in _NOT_LOST:
+            by_pair = np.bincount(inverse, weights=hours * (cause == index), minlength=len(pairs))
+            for pair in np.flatnonzero(by_pair).tolist():
+                lost[pair][what] = float(by_pair[pair])
+    rows = []
+    for index, pair in enumerate(pairs.tolist()):
+        number, offset = divmod(pair, span)
+        namespace, model = names[number]
+        held = bool(namespace)
+        rows.append(
+            UsageHour(
+                hour=datetime.fromtimestamp((first + offset) * 3600, UTC),
+                namespace=namespace,
+                gpu_model=model,
+                allocated_gpu_hours=float(allocated[index]),
+                busy_gpu_hours=float(worked[index]),
+                sm_gpu_hours=float(active[index]) if has_sm[index] else None,
+                unknown_gpu_hours=float(unknown[index]) if held else 0.0,
+                lost_gpu_hours=lost[index],
+            )
+        )
+    return tuple(rows)
+
+
+def merge_usage(before: Sequence[UsageHour], now: Iterable[UsageHour], oldest: datetime) -> tuple[UsageHour, ...]:
+    """Rows of one hour, namespace and model added up, in order; hours before `oldest` are forgotten."""
+    rows = {(item.hour, item.namespace, item.gpu_model): item for item in before if item.hour >= oldest}
+    for item in now:
+        key = (item.hour, item.namespace, item.gpu_model)
+        known = rows.get(key)
+        rows[key] = item if known is None else _sum(known, item)
+    return tuple(rows[key] for key in sorted(rows) if key[0] >= oldest)
+
+
+def _sum(one: UsageHour, other: UsageHour) -> UsageHour:
+    sm = [item.sm_gpu_hours for item in (one, other) if item.sm_gpu_hours is not None]
+    causes = sorted({*one.lost_gpu_hours, *other.lost_gpu_hours})
+    return replace(
+        one,
+        allocated_gpu_hours=one.allocated_gpu_hours + other.allocated_gpu_hours,
+        busy_gpu_hours=one.busy_gpu_hours + other.busy_gpu_hours,
+        sm_gpu_hours=sum(sm) if sm else None,
+        unknown_gpu_hours=one.unknown_gpu_hours + other.unknown_gpu_hours,
+        lost_gpu_hours={
+            cause: one.lost_gpu_hours.get(cause, 0.0) + other.lost_gpu_hours.get(cause, 0.0) for cause in causes
+        },
+    )
