@@ -132,8 +132,8 @@ def test_a_series_that_appears_and_one_that_ends(tmp_path: Path) -> None:
     timeline = own_rows().add(ENGINE, gpu(1) | held("a"), 0.5, until=1800, ends=True)
     timeline.add(ENGINE, gpu(2) | held("b"), 0.6, ago=900)
     assert told(timeline.store(tmp_path)) == [
-        (A, "team/a", 3600, [0.5, 0.5, 0.5]),
-        (B, "team/b", 1200, [0.6, 0.6]),
+        (A, "team/a", 3600, [0.5, 0.5, 0.5, None, None, None]),
+        (B, "team/b", 3600, [None, None, None, None, 0.6, 0.6]),
     ]
 
 
@@ -145,8 +145,8 @@ def test_a_device_that_changes_its_holder(tmp_path: Path) -> None:
     found, _ = ask(timeline.store(tmp_path))
     assert [(each.pod, seconds_ago(each.start), known(each, BUSY), each.shared) for each in found] == [
         ("", 3600, [0], False),
-        ("team/a", 3000, [0.8, 0.8, 0.8, 0.8], False),
-        ("team/b", 1200, [0.4, 0.4], False),
+        ("team/a", 3600, [None, 0.8, 0.8, 0.8, 0.8], False),
+        ("team/b", 1800, [None, 0.4, 0.4], False),
     ]
 
 
@@ -156,7 +156,7 @@ def test_a_pod_that_comes_back_has_two_stretches_if_somebody_else_was_there(tmp_
     timeline.add(ENGINE, gpu(1) | held("a"), 0.6, ago=1200)
     assert told(timeline.store(tmp_path)) == [
         (A, "team/a", 3600, [0.8, 0.8]),
-        (A, "", 2400, [0, 0]),
+        (A, "", 3000, [None, 0, 0]),
         (A, "team/a", 1200, [0.6, 0.6]),
     ]
 
@@ -165,11 +165,11 @@ def test_a_shared_device_is_apart_from_the_time_in_which_it_was_not(tmp_path: Pa
     timeline = Timeline().add(ENGINE, gpu(1, vgpu="0") | held("a"), 0.5)
     timeline.add(ENGINE, gpu(1, vgpu="1") | held("b"), 0.5, ago=1800, until=600, ends=True)
     found, _ = ask(timeline.store(tmp_path))
-    assert [(each.pod, seconds_ago(each.start), len(each.values[BUSY]), each.shared) for each in found] == [
-        ("team/a", 3600, 3, False),
-        ("team/a", 1800, 2, True),
-        ("team/b", 1800, 2, True),
-        ("team/a", 600, 1, False),
+    assert [(each.pod, seconds_ago(each.start), known(each, BUSY), each.shared) for each in found] == [
+        ("team/a", 3600, [0.5, 0.5, 0.5], False),
+        ("team/b", 2400, [None, 0.5, 0.5], True),
+        ("team/a", 1800, [0.5, 0.5], True),
+        ("team/a", 600, [0.5], False),
     ]
 
 
@@ -184,9 +184,11 @@ def test_rows_per_process_beside_that_of_the_device(tmp_path: Path) -> None:
     timeline = Timeline().add(FB, gpu(1), 1000).add(FB, gpu(1) | held("a"), 700, ago=2400)
     timeline.add(ENGINE, gpu(1) | held("a"), 0.5, ago=2400).add(ENGINE, gpu(1), 0, until=2400, ends=True)
     found, _ = ask(timeline.store(tmp_path), (BUSY, USED))
-    mib = [[value / MIB for value in each.values[USED]] for each in found]
-    assert [(each.pod, len(each.values[USED])) for each in found] == [("", 2), ("team/a", 4)]
-    assert mib == [[1000, 1000], [1000] * 4]  # the device's, contexts included
+    # The device's own memory is the sole holder's: it has the contexts in it.
+    assert [(each.pod, known(each, USED)) for each in found] == [
+        ("", [1000 * MIB, 1000 * MIB]),
+        ("team/a", [None, *[1000 * MIB] * 4]),
+    ]
 
 
 def test_a_shared_device_with_rows_per_process_keeps_them_apart(tmp_path: Path) -> None:
@@ -220,8 +222,8 @@ def test_an_instance_of_another_layout_is_another_device(tmp_path: Path) -> None
     timeline.add(ENGINE, gpu(5, GPU_I_ID="1", GPU_I_PROFILE="1g.10gb"), 0.1, ago=1800)
     found, _ = ask(timeline.store(tmp_path))
     assert [(each.mig_profile, known(each, BUSY)) for each in found] == [
-        ("1g.10gb", [0.1, 0.1, 0.1]),
-        ("3g.40gb", [0.3, 0.3, 0.3]),
+        ("1g.10gb", [None, None, None, 0.1, 0.1, 0.1]),
+        ("3g.40gb", [0.3, 0.3, 0.3, None, None, None]),
     ]
 
 
@@ -273,7 +275,7 @@ def test_blank_and_implausible_values_are_dropped_and_said(tmp_path: Path) -> No
     timeline = Timeline().add(POWER, gpu(1) | held("a"), lambda ago: 2.0**63 if ago == 900 else 100)
     timeline.add(POWER, gpu(2) | held("b"), lambda ago: 6000 if ago < 600 else 100)
     found, gaps = ask(timeline.store(tmp_path), (WATTS,))
-    assert [known(each, WATTS) for each in found] == [[100, 100, 100, 100, None, 100], [100] * 5]
+    assert [known(each, WATTS) for each in found] == [[100, 100, 100, 100, None, 100], [*[100] * 5, None]]
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.IMPLAUSIBLE, "signal power_watts")]
     assert "1 device and" in gaps[0].detail
 

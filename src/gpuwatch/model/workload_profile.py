@@ -20,8 +20,9 @@ class HeldWindows:
     column: the joint shape of the demand survives. A signal that nobody exports for the device has no array. Physical
     signals (power) are those of the whole board on a MIG instance. `pod` is '' while nobody held the device.
 
-    The first and the last window have a sample, and nobody else had the device in between: NaN there is time held
-    without telemetry. A container may have several on one device, never two of the same time.
+    In none of the windows between the first and the last sample somebody else had the device. NaN windows before the
+    first sample say that the holder was not seen yet, those after the last one that nobody was seen any more. A
+    container may have several HeldWindows on one device, never with samples of the same time.
     """
 
     device: DeviceId

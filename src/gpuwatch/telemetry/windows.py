@@ -68,8 +68,9 @@ def held_windows(
     same window. Gauges are averaged, MEMORY_USED is the window's peak and MEMORY_FREE its lowest, counters are their
     rate per second; states and codes have no mean: ValueError. Of rows that are there at once the greatest counts.
 
-    A HeldWindows begins and ends with a window that has a sample of its holder. In between NaN stands for windows
-    without one, unless somebody else had the device meanwhile: then there are two. Time in which a device is shared
+    NaN stands for windows without a sample of the holder, also before its first and after its last one, as far as
+    nobody else was seen there. Where somebody else had the device meanwhile there are two HeldWindows. One whose holder
+    came after the first window begins at least a window earlier. Time in which a device is shared
     (two holders, both in two windows running: one window alone is how one follows the other) is apart from time in
     which it is not. Where an exporter writes rows per process beside that of the device, a sole holder has the
     device's value. A PHYSICAL signal of a MIG instance is its own row's, else that of the GPU's other rows.
@@ -424,12 +425,24 @@ def _together(masks: Sequence[BoolArray]) -> BoolArray:
 
 
 def _runs(mask: BoolArray, shared: BoolArray, taken: BoolArray) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of a holder's windows: cut where `shared` changes, and where others had the device in between."""
+    """Stretches of a holder's windows: cut where `shared` changes, and where others had the device in between.
+
+    Windows before and after in which nobody was seen are of it, up to the next one that is `taken`. Before the first
+    stretch there is at least one window, unless it begins with the first: it shows that the holder came then.
+    """
     there = np.flatnonzero(mask)
     flags = shared[there]
     # Taken windows between two neighbours of `there`, without them.
     before = np.concatenate(([0], np.cumsum(taken)))
     between = before[there[1:]] - before[there[:-1] + 1]
     cuts = np.flatnonzero((flags[1:] != flags[:-1]) | (between > 0)) + 1
-    for part in np.split(there, cuts):
-        yield int(part[0]), int(part[-1]) + 1, bool(shared[part[0]])
+    begin = 0
+    for number, part in enumerate(np.split(there, cuts)):
+        first, last = int(part[0]), int(part[-1])
+        earlier = np.flatnonzero(taken[begin:first])
+        if earlier.size:
+            begin = min(begin + int(earlier[-1]) + 1, first - 1 if number == 0 else first)
+        later = np.flatnonzero(taken[last + 1 :])
+        end = last + 1 + int(later[0]) if later.size else taken.size
+        yield begin, end, bool(shared[first])
+        begin = end
