@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.advise.capability import capability_of
+from gpuwatch.advise.capability import Capability, capability_of, ratios
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.money import run_time_ratio
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, usable_bytes, widened
 from gpuwatch.advise.sharing import Sharer, groups, mean, shared_speed, sharer
-from gpuwatch.advise.speed import predict_speed, predict_speeds
+from gpuwatch.advise.speed import predict_speeds
 from gpuwatch.advise.targets import candidates, gpu_of, shared
 from gpuwatch.advise.vetoes import Case, veto
 from gpuwatch.catalog.gpus import find_gpu
@@ -65,24 +65,30 @@ def options_of(item: Ready, sharings: Sequence[Way], facts: Facts) -> tuple[Opti
 
 def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[SpeedEstimate, str]]:
     """The speed on each target, or why there is none."""
-    envelope = facts.book.envelopes.get(item.gpu.name)
     here = capability_of(item.gpu, item.key.mig_profile)
-    # A slice of the same card compares always; another model only where the catalog knows both sides.
-    slices = [target for target in targets if target.kind is TargetKind.MIG]
-    there = [capability_of(item.gpu, target.mig_profile) for target in slices]
-    on_slices = dict(zip(slices, predict_speeds(item.profile, here, there, envelope, facts.policy.speed), strict=True))
-    found: list[tuple[SpeedEstimate, str]] = []
-    for target in targets:
-        speed, problem = on_slices.get(target), "nothing was measured"
+    problems: dict[int, str] = {}
+    there: dict[int, Capability] = {}
+    for index, target in enumerate(targets):
+        gpu = gpu_of(target)
+        if target.kind is TargetKind.FEWER or gpu is None:
+            continue
+        offered = capability_of(gpu, target.mig_profile)
+        try:
+            ratios(here, offered)
+        except ValueError as unknown:  # the catalog cannot compare the two
+            problems[index] = str(unknown)
+        else:
+            there[index] = offered
+    envelope = facts.book.envelopes.get(item.gpu.name)
+    predicted = predict_speeds(item.profile, here, tuple(there.values()), envelope, facts.policy.speed)
+    speeds = dict(zip(there, predicted, strict=True))
+    found = []
+    for index, target in enumerate(targets):
+        speed = speeds.get(index)
         if target.kind is TargetKind.FEWER:
             speed = fewer_speed(item.profile, item.now, target, item.tier, facts.policy)
-        gpu = gpu_of(target)
-        if target.kind is TargetKind.MODEL and gpu is not None:
-            try:
-                speed = predict_speed(item.profile, here, capability_of(gpu), envelope, facts.policy.speed)
-            except ValueError as unknown:
-                problem = str(unknown)
-        found.append((speed, "") if speed is not None else (_no_speed(item.tier, problem), problem))
+        problem = "" if speed is not None else problems.get(index, "nothing was measured")
+        found.append((speed or _no_speed(item.tier, problem), problem))
     return found
 
 
