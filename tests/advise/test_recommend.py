@@ -97,6 +97,13 @@ def test_hours(hours, enough):
     assert (getattr(found, "kind", None) is AbstentionKind.YOUNG) is not enough
 
 
+def test_many_devices_for_a_moment_are_no_hours():
+    brief = profile(days=0.1, hours_per_day=24.0, pods=64.0)
+    assert "2.4 h" in abstained(answer(brief), AbstentionKind.YOUNG).reason
+    moment = replace(brief, first_seen=brief.last_seen)
+    abstained(answer(moment), AbstentionKind.YOUNG)
+
+
 @pytest.mark.parametrize(
     ("workload", "runs", "days", "enough"),
     [

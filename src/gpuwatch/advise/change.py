@@ -224,6 +224,8 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
         notes.append("A node selector or affinity that pins the present GPU has to go.")
     template = template_of(kind, api_version)
     patch: Tree | None = None
+    if owner is None and template is not None:
+        notes.append(f"The owner was not found; it is taken for a {template.api_version} {kind}.")
     if template is None:
         notes.insert(0, f"gpuwatch does not know where a {kind} has its Pods: these lines go into their container.")
     else:

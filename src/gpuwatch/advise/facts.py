@@ -11,7 +11,7 @@ from math import ceil
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.model.cluster import Cluster, Gang, Node, Pod, Workload
+from gpuwatch.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
 from gpuwatch.model.decision import Family, Finding, SubjectKind, Verdict
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
@@ -65,6 +65,8 @@ class Facts:
     nodes_of: Mapping[str, tuple[Node, ...]]  # Gpu.name → Nodes
     gangs: Mapping[str, tuple[Gang, ...]]  # Workload.id → gangs
     idle: frozenset[str]  # Workload.id: every Pod of it was found idle
+    namespaces: Mapping[str, Namespace]
+    profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
 
     def kind(self, key: WorkloadKey) -> str:
         owner = self.workloads.get(key.workload)
@@ -99,9 +101,9 @@ class Facts:
             yield owner.id, {**owner.labels, **owner.annotations}
         for pod in self.pods.get(key.workload, ()):
             yield f"Pod {pod.ref}", {**pod.labels, **pod.annotations}
-        for space in self.cluster.namespaces:
-            if space.name == key.namespace:
-                yield f"Namespace {space.name}", {**space.labels, **space.annotations}
+        space = self.namespaces.get(key.namespace)
+        if space is not None:
+            yield f"Namespace {space.name}", {**space.labels, **space.annotations}
 
     def alive(self, profile: WorkloadProfile) -> bool:
         """Was it seen in the newest hour of the book?"""
@@ -134,6 +136,9 @@ def gather(
         if node.gpu_product:
             nodes_of[_model(node)].append(node)
     gangs: dict[str, list[Gang]] = defaultdict(list)
+    profiles_of: dict[tuple[str, str], list[WorkloadProfile]] = defaultdict(list)
+    for profile in book.profiles.values():
+        profiles_of[profile.key.workload, profile.key.container].append(profile)
     owners = {pod.ref: pod.workload for pod in cluster.pods}
     for gang in cluster.gangs:
         for owner in dict.fromkeys([gang.workload, *(owners.get(ref, "") for ref in gang.pods)]):
@@ -151,6 +156,8 @@ def gather(
         nodes_of={name: tuple(found) for name, found in nodes_of.items()},
         gangs={name: tuple(found) for name, found in gangs.items()},
         idle=_idle(findings, pods),
+        namespaces={space.name: space for space in cluster.namespaces},
+        profiles_of={name: tuple(found) for name, found in profiles_of.items()},
     )
 
 

@@ -138,11 +138,8 @@ def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:
         return None
     later = [
         other
-        for other in facts.book.profiles.values()
-        if (other.key.workload, other.key.container) == (key.workload, key.container)
-        and other.key != key
-        and other.last_seen > profile.last_seen
-        and other.first_seen > profile.first_seen
+        for other in facts.profiles_of.get((key.workload, key.container), ())
+        if other.last_seen > profile.last_seen and other.first_seen > profile.first_seen
     ]
     return max(later, key=lambda other: (other.last_seen, other.key)).key if later else None
 
@@ -160,14 +157,13 @@ def _too_little(
             f"{policy.min_coverage_ratio:.0%} are needed." + (f" Left out: {left_out}." if left_out else ""),
             "Look for holes in the exporter's scrapes; `gpuwatch doctor` names them.",
         )
-    hours = profile.observed_seconds / 3600
-    if hours < policy.min_observed_hours:
+    days = confidence_days(profile)
+    if days * 24 < policy.min_observed_hours:
         return (
             AbstentionKind.YOUNG,
-            f"{hours:.1f} device-hours were measured; {policy.min_observed_hours:g} are needed.",
+            f"{days * 24:.1f} h of it were measured; {policy.min_observed_hours:g} h are needed.",
             "Wait until it ran longer.",
         )
-    days = confidence_days(profile)
     if profile.run_count < policy.min_runs and (ends or days < policy.min_serving_days):
         return (
             AbstentionKind.YOUNG,
