@@ -11,15 +11,20 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.collect.profiles import FetchPolicy
+from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.telemetry.connection import Connection
 
 PREFIX = "GPUWATCH_"
@@ -41,6 +46,15 @@ class Settings(BaseSettings):
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
     plan: PlanPolicy = PlanPolicy()
+    fetch: FetchPolicy = FetchPolicy()
+    profiles: ProfilePolicy = ProfilePolicy()
+    advice: AdvicePolicy = AdvicePolicy()
+    mig_plan: MigPlanPolicy = MigPlanPolicy()
+    delivery: DeliveryPolicy = DeliveryPolicy()
+    state: Path | None = None
+    """SQLite file with the profiles, so that a run fetches only what is new, and with the advice that was given."""
+    prices: Path | None = None
+    """CSV or YAML with the operator's own prices of instance types, over those of the catalog."""
     xid_overrides: Path | None = None
     """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`; else the catalog's."""
 
@@ -98,7 +112,8 @@ def _fields(kind: object) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseSettings):
         return {name: _policy(field.annotation) for name, field in kind.model_fields.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return {field.name: None for field in dataclasses.fields(kind)}
+        hints = get_type_hints(kind)
+        return {field.name: _policy(hints[field.name]) for field in dataclasses.fields(kind)}
     return {}
 
 
@@ -120,14 +135,20 @@ def _unknown_keys(values: Mapping[str, Any], kind: object, path: str) -> Iterato
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     groups = _fields(Settings)
     known = {PREFIX + name.upper() for name in groups}
+    open_ended = set()  # may be mappings with keys of their own, such as plan.modes
     for name, kind in groups.items():
-        known |= {f"{PREFIX}{name}{DELIMITER}{field}".upper() for field in _fields(kind)}
+        for field, below in _fields(kind).items():
+            variable = f"{PREFIX}{name}{DELIMITER}{field}".upper()
+            known.add(variable)
+            known |= {f"{variable}{DELIMITER}{leaf}".upper() for leaf in _fields(below)}
+            if below is None:
+                open_ended.add(variable)
     for name in sorted(environment):
         upper = name.upper()
         if not upper.startswith(PREFIX):
             continue
         parent = DELIMITER.join(upper.split(DELIMITER)[:2])
-        if upper not in known and not (upper.count(DELIMITER) > 1 and parent in known):
+        if upper not in known and not (upper.count(DELIMITER) > 1 and parent in open_ended):
             yield f"{name}: there is no such variable{_nearest(upper, known)}"
 
 
