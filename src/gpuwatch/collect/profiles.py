@@ -1,0 +1,408 @@
+"""Bring the profiles up to date: only the windows that are new since the last time, in stretches that fit into memory.
+
+A stretch that could not be read whole is not counted at all: the book ends before it, and the next update asks again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from gpuwatch.catalog.xids import XidClass, find_xid
+from gpuwatch.collect.collect import Progress, gap_of
+from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.model.cluster import Cluster, Pod
+from gpuwatch.model.decision import FindingKind
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
+from gpuwatch.profile.joint import update_book
+from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.telemetry.owners import PastPod
+from gpuwatch.telemetry.samples import TelemetryError
+from gpuwatch.telemetry.source import Inventory, TelemetrySource
+from gpuwatch.telemetry.windows import aligned
+
+SIGNALS = (
+    Signal.BUSY_RATIO,
+    Signal.ENGINE_ACTIVE_RATIO,  # tells whether BUSY is the engine's activity or the coarser utilisation
+    Signal.SM_ACTIVE_RATIO,
+    Signal.TENSOR_ACTIVE_RATIO,
+    Signal.DRAM_ACTIVE_RATIO,
+    Signal.POWER_WATTS,
+    Signal.MEMORY_USED_BYTES,
+    Signal.MEMORY_FREE_BYTES,
+    Signal.MEMORY_RESERVED_BYTES,
+    Signal.PCIE_TX_BYTES_PER_SECOND,
+    Signal.PCIE_RX_BYTES_PER_SECOND,
+    Signal.NVLINK_BYTES_PER_SECOND,
+)
+
+THROTTLED = "throttled"
+"""Cause of an Unfit stretch in which heat or the power supply slowed the GPU."""
+
+_XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
+_RECOVERY = WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST)
+_CAUSES = {Signal.XID_CODE: FindingKind.XID, Signal.RECOVERY_ACTION_CODE: FindingKind.DRIVER_VERDICT}
+
+_FAILURES = frozenset({GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL})
+"""Gaps after which the same question may have another answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPolicy:
+    """How profiles are read from telemetry.
+
+    step_seconds: length of a window. 300: ten samples of the exporters' usual 30 s, so that one scrape more or less
+        does not matter, and phases of minutes stay apart.
+    history_seconds: how far back the first update goes, and the longest that a later one makes up for. A week: the
+        rhythm of work has it, and Prometheus keeps two by default.
+    settle_seconds: the newest part is left for the next time, as samples may still be on their way. 120: two scrapes
+        and a remote write.
+    throttled_ratio: share of a window in throttling above which it says nothing about the workload. 0.05: no more than
+        the rounding that ratios are allowed.
+    degraded_seconds: how long a fatal XID that is still shown makes a GPU's windows unfit. A day: exporters show the
+        last XID until the driver is loaded again, also of a GPU that has long been put right.
+    values_at_once: windows × signals × devices held at the same time; each takes some 40 bytes at the peak.
+    """
+
+    step_seconds: int = 300
+    history_seconds: int = 7 * 86400
+    settle_seconds: int = 120
+    throttled_ratio: float = 0.05
+    degraded_seconds: int = 86400
+    values_at_once: int = 4_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("step_seconds", "history_seconds", "degraded_seconds", "values_at_once"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"fetch.{name} is {getattr(self, name)!r}; it has to be greater than 0")
+        if self.settle_seconds < 0:
+            raise ValueError(f"fetch.settle_seconds is {self.settle_seconds!r}; it has to be 0 or more")
+        if not 0 <= self.throttled_ratio <= 1:
+            raise ValueError(f"fetch.throttled_ratio is {self.throttled_ratio!r}; it has to be a ratio from 0 to 1")
+
+
+def update_profiles(
+    book: ProfileBook | None,
+    telemetry: TelemetrySource,
+    cluster_state: Cluster,
+    at: datetime,
+    policy: ProfilePolicy,
+    progress: Progress = lambda _: None,
+    unfit: Sequence[Unfit] = (),
+    fetch: FetchPolicy = FetchPolicy(),
+) -> tuple[ProfileBook, tuple[Gap, ...]]:
+    """The book with all whole windows up to `at`, less what is left to settle.
+
+    Without a book it begins `history_seconds` before `at`; a book keeps its own step. `unfit`: stretches that the
+    caller knows, from findings, to say nothing about the workload; throttling, fatal XIDs and recovery actions are
+    found here. Nothing is raised for what the server does: what could not be read is a Gap, and `until` stays before
+    it. So it does where the newest windows of the whole fleet are empty: their samples may be late.
+    """
+    step = book.step_seconds if book else fetch.step_seconds
+    end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
+    earliest = aligned(at - timedelta(seconds=fetch.history_seconds), step)
+    gaps: list[Gap] = []
+    if book is None:
+        book = ProfileBook(until=earliest, step_seconds=step)
+    elif book.until < earliest:
+        gaps.append(_left_out(book.until, earliest))
+        book = replace(book, until=earliest)
+    if book.until >= end:
+        return book, tuple(gaps)
+    reader = _Reader(telemetry, cluster_state, fetch, step)
+    try:
+        for stretch in reader.stretches(book.until, end):
+            gaps += stretch.gaps
+            if stretch.failed:
+                break
+            progress(f"profiles: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
+            known = [each for each in unfit if each.start < stretch.end and each.end > stretch.start]
+            if stretch.windows:
+                # A book without anything in it has watched nobody begin.
+                before = book if book.profiles or book.usage else None
+                found = (*known, *stretch.unfit)
+                book = update_book(before, stretch.windows, stretch.owners, stretch.pods, found, policy)
+            book = replace(book, until=stretch.end)
+    except TelemetryError as error:
+        gaps.append(gap_of(error, "profiles"))
+    # Most of what lacks, lacks in every stretch.
+    return book, tuple({(gap.kind, gap.what): gap for gap in reversed(gaps)}.values())[::-1]
+
+
+def _left_out(until: datetime, earliest: datetime) -> Gap:
+    return Gap(
+        kind=GapKind.PARTIAL,
+        what="profiles",
+        detail=f"nothing was read between {until:%Y-%m-%d %H:%M} and {earliest:%Y-%m-%d %H:%M} UTC: the last update is "
+        "longer ago than fetch.history_seconds",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """What was read of (start, end]."""
+
+    start: datetime
+    end: datetime
+    gaps: tuple[Gap, ...]
+    failed: bool = False
+    windows: Sequence[HeldWindows] = ()
+    owners: Mapping[PodRef, str] = field(default_factory=dict)
+    pods: Mapping[PodRef, Pod] = field(default_factory=dict)
+    unfit: Sequence[Unfit] = ()
+
+
+class _Reader:
+    def __init__(self, telemetry: TelemetrySource, cluster: Cluster, fetch: FetchPolicy, step_seconds: int) -> None:
+        self._telemetry = telemetry
+        self._cluster = cluster
+        self._fetch = fetch
+        self._step_seconds = step_seconds
+        self._live = {pod.ref: pod for pod in cluster.pods}
+
+    def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
+        """Oldest first; one that failed is the last."""
+        schema, gaps = self._telemetry.discover(end)
+        if not schema.signals or _failed(gaps):
+            yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
+            return
+        inventory, gaps = self._inventory(start, end, schema)
+        if _failed(gaps):
+            yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
+            return
+        length = self._length(len(inventory.devices))
+        if end - start <= length:
+            yield self._read(start, end, schema, inventory, gaps, is_newest=True)
+            return
+        begin, before = start, None
+        while begin < end:
+            until = min(begin + length, end)
+            now, gaps = (schema, ()) if until == end else self._telemetry.discover(until)
+            spoken, more = _both(before, now)
+            inventory, found = self._inventory(begin, until, spoken)
+            gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
+            if _failed(gaps):
+                yield _Stretch(start=begin, end=until, gaps=gaps, failed=True)
+                return
+            stretch = self._read(begin, until, spoken, inventory, gaps, is_newest=until == end)
+            yield stretch
+            if stretch.failed:
+                return
+            begin, before = until, now
+
+    def _length(self, devices: int) -> timedelta:
+        """Whole windows, a day at most: what the exporters speak is looked up once in each stretch."""
+        fitting = self._fetch.values_at_once // (max(devices, 1) * len(SIGNALS))
+        return timedelta(seconds=self._step_seconds * max(1, min(fitting, 86400 // self._step_seconds)))
+
+    def _inventory(self, start: datetime, end: datetime, schema: Schema) -> tuple[Inventory, tuple[Gap, ...]]:
+        """Devices of this time, with their Nodes. Hosts that are no Node are the analysis' to tell."""
+        seconds = round((end - start).total_seconds())
+        known = self._cluster.exporter_pods
+        inventory = self._telemetry.inventory(end, schema, seconds, exporter_pods=known)
+        devices, _, _ = resolve_nodes(inventory.devices, inventory.exporters, self._cluster)
+        return replace(inventory, devices=devices), inventory.gaps
+
+    def _read(
+        self,
+        start: datetime,
+        end: datetime,
+        schema: Schema,
+        inventory: Inventory,
+        gaps: Iterable[Gap],
+        *,
+        is_newest: bool,
+    ) -> _Stretch:
+        telemetry, step = self._telemetry, self._step_seconds
+        windows, more = telemetry.windows(SIGNALS, start, end, step, schema, inventory)
+        found = [*gaps, *more]
+        if is_newest:
+            # Not a sample of any device: late ones more likely than a fleet that fell silent in one moment.
+            end = max((_last_sample(each) for each in windows), default=start)
+            windows = tuple(_cut(each, end) for each in windows)
+        if _failed(found) or end <= start:
+            return _Stretch(start=start, end=end, gaps=tuple(found), failed=True)
+        shares, more = telemetry.throttled(start, end, step, schema, inventory)
+        found += more
+        unfit = [
+            Unfit(device_uuid=uuid, start=begin, end=until, cause=THROTTLED)
+            for uuid, of_gpu in shares.items()
+            for begin, until in _above(of_gpu, self._fetch.throttled_ratio, start, step)
+        ]
+        degraded, more = self._degraded(start, end, schema, inventory)
+        found += more
+        refs = sorted({each.pod for each in windows if each.pod})
+        past, more = self._past(refs, start, end)
+        found += more
+        owners = {ref: self._live[ref].workload for ref in refs if ref in self._live and self._live[ref].workload}
+        owners |= _past_owners(past, owners)
+        return _Stretch(
+            start=start,
+            end=end,
+            gaps=tuple(found),
+            failed=_failed(found),
+            windows=self._attributed(windows),
+            owners=owners,
+            pods={ref: self._live[ref] for ref in refs if ref in self._live}
+            | {ref: _pod(ref, past[ref], owners.get(ref, "")) for ref in refs if ref in past and ref not in self._live},
+            unfit=[*unfit, *degraded],
+        )
+
+    def _attributed(self, windows: Sequence[HeldWindows]) -> Sequence[HeldWindows]:
+        """Where no row names a Pod although some hold GPUs, nobody's time is not known to be nobody's."""
+        if any(each.pod for each in windows):
+            return windows
+        held = any(pod.phase == "Running" and pod.accelerators for pod in self._cluster.pods)
+        return () if held or not self._cluster.known else windows
+
+    def _past(
+        self, refs: Sequence[PodRef], start: datetime, end: datetime
+    ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
+        """Pods that the cluster does not know any more; beside them those of the same namespaces that it knows, whose
+        top owners show what stands above the ones that kube-state-metrics tells of (a Notebook above a StatefulSet).
+        """
+        gone = [ref for ref in refs if ref not in self._live or not self._live[ref].workload]
+        if not gone:
+            return {}, ()
+        namespaces = {ref.partition("/")[0] for ref in gone}
+        return self._telemetry.pod_owners(start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
+
+    def _degraded(
+        self, start: datetime, end: datetime, schema: Schema, inventory: Inventory
+    ) -> tuple[list[Unfit], tuple[Gap, ...]]:
+        """GPUs with a fatal XID or a recovery action, from then until it is cleared, or the end."""
+        telemetry = self._telemetry
+        now, gaps = telemetry.readings((_XID, _RECOVERY), start, schema, inventory)
+        open_since: dict[tuple[str, Signal], datetime] = {}
+        fatal = {uuid: code for uuid, code in _values(now, _XID).items() if _is_fatal(code)}
+        if fatal:
+            day_before = start - timedelta(seconds=self._fetch.degraded_seconds)
+            earlier, more = telemetry.readings((_XID,), day_before, schema, inventory)
+            gaps += more
+            old = _values(earlier, _XID)
+            open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
+        wanted = {uuid for uuid, code in _values(now, _RECOVERY).items() if code > 0}
+        open_since |= {(uuid, _RECOVERY.signal): start for uuid in wanted}
+        seconds = round((end - start).total_seconds())
+        changes, more = telemetry.changes(tuple(_CAUSES), end, seconds, schema, inventory)
+        unfit = _until_cleared(open_since, changes, end)
+        # What is not exported here is the analysis' to tell.
+        return unfit, tuple(gap for gap in (*gaps, *more) if gap.kind in _FAILURES)
+
+
+def _failed(gaps: Iterable[Gap]) -> bool:
+    return any(gap.kind in _FAILURES for gap in gaps)
+
+
+def _last_sample(windows: HeldWindows) -> datetime:
+    """End of the last window with a sample."""
+    index = len(next(iter(windows.values.values())))
+    while index and all(math.isnan(values[index - 1]) for values in windows.values.values()):
+        index -= 1
+    return windows.start + timedelta(seconds=index * windows.step_seconds)
+
+
+def _cut(windows: HeldWindows, end: datetime) -> HeldWindows:
+    """Those until the end, which is one of theirs."""
+    count = round((end - windows.start).total_seconds()) // windows.step_seconds
+    if all(len(values) <= count for values in windows.values.values()):
+        return windows
+    return replace(windows, values={signal: values[:count] for signal, values in windows.values.items()})
+
+
+def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
+    """What the exporters spoke at both ends of a stretch. A metric that changed its unit in between (DCGM 4.6 to 4.7)
+    is left out of it."""
+    if before is None or before.signals == now.signals:
+        return now, ()
+    spoken = {(each.signal, each.vocabulary, each.metric): each for each in before.signals}
+    changed: list[str] = []
+    for each in now.signals:
+        key = (each.signal, each.vocabulary, each.metric)
+        if key in spoken and spoken[key].scale != each.scale:
+            changed.append(each.metric)
+            del spoken[key]
+        else:
+            spoken[key] = each
+    gaps = tuple(
+        Gap(kind=GapKind.IMPLAUSIBLE, what=f"metric {metric}", detail="it changed its unit in this time; left out")
+        for metric in dict.fromkeys(changed)
+    )
+    together = replace(
+        now,
+        signals=tuple(spoken.values()),
+        vocabularies=tuple(dict.fromkeys((*now.vocabularies, *before.vocabularies))),
+        node_labels=tuple(dict.fromkeys((*now.node_labels, *before.node_labels))),
+        interval_seconds=now.interval_seconds or before.interval_seconds,
+    )
+    return together, gaps
+
+
+def _above(shares: Sequence[float], bound: float, start: datetime, step: int) -> Iterator[tuple[datetime, datetime]]:
+    """Stretches of windows whose share is above the bound."""
+    begin: int | None = None
+    for index, share in enumerate((*shares, 0.0)):
+        if share > bound:
+            begin = index if begin is None else begin
+        elif begin is not None:
+            yield start + timedelta(seconds=begin * step), start + timedelta(seconds=index * step)
+            begin = None
+
+
+def _values(readings: Readings, stat: WindowStat) -> Mapping[str, float]:
+    return readings.values.get(stat.key, {})
+
+
+def _is_fatal(code: float) -> bool:
+    xid = find_xid(int(code))
+    return xid is not None and xid.xid_class is XidClass.FATAL
+
+
+def _until_cleared(
+    open_since: Mapping[tuple[str, Signal], datetime], changes: Iterable[StateChange], end: datetime
+) -> list[Unfit]:
+    """A 0 clears; another XID on top of a fatal one does not."""
+    since = dict(open_since)
+    found: list[Unfit] = []
+    for change in sorted(changes, key=lambda each: each.at):
+        key = (change.device, change.signal)
+        is_bad = _is_fatal(change.after) if change.signal is Signal.XID_CODE else change.after > 0
+        if is_bad:
+            since.setdefault(key, change.at)
+        elif change.after == 0 and key in since:
+            found.append(_unfit(key, since.pop(key), change.at))
+    return [*found, *(_unfit(key, began, end) for key, began in since.items())]
+
+
+def _unfit(key: tuple[str, Signal], start: datetime, end: datetime) -> Unfit:
+    return Unfit(device_uuid=key[0], start=start, end=end, cause=_CAUSES[key[1]])
+
+
+def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:
+    """Workloads of Pods that are not in `live`, by the name that the cluster gives to the same owner's other Pods."""
+    names: dict[str, set[str]] = {}
+    for ref, workload in live.items():
+        if ref in past and past[ref].workload:
+            names.setdefault(past[ref].workload, set()).add(workload)
+    owners: dict[PodRef, str] = {}
+    for ref, each in past.items():
+        if ref not in live and each.workload:
+            known = names.get(each.workload, set())
+            owners[ref] = next(iter(known)) if len(known) == 1 else each.workload
+    return owners
+
+
+def _pod(ref: PodRef, past: PastPod, workload: str) -> Pod:
+    namespace, _, name = ref.partition("/")
+    return Pod(
+        namespace=namespace,
+        name=name,
+        started=past.started,
+        cpu_cores=past.cpu_cores or 0.0,
+        memory_bytes=round(past.memory_bytes or 0),
+        restarts=past.restarts or 0,
+        workload=workload,
+    )
