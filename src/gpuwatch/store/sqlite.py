@@ -1,0 +1,573 @@
+"""The state in one SQLite file. What is written is written in one transaction; what has not changed is not written."""
+# ruff: noqa: S608 — the parts that statements are put together from are all in this file.
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from gpuwatch.model.sizing import Outcome, Recommendation, Target
+from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.store.codec import (
+    VERSION,
+    DamagedError,
+    FutureError,
+    Row,
+    decode,
+    decode_part,
+    encode,
+    encode_parts,
+    part_names,
+    required_parts,
+    row,
+)
+from gpuwatch.store.damaged import move_aside
+from gpuwatch.store.locks import holders
+from gpuwatch.store.store import KEPT, Store, StoreError
+
+__all__ = ["SCHEMA", "WAIT_SECONDS", "SqliteStore", "Store", "StoreError"]
+
+SCHEMA = 1
+"""user_version of the file. A later one is refused."""
+
+WAIT_SECONDS = 30.0
+"""How long another process may hold the file. Writing 10,000 profiles takes it seconds."""
+
+_APPLICATION = 0x47505557  # 'GPUW'
+
+# The bodies come last, so that keys and digests are read without them.
+_TABLES = (
+    """CREATE TABLE book (
+        field TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
+    """CREATE TABLE profile (
+        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
+        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (workload, container, gpu_model, mig_profile))""",
+    # Times are microseconds since 1970.
+    """CREATE TABLE usage (
+        hour INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
+    # last_at changes with every run, so that it stands apart from the bodies.
+    """CREATE TABLE advice (
+        id INTEGER PRIMARY KEY,
+        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
+        at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
+        UNIQUE (workload, container, gpu_model, mig_profile, at))""",
+    """CREATE TABLE advice_body (
+        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
+    """CREATE TABLE outcome (
+        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
+        recommended_at INTEGER NOT NULL, applied_at INTEGER,
+        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
+)
+_WITH_ROWS = (
+    ("book", "version"),
+    ("profile", "version"),
+    ("usage", "version"),
+    ("advice_body", "version"),
+    ("advice_body", "profile_version"),
+    ("outcome", "version"),
+)
+
+_KEY = "workload, container, gpu_model, mig_profile"
+_IS_KEY = "workload = ? AND container = ? AND gpu_model = ? AND mig_profile = ?"
+_SAME_KEY = " AND ".join(f"o.{name} = a.{name}" for name in _KEY.split(", "))
+
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """A Store in one file, for one thread. Several processes may use the file, on one machine: it is in WAL mode, which
+    network file systems do not carry. The last to save a book keeps his, whole."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path, wait_seconds: float, gaps: Iterable[Gap] = ()) -> None:
+        self._db = db
+        self._path = path
+        self._wait_seconds = wait_seconds
+        self._gaps = list(gaps)
+        self._found_at_open = tuple(self._gaps)
+        # What this process last read or wrote, with its digest: the same value need not be encoded again.
+        self._profiles: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
+        self._hours: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
+
+    @classmethod
+    def open(cls, path: Path, wait_seconds: float = WAIT_SECONDS) -> Self:
+        """The file, made where there is none. A damaged one is moved aside, and `load_book` says so.
+
+        wait_seconds: how long to wait while another process holds the file.
+        Raises StoreError where there can be no such file, or where it belongs to a newer gpuwatch or another program.
+        """
+        path = _usable(path)
+        gaps: list[Gap] = []
+        while True:
+            found = path.stat() if path.exists() else None
+            try:
+                return cls(_connected(path, wait_seconds), path, wait_seconds, gaps)
+            except _DamagedFileError as damage:
+                if found is None:
+                    raise StoreError(
+                        f"{path}: the new file cannot be read back ({damage}); name another file"
+                    ) from None
+                try:
+                    aside = move_aside(path, found)
+                except OSError as error:
+                    raise StoreError(
+                        f"{path}: damaged ({damage}), and it cannot be moved aside ({error}); move it away"
+                    ) from error
+                if aside is not None:
+                    detail = (
+                        f"damaged ({damage}); moved to {aside}, and begun anew: profiles and advice start from nothing"
+                    )
+                    gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"state {path}", detail=detail))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        return tuple(dict.fromkeys(self._gaps))
+
+    # The book
+
+    def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
+        gaps: list[Gap] = []
+        with self._reading("profiles"):
+            self._refuse_future_rows()
+            parts = self._parts(gaps)
+            profiles = dict(self._kept_profiles(gaps))
+            hours = dict(self._kept_hours(gaps))
+        book: ProfileBook | None = None
+        if required_parts() <= parts.keys():
+            values: dict[str, Any] = {
+                **parts,
+                "profiles": {key: profile for key, (profile, _) in profiles.items()},
+                "usage": tuple(use for uses, _ in hours.values() for use in uses),
+            }
+            book = ProfileBook(**values)
+            self._profiles, self._hours = profiles, hours
+        self._gaps += gaps
+        return book, tuple(dict.fromkeys((*self._found_at_open, *gaps)))
+
+    def save_book(self, book: ProfileBook) -> None:
+        parts = encode_parts(book)
+        with self._writing("profiles"):
+            self._refuse_future_rows()
+            self._save_parts(parts)
+            profiles = self._save_profiles(book)
+            hours = self._save_hours(book)
+        self._profiles, self._hours = profiles, hours
+
+    def _parts(self, gaps: list[Gap]) -> dict[str, object]:
+        parts: dict[str, object] = {}
+        for name, *kept in self._db.execute("SELECT field, version, digest, body FROM book"):
+            if name not in part_names():
+                continue
+            try:
+                parts[name] = decode_part(name, Row(*kept))
+            except DamagedError as damage:
+                lost = "all profiles begin anew" if name in required_parts() else "it begins anew"
+                gaps.append(self._lost(name, damage, lost))
+        return parts
+
+    def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[WorkloadKey, tuple[WorkloadProfile, bytes]]]:
+        rows = self._db.execute(f"SELECT {_KEY}, version, digest, body FROM profile ORDER BY {_KEY}")
+        for *names, version, digest, body in rows:
+            key = WorkloadKey(*names)
+            try:
+                profile = decode(Row(version, digest, body), WorkloadProfile)
+            except DamagedError as damage:
+                gaps.append(self._lost(f"profile of {key}", damage, "it begins anew"))
+                continue
+            if profile.key == key:
+                yield key, (profile, digest)
+            else:
+                gaps.append(self._lost(f"profile of {key}", f"it is that of {profile.key}", "it begins anew"))
+
+    def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[int, tuple[tuple[UsageHour, ...], bytes]]]:
+        for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
+            try:
+                yield hour, (decode(Row(*kept), tuple[UsageHour, ...]), kept[1])
+            except DamagedError as damage:
+                what = f"use in the hour of {_EPOCH + hour * _MICROSECOND:%Y-%m-%d %H:%M} UTC"
+                gaps.append(self._lost(what, damage, "it is missing from reports"))
+
+    def _save_parts(self, parts: dict[str, tuple[bytes, bytes]]) -> None:
+        kept = dict(self._db.execute("SELECT field, digest FROM book"))
+        self._db.executemany("DELETE FROM book WHERE field = ?", [(name,) for name in kept if name not in parts])
+        self._db.executemany(
+            "INSERT OR REPLACE INTO book (field, version, digest, body) VALUES (?, ?, ?, ?)",
+            [(name, *_columns(row(*part))) for name, part in parts.items() if kept.get(name) != part[0]],
+        )
+
+    def _save_profiles(self, book: ProfileBook) -> dict[WorkloadKey, tuple[WorkloadProfile, bytes]]:
+        # Held against the file, not against what was read from it: another process may have saved in between.
+        kept = {
+            WorkloadKey(*names): digest for *names, digest in self._db.execute(f"SELECT {_KEY}, digest FROM profile")
+        }
+        now: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
+
+        def changed() -> Iterator[tuple[object, ...]]:
+            for key, profile in book.profiles.items():
+                known = self._profiles.get(key)
+                if known is not None and known[0] is profile and known[1] == kept.get(key):
+                    now[key] = known
+                    continue
+                digest, data = encode(profile)
+                now[key] = (profile, digest)
+                if digest != kept.get(key):
+                    yield (*_names(key), *_columns(row(digest, data)))
+
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO profile ({_KEY}, version, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)", changed()
+        )
+        gone = [_names(key) for key in kept if key not in book.profiles]
+        self._db.executemany(f"DELETE FROM profile WHERE {_IS_KEY}", gone)
+        return now
+
+    def _save_hours(self, book: ProfileBook) -> dict[int, tuple[tuple[UsageHour, ...], bytes]]:
+        kept = dict(self._db.execute("SELECT hour, digest FROM usage"))
+        groups: dict[int, list[UsageHour]] = {}
+        for use in book.usage:
+            groups.setdefault(_micros(use.hour), []).append(use)
+        now: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
+
+        def changed() -> Iterator[tuple[object, ...]]:
+            for hour, group in groups.items():
+                uses = tuple(group)
+                known = self._hours.get(hour)
+                if known is not None and known[1] == kept.get(hour) and known[0] == uses:
+                    now[hour] = known
+                    continue
+                digest, data = encode(uses)
+                now[hour] = (uses, digest)
+                if digest != kept.get(hour):
+                    yield (hour, *_columns(row(digest, data)))
+
+        self._db.executemany(
+            "INSERT OR REPLACE INTO usage (hour, version, digest, body) VALUES (?, ?, ?, ?)", changed()
+        )
+        self._db.executemany("DELETE FROM usage WHERE hour = ?", [(hour,) for hour in kept if hour not in groups])
+        return now
+
+    # Advice and what came of it
+
+    def record_advice(self, recommendations: Sequence[Recommendation], at: datetime | None = None) -> None:
+        now = at if at is not None else max((each.at for each in recommendations), default=None)
+        if now is None:
+            return
+        with self._writing("advice"):
+            self._refuse_future_rows()
+            for each in recommendations:
+                self._record(each)
+            self._forget(_micros(now - KEPT))
+
+    def _record(self, given: Recommendation) -> None:
+        names, at = _names(given.key), _micros(given.at)
+        standing = self._db.execute(
+            f"SELECT id, at, target FROM advice WHERE {_IS_KEY} AND at <= ? ORDER BY at DESC LIMIT 1", (*names, at)
+        ).fetchone()
+        target = replace(given.chosen.target, usd_per_hour=None, price_source="")
+        if standing is not None and _target(standing[2]) == target:
+            self._db.execute("UPDATE advice SET last_at = max(last_at, ?) WHERE id = ?", (at, standing[0]))
+            return
+        if standing is not None and standing[1] == at:
+            # The same moment worked out anew, with other bounds or prices.
+            self._db.execute("DELETE FROM advice_body WHERE id = ?", (standing[0],))
+            self._db.execute("DELETE FROM advice WHERE id = ?", (standing[0],))
+        number = self._db.execute(
+            f"INSERT INTO advice ({_KEY}, at, last_at, target) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*names, at, at, msgspec.msgpack.encode(target)),
+        ).lastrowid
+        self._db.execute(
+            "INSERT INTO advice_body (id, version, digest, body) VALUES (?, ?, ?, ?)",
+            (number, *_columns(row(*encode(replace(given, options=()))))),
+        )
+        self._db.execute(
+            "UPDATE advice_body SET (profile_version, profile_digest, profile) = "
+            f"(SELECT version, digest, body FROM profile WHERE {_IS_KEY}) WHERE id = ?",
+            (*names, number),
+        )
+
+    def _forget(self, before: int) -> None:
+        self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", (before,))
+        self._db.execute("DELETE FROM advice WHERE last_at < ?", (before,))
+        # What came of advice is kept as long as the advice.
+        self._db.execute(
+            "DELETE FROM outcome AS o WHERE coalesce(applied_at, recommended_at) < ? AND NOT EXISTS "
+            f"(SELECT 1 FROM advice AS a WHERE {_SAME_KEY} AND a.at = o.recommended_at)",
+            (before,),
+        )
+
+    def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
+        with self._reading("advice"):
+            self._refuse_future_rows()
+            rows = self._db.execute(
+                "SELECT a.workload, a.container, b.version, b.digest, b.body "
+                "FROM advice AS a JOIN advice_body AS b USING (id) WHERE a.at >= ? AND ("
+                " a.last_at = (SELECT max(n.last_at) FROM advice AS n"
+                "   WHERE n.workload = a.workload AND n.container = a.container)"
+                f" OR EXISTS (SELECT 1 FROM outcome AS o WHERE {_SAME_KEY}"
+                "   AND o.recommended_at = a.at AND o.applied_at IS NOT NULL))"
+                " ORDER BY a.at, a.workload, a.container, a.gpu_model, a.mig_profile",
+                (_since(since),),
+            )
+            return tuple(self._whole(rows, Recommendation, "advice to"))
+
+    def profile_at_advice(self, key: WorkloadKey, recommended_at: datetime | None = None) -> WorkloadProfile | None:
+        with self._reading("advice"):
+            self._refuse_future_rows()
+            kept = self._db.execute(
+                "SELECT profile_version, profile_digest, profile FROM advice JOIN advice_body USING (id) "
+                f"WHERE {_IS_KEY} AND (? IS NULL OR at = ?) ORDER BY at DESC LIMIT 1",
+                (*_names(key), *[None if recommended_at is None else _micros(recommended_at)] * 2),
+            ).fetchone()
+            if kept is None or kept[2] is None:
+                return None
+            found = list(self._whole([(key.workload, key.container, *kept)], WorkloadProfile, "earlier profile of"))
+        return found[0] if found else None
+
+    def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes:
+            return
+        with self._writing("outcomes"):
+            self._refuse_future_rows()
+            kept = {
+                tuple(names): digest
+                for *names, digest in self._db.execute(f"SELECT {_KEY}, recommended_at, digest FROM outcome")
+            }
+            for each in outcomes:
+                key = (*_names(each.key), _micros(each.recommended_at))
+                digest, data = encode(each)
+                if kept.get(key) == digest:
+                    continue
+                applied_at = None if each.applied_at is None else _micros(each.applied_at)
+                self._db.execute(
+                    f"INSERT OR REPLACE INTO outcome ({_KEY}, recommended_at, applied_at, version, digest, body) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*key, applied_at, *_columns(row(digest, data))),
+                )
+
+    def outcomes(self, since: datetime | None = None) -> tuple[Outcome, ...]:
+        with self._reading("outcomes"):
+            self._refuse_future_rows()
+            rows = self._db.execute(
+                "SELECT workload, container, version, digest, body FROM outcome WHERE recommended_at >= ? "
+                f"ORDER BY recommended_at, {_KEY}",
+                (_since(since),),
+            )
+            return tuple(self._whole(rows, Outcome, "outcome of advice to"))
+
+    def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
+        for workload, container, *kept in rows:
+            try:
+                yield decode(Row(*kept), kind)
+            except DamagedError as damage:
+                self._gaps.append(self._lost(f"{what} {workload}[{container}]", damage, "it is left out"))
+
+    # The file
+
+    def _refuse_future_rows(self) -> None:
+        for table, column in _WITH_ROWS:
+            (newest,) = self._db.execute(f"SELECT max({column}) FROM {table}").fetchone()
+            if isinstance(newest, int) and newest > VERSION:
+                raise StoreError(
+                    f"{self._path}: the table {table} has rows of a newer gpuwatch (version {newest}, this one knows "
+                    f"{VERSION}); upgrade, or name another file"
+                )
+
+    def _lost(self, what: str, damage: object, so: str) -> Gap:
+        detail = f"damaged in {self._path} ({damage}); {so}"
+        return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        with self._transaction(f"reading {what}", "BEGIN"):
+            yield
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        with self._transaction(f"writing {what}", "BEGIN IMMEDIATE"):
+            yield
+
+    @contextmanager
+    def _transaction(self, doing: str, begin: str) -> Iterator[None]:
+        with _told(self._path, doing, self._wait_seconds):
+            try:
+                self._db.execute(begin)
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+class _DamagedFileError(Exception):
+    """The file is not a whole database."""
+
+
+def _usable(path: Path) -> Path:
+    """The path without links, as SQLite names the files beside it."""
+    try:
+        path = path.expanduser().resolve()
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
+        if not path.parent.is_dir():
+            raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
+    for each in (path, path.parent):
+        if each.exists() and not os.access(each, os.W_OK):
+            raise StoreError(
+                f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
+            )
+    return path
+
+
+def _connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
+    with _told(path, "opening the state", wait_seconds):
+        db = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None)
+        # A damaged text must not cost more than its row.
+        db.text_factory = lambda data: data.decode(errors="replace")
+        try:
+            _check(db, path)
+            _begin_wal(db, wait_seconds)
+            _make_tables(db)
+        except BaseException as error:
+            db.close()
+            if isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED:
+                raise _DamagedFileError(str(error)) from error
+            raise
+        return db
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != _APPLICATION and (application or version or tables):
+        raise StoreError(f"{path}: a database of another program, left as it is; name another file")
+    if version > SCHEMA:
+        raise StoreError(
+            f"{path}: written by a newer gpuwatch (schema {version}, this one knows {SCHEMA}), left as it is; upgrade, "
+            "or name another file"
+        )
+    with closing(db.execute("PRAGMA quick_check(1)")) as found:
+        (answer,) = found.fetchone()
+    if answer != "ok":
+        raise _DamagedFileError(answer)
+
+
+def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
+    """WAL is kept in the file. SQLite does not wait for its lock where two processes turn it on at once."""
+    for attempt in Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, sqlite3.Error) and _code(error) in _HELD),
+        stop=stop_after_delay(wait_seconds),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    ):
+        with attempt:
+            db.execute("PRAGMA journal_mode = WAL").fetchone()
+    # Each commit reaches the disk: there is one an hour.
+    db.execute("PRAGMA synchronous = FULL")
+    # The first save writes everything; its log does not stay that large.
+    db.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}").fetchone()
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    if _pragma(db, "user_version"):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    if not _pragma(db, "user_version"):  # else another process was faster
+        for table in _TABLES:
+            db.execute(table)
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+    db.execute("COMMIT")
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    (value,) = db.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+@contextmanager
+def _told(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
+    """SQLite's errors as what a person can do about them."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise  # ours
+    except FutureError as error:
+        raise StoreError(f"{path}: {doing}: a row is of a newer gpuwatch ({error}); upgrade") from error
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {doing}: {_reason(path, error, wait_seconds)}") from error
+
+
+def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
+    code = _code(error)
+    if code in _HELD:
+        pids = holders(path)
+        who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
+        return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
+    if code in _DAMAGED:
+        return f"the file is damaged ({error}); run again, and it is moved aside"
+    return {
+        sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",
+        sqlite3.SQLITE_FULL: "the disk is full; what was kept before is whole. Make room and run again",
+        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); what was kept before is whole. Check the disk and its room",
+        sqlite3.SQLITE_CANTOPEN: f"{error}; make the file and its folder readable and writable, or name another file",
+    }.get(code, f"{error}; if it stays so, move the file away, and the state begins anew")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; extended ones carry more in the higher bits."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _target(data: bytes) -> Target | None:
+    try:
+        return msgspec.msgpack.decode(data, type=Target)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _names(key: WorkloadKey) -> tuple[str, str, str, str]:
+    return key.workload, key.container, key.gpu_model, key.mig_profile
+
+
+def _columns(kept: Row) -> tuple[int, bytes, bytes]:
+    return kept.version, kept.digest, kept.body
+
+
+def _micros(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def _since(at: datetime | None) -> int:
+    return -(2**63) if at is None else _micros(at)
