@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -31,6 +32,7 @@ from gpuwatch.advise.options import fewer_speed
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import confidence_days, widened
 from gpuwatch.advise.recommend import advise
+from gpuwatch.catalog.instances import instance_types
 from gpuwatch.model.cluster import Gang, OwnerStatus
 from gpuwatch.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
@@ -401,3 +403,59 @@ def test_usable_memory_of_the_options():
     assert option(found, TargetKind.MIG, "1g.5gb").memory_bytes == pytest.approx(0.95 * 5 * GIB)
     assert found.current is not None
     assert found.current.memory_bytes == pytest.approx(0.98 * 40 * GIB)
+
+
+def test_whatever_the_fleet_what_is_advised_keeps_its_promises():
+    random = Random(7)
+    kinds = ("CronJob", "Notebook", "Deployment", "PyTorchJob", "StatefulSet")
+    profiles = []
+    for number in range(300):
+        has_sm, has_dram, talks = random.random() < 0.8, random.random() < 0.9, random.random() < 0.2
+        most = random.choice((0.1, 0.3, 1.0))
+        cells = []
+        for _ in range(random.randrange(1, 6)):
+            busy = random.uniform(0.0, most)
+            cells.append(
+                cell(
+                    busy,
+                    busy * random.random() if has_sm else None,
+                    dram_active_ratio=busy * random.random() / 2 if has_dram else None,
+                    tensor_active_ratio=busy * random.random() / 2,
+                    nvlink_bytes_per_second=1e9 if talks else 0.0,
+                )
+            )
+        one = profile(
+            f"{random.choice(kinds)}/team-{number % 5}/w{number}",
+            gpu=random.choice((A100, A100, "H100-SXM5-80GB", "L4", "MI300X")),
+            cells=cells,
+            peak_gib=random.uniform(0.5, 20.0),
+            days=random.choice((0.1, 1.0, 14.0, 14.0)),
+            coverage=random.choice((0.4, 0.8, 1.0)),
+            gpus=random.choice((1, 1, 1, 2, 8)),
+            pods=random.choice((1.0, 3.0)),
+            coarse_busy=random.random() < 0.1,
+        )
+        profiles.append(one)
+    nodes = [node(instance_type="p4d.24xlarge", region="us-east-1")]
+    nodes.append(node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="p5.48xlarge", region="us-east-1"))
+    recommended, abstentions = advise(book(*profiles), cluster(nodes, [], []), instance_types(), POLICY, NOW)
+    assert {one.key for one in (*recommended, *abstentions)} == {one.key for one in profiles}
+    assert len(recommended) + len(abstentions) == len(profiles)
+    assert len(recommended) > 20
+    assert len({one.kind for one in abstentions}) > 5
+    assert AbstentionKind.FAILED not in {one.kind for one in abstentions}
+    for one in recommended:
+        assert one.chosen.allowed
+        assert one.chosen.speed.low_ratio >= POLICY.target_speed_ratio
+        assert one.chosen.saving_gpu_hours_per_week >= POLICY.min_saving_gpu_hours_per_week
+        assert one.chosen.memory_bytes >= one.memory.need_bytes
+        assert one.chosen.saving_usd_per_week is None or one.chosen.saving_usd_per_week > 0
+        assert one.chosen.speed.tier is not EvidenceTier.UTILISATION
+        assert one.runner_up is None or one.runner_up.allowed
+        assert one.change.patch
+        assert 0 < one.confidence_ratio < 1
+    for found in (*recommended, *abstentions):
+        for way in found.options:
+            assert way.speed.low_ratio <= way.speed.likely_ratio <= way.speed.high_ratio
+            assert all(veto.reason.endswith(".") for veto in way.vetoes)
+        assert found.reason.strip()
