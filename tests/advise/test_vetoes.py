@@ -1,6 +1,5 @@
 """Each veto on both sides of its bound, through the whole advice."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -105,14 +104,49 @@ def test_a_process_sees_one_slice(gpus, refused):
     assert ("one_process_one_slice" in rules(option(found, TargetKind.MIG, "7g.40gb"))) is refused
 
 
-def test_latency_counts_the_work_without_the_pauses():
-    serving = answer(profile("Deployment/team/api"), world=cluster([node()], [], []))
-    lab = answer(profile())
-    small = option(serving, TargetKind.MIG, "1g.5gb")
-    assert rules(small) == {"latency"}
-    assert small.speed.low_ratio >= 0.9  # with the pauses it would do
-    assert rules(option(lab, TargetKind.MIG, "1g.5gb")) == set()
-    assert rules(option(serving, TargetKind.MIG, "4g.20gb")) == set()
+def case_of(one, target, low=1.0):
+    """A target held against a profile with a speed of our choice and memory enough."""
+    gpu = find_gpu(A100)
+    assert gpu is not None
+    facts = gather(
+        ProfileBook(until=NOW, step_seconds=60), cluster([node()], [], []), PriceList(()), AdvicePolicy(), NOW, ()
+    )
+    return Case(
+        profile=one,
+        now=Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1),
+        now_gpu=gpu,
+        target=target,
+        target_gpu=gpu,
+        speed=SpeedEstimate(low_ratio=low, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis=""),
+        memory=MemoryNeed(need_bytes=1, peak_bytes=1, runs=2, headroom_ratio=0.1, elastic=False, reason=""),
+        offered_bytes=2,
+        present_bytes=2,
+        facts=facts,
+    )
+
+
+# Busy a tenth of the time: the work alone keeps 0.9 where all of it keeps 1 / (1 + 0.1 × (1/0.9 − 1)) = 0.9890.
+@pytest.mark.parametrize(
+    ("workload", "low", "refused"),
+    [
+        ("Deployment/team/api", 0.9891, False),
+        ("Deployment/team/api", 0.9889, True),
+        ("InferenceService/team/llm", 0.9889, True),
+        ("Notebook/team/lab", 0.9889, False),
+        ("CronJob/team/nightly", 0.9889, False),
+    ],
+)
+def test_latency_counts_the_work_without_the_pauses(workload, low, refused):
+    target = Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="3g.20gb")
+    found = veto(case_of(profile(workload), target, low))
+    assert [one.rule for one in found] == (["latency"] if refused else [])
+
+
+@pytest.mark.parametrize(("workload", "refused"), [("Deployment/team/api", True), ("Notebook/team/lab", False)])
+def test_who_is_waited_for_shares_with_nobody(workload, refused):
+    partner = WorkloadKey("Notebook/team/b", "main", A100)
+    target = Target(kind=TargetKind.SHARED, gpu_model=A100, gpus_per_pod=1, sharing=Sharing.MPS, partners=(partner,))
+    assert [one.rule for one in veto(case_of(profile(workload), target))] == (["latency"] if refused else [])
 
 
 @pytest.mark.parametrize(("members", "refused"), [(1, False), (2, True)])
@@ -242,30 +276,11 @@ def test_owners_may_opt_out(key, value, refused):
     advised(answer(profile(), world=elsewhere))
 
 
-def test_a_partner_of_another_namespace_is_vetoed():
-    one = profile()
-    gpu = find_gpu(A100)
-    assert gpu is not None
-    now = Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1)
-    facts = gather(ProfileBook(until=NOW, step_seconds=60), cluster(), PriceList(()), AdvicePolicy(), NOW, ())
-    speed = SpeedEstimate(low_ratio=1, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis="")
-    memory = MemoryNeed(need_bytes=1, peak_bytes=1, runs=2, headroom_ratio=0.1, elastic=False, reason="")
-    for namespace, refused in (("team", False), ("others", True)):
-        partner = WorkloadKey(f"Notebook/{namespace}/b", "main", A100)
-        target = replace(now, kind=TargetKind.SHARED, sharing=Sharing.MPS, partners=(partner,))
-        case = Case(
-            profile=one,
-            now=now,
-            now_gpu=gpu,
-            target=target,
-            target_gpu=gpu,
-            speed=speed,
-            memory=memory,
-            offered_bytes=2,
-            present_bytes=2,
-            facts=facts,
-        )
-        assert {found.rule for found in veto(case)} == ({"tenancy"} if refused else set())
+@pytest.mark.parametrize(("namespace", "refused"), [("team", False), ("others", True)])
+def test_a_partner_of_another_namespace_is_vetoed(namespace, refused):
+    partner = WorkloadKey(f"Notebook/{namespace}/b", "main", A100)
+    target = Target(kind=TargetKind.SHARED, gpu_model=A100, gpus_per_pod=1, sharing=Sharing.MPS, partners=(partner,))
+    assert [one.rule for one in veto(case_of(profile(), target))] == (["tenancy"] if refused else [])
 
 
 def test_speed_that_the_catalog_cannot_tell_is_a_veto_of_its_own():

@@ -24,6 +24,7 @@ from gpuwatch.simulate.sizing_quality import (
     published_baselines,
 )
 from gpuwatch.simulate.sizing_rows import RowError, Throughput, read_measured, read_throughputs
+from gpuwatch.simulate.sizing_shapes import judge_shapes
 
 HEADER = "model,batch,util_gpu_pct,util_mem_pct,fb_used_mib,power_w,speed_1g,speed_2g,speed_3g,speed_4g,speed_7g\n"
 # Made up, in the shape of MISO's file: a light job, one that fills the card and does not fit into 1g, one between.
@@ -174,6 +175,16 @@ def test_spans_between_models_are_held_against_measured_ratios() -> None:
     assert up.high == pytest.approx(125 / 4.37)
 
 
+def test_amdahls_bound_breaks_no_decision_whatever_the_shape_of_the_kernels() -> None:
+    half, bound, power = judge_shapes(300, seed=7, bursts=(0.5, 1.0))
+    assert bound.broken == 0
+    assert bound.downsized > 50
+    assert bound.above_low_ratio > 0.98
+    assert half.saving_found_ratio > bound.saving_found_ratio > 0.5
+    assert half.above_low_ratio < bound.above_low_ratio
+    assert power.name.startswith("power")
+
+
 def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text(HEADER + ROWS)
@@ -187,6 +198,8 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     assert (data["jobs"], data["points"], data["models"]) == (3, 11, [])
     low, high = (data["predicted"][end]["A100-PCIE-40GB light/1"]["3g.20gb"] for end in ("low", "high"))
     assert 0.8 < low <= high <= 1.0
+    made_up = CliRunner().invoke(main, ["--shapes", "20", "--format", "json"])
+    assert [one["jobs"] for one in json.loads(made_up.output)["shapes"]] == [20] * 4
     alone = CliRunner().invoke(main, ["--gavel", str(tmp_path), "--format", "json"])
     assert len(json.loads(alone.output)["models"]) == 2
 

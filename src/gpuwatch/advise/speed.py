@@ -8,9 +8,8 @@ k bends: what a mean demand fits into, its peaks may not.
 Three answers, from what the kernels' demand within a window may look like (`demand.drawn`):
     high    every kernel asks for the mean: the roofline itself, less the margin of its source
     likely  maximum entropy, resources independent of each other
-    low     the same with a margin on the demand where it comes from power; where SM activity is measured, half way,
-            in time, from there to Amdahl's bound, where kernels ask for all or nothing; across architectures that
-            bound itself
+    low     the same with a margin on the demand where it comes from power; where SM activity is measured, and across
+            architectures, Amdahl's bound: kernels ask for all or nothing
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from gpuwatch.simulate.sizing_quality import (
     published_baselines,
 )
 from gpuwatch.simulate.sizing_rows import RowError, read_measured, read_throughputs
+from gpuwatch.simulate.sizing_shapes import ShapeQuality, judge_shapes
 
 TARGETS = (0.95, 0.9, 0.85, 0.8)
 
@@ -143,8 +144,6 @@ def print_evaluation(result: SizingEvaluation, console: Console) -> None:
             table.add_row(end.name, f"{end.above_ratio:.0%}", f"{end.worst_below:.3f}", f"{end.mean_gap:+.3f}")
         console.print(table)
         _decisions("Decisions by them", result.low_end_decisions, console)
-    if result.models:
-        _models(result.models, console)
 
 
 def _models(pairs: Sequence[ModelPair], console: Console) -> None:
@@ -158,6 +157,20 @@ def _models(pairs: Sequence[ModelPair], console: Console) -> None:
             f"{one.measured_low:.2f}–{one.measured_high:.2f} ({one.measured_median:.2f})", f"{one.inside_ratio:.0%}",
             f"{one.above_ratio:.0%}", f"{one.below_ratio:.0%}", f"×{exp(one.fp32_log_error):.2f}",
             f"×{exp(one.bandwidth_log_error):.2f}", f"×{exp(one.same_log_error):.2f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _shapes(rows: Sequence[ShapeQuality], console: Console) -> None:
+    table = _table(
+        f"{rows[0].jobs} made-up jobs whose kernels are known, at a target of 0.9", "demand from", "MAE", "truth ≥ low",
+        "worst below", "inside", "downsized", "broken", "worst speed", "saving found",
+    )  # fmt: skip
+    for one in rows:
+        worst = "" if one.worst_speed is None else f"{one.worst_speed:.3f}"
+        table.add_row(
+            one.name, f"{one.mae:.3f}", f"{one.above_low_ratio:.1%}", f"{one.worst_below:.3f}",
+            f"{one.inside_ratio:.0%}", str(one.downsized), str(one.broken), worst, f"{one.saving_found_ratio:.0%}",
         )  # fmt: skip
     console.print(table)
 
@@ -208,27 +221,31 @@ def _table(title: str, first: str, *others: str) -> Table:
 @click.option(
     "--gavel", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of Gavel's throughputs."
 )
+@click.option("--shapes", default=0, show_default=True, help="So many made-up jobs whose kernels are known one by one.")
+@click.option("--seed", default=0, show_default=True, help="Of those jobs.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(files: tuple[Path, ...], card: str, gavel: Path | None, form: str) -> None:
+def main(files: tuple[Path, ...], card: str, gavel: Path | None, shapes: int, seed: int, form: str) -> None:
     """Predicted against measured speed, the baselines beside it, and what decisions by them would have done."""
-    if not files and gavel is None:
-        raise click.UsageError("nothing to evaluate: name a file with --miso, or a folder with --gavel")
+    if not files and gavel is None and shapes <= 0:
+        raise click.UsageError("nothing to evaluate: name a file with --miso, a folder with --gavel, or --shapes N")
     try:
         jobs = [job for file in files for job in read_measured(file, card)]
         models = judge_models(read_throughputs(gavel)) if gavel else []
     except RowError as error:
         raise click.ClickException(str(error)) from error
-    if not jobs:
-        if form == "json":
-            _dump({"models": [_plain(one, ()) for one in models]})
-        else:
-            _models(models, Console())
-        return
-    result = evaluate_slices(points_of(jobs), models)
+    shaped = judge_shapes(shapes, seed) if shapes > 0 else []
+    result = evaluate_slices(points_of(jobs), models) if jobs else None
     if form == "json":
-        _dump(evaluation_json(result))
-    else:
-        print_evaluation(result, Console())
+        told = evaluation_json(result) if result else {"models": [_plain(one, ()) for one in models]}
+        _dump(told | {"shapes": [_plain(one, ()) for one in shaped]})
+        return
+    console = Console()
+    if result:
+        print_evaluation(result, console)
+    if models:
+        _models(models, console)
+    if shaped:
+        _shapes(shaped, console)
 
 
 def _dump(value: object) -> None:
