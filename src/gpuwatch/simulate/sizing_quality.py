@@ -81,7 +81,9 @@ def points_of(jobs: Sequence[MeasuredJob]) -> Points:
 def _stand_in(job: MeasuredJob, envelope: PowerEnvelope, idle_watts: float) -> float:
     if job.sm_active is not None:
         return job.sm_active
-    share = (job.power_watts - idle_watts) / max(min(envelope.ceiling_watts, job.gpu.power_limit_watts) - idle_watts, 1.0)
+    share = (job.power_watts - idle_watts) / max(
+        min(envelope.ceiling_watts, job.gpu.power_limit_watts) - idle_watts, 1.0
+    )
     return min(max(share, 0.0), job.busy)
 
 
