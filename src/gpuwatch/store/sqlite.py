@@ -7,11 +7,11 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
@@ -25,11 +25,8 @@ from gpuwatch.store.codec import (
     FutureError,
     Row,
     decode,
-    decode_part,
     encode,
-    encode_parts,
-    part_names,
-    required_parts,
+    is_from_the_future,
     row,
 )
 from gpuwatch.store.damaged import move_aside
@@ -72,13 +69,20 @@ _TABLES = (
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
 )
-_WITH_ROWS = (
-    ("book", "version"),
-    ("profile", "version"),
-    ("usage", "version"),
-    ("advice_body", "version"),
-    ("advice_body", "profile_version"),
-    ("outcome", "version"),
+# What a book has beside profiles and hours of use, and what of that it cannot do without.
+_PARTS: dict[str, Any] = {
+    name: kind for name, kind in get_type_hints(ProfileBook).items() if name not in {"profiles", "usage"}
+}
+_REQUIRED = frozenset(
+    each.name for each in fields(ProfileBook) if each.default is MISSING and each.default_factory is MISSING
+)
+_ROWS = (
+    ("book", "version, digest, body"),
+    ("profile", "version, digest, body"),
+    ("usage", "version, digest, body"),
+    ("advice_body", "version, digest, body"),
+    ("advice_body", "profile_version, profile_digest, profile"),
+    ("outcome", "version, digest, body"),
 )
 
 _KEY = "workload, container, gpu_model, mig_profile"
@@ -157,12 +161,11 @@ class SqliteStore:
     def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
         gaps: list[Gap] = []
         with self._reading("profiles"):
-            self._refuse_future_rows()
             parts = self._parts(gaps)
             profiles = dict(self._kept_profiles(gaps))
             hours = dict(self._kept_hours(gaps))
         book: ProfileBook | None = None
-        if required_parts() <= parts.keys():
+        if parts.keys() >= _REQUIRED:
             values: dict[str, Any] = {
                 **parts,
                 "profiles": {key: profile for key, (profile, _) in profiles.items()},
@@ -174,7 +177,7 @@ class SqliteStore:
         return book, tuple(dict.fromkeys((*self._found_at_open, *gaps)))
 
     def save_book(self, book: ProfileBook) -> None:
-        parts = encode_parts(book)
+        parts = {name: encode(getattr(book, name)) for name in _PARTS}
         with self._writing("profiles"):
             self._refuse_future_rows()
             self._save_parts(parts)
@@ -185,12 +188,12 @@ class SqliteStore:
     def _parts(self, gaps: list[Gap]) -> dict[str, object]:
         parts: dict[str, object] = {}
         for name, *kept in self._db.execute("SELECT field, version, digest, body FROM book"):
-            if name not in part_names():
+            if name not in _PARTS:
                 continue
             try:
-                parts[name] = decode_part(name, Row(*kept))
+                parts[name] = decode(Row(*kept), _PARTS[name])
             except DamagedError as damage:
-                lost = "all profiles begin anew" if name in required_parts() else "it begins anew"
+                lost = "all profiles begin anew" if name in _REQUIRED else "it begins anew"
                 gaps.append(self._lost(name, damage, lost))
         return parts
 
@@ -211,10 +214,14 @@ class SqliteStore:
     def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[int, tuple[tuple[UsageHour, ...], bytes]]]:
         for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
             try:
-                yield hour, (decode(Row(*kept), tuple[UsageHour, ...]), kept[1])
+                uses = decode(Row(*kept), tuple[UsageHour, ...])
             except DamagedError as damage:
-                what = f"use in the hour of {_EPOCH + hour * _MICROSECOND:%Y-%m-%d %H:%M} UTC"
-                gaps.append(self._lost(what, damage, "it is missing from reports"))
+                gaps.append(self._lost(f"use in the hour of {_utc(hour)}", damage, "it is missing from reports"))
+                continue
+            if all(_micros(use.hour) == hour for use in uses):
+                yield hour, (uses, kept[1])
+            else:
+                gaps.append(self._lost(f"use in the hour of {_utc(hour)}", "it is another's", "it is left out"))
 
     def _save_parts(self, parts: dict[str, tuple[bytes, bytes]]) -> None:
         kept = dict(self._db.execute("SELECT field, digest FROM book"))
@@ -325,7 +332,6 @@ class SqliteStore:
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
         with self._reading("advice"):
-            self._refuse_future_rows()
             rows = self._db.execute(
                 "SELECT a.workload, a.container, b.version, b.digest, b.body "
                 "FROM advice AS a JOIN advice_body AS b USING (id) WHERE a.at >= ? AND ("
@@ -340,7 +346,6 @@ class SqliteStore:
 
     def profile_at_advice(self, key: WorkloadKey, recommended_at: datetime | None = None) -> WorkloadProfile | None:
         with self._reading("advice"):
-            self._refuse_future_rows()
             kept = self._db.execute(
                 "SELECT profile_version, profile_digest, profile FROM advice JOIN advice_body USING (id) "
                 f"WHERE {_IS_KEY} AND (? IS NULL OR at = ?) ORDER BY at DESC LIMIT 1",
@@ -349,7 +354,7 @@ class SqliteStore:
             if kept is None or kept[2] is None:
                 return None
             found = list(self._whole([(key.workload, key.container, *kept)], WorkloadProfile, "earlier profile of"))
-        return found[0] if found else None
+        return found[0] if found and found[0].key == key else None
 
     def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         if not outcomes:
@@ -374,7 +379,6 @@ class SqliteStore:
 
     def outcomes(self, since: datetime | None = None) -> tuple[Outcome, ...]:
         with self._reading("outcomes"):
-            self._refuse_future_rows()
             rows = self._db.execute(
                 "SELECT workload, container, version, digest, body FROM outcome WHERE recommended_at >= ? "
                 f"ORDER BY recommended_at, {_KEY}",
@@ -392,13 +396,12 @@ class SqliteStore:
     # The file
 
     def _refuse_future_rows(self) -> None:
-        for table, column in _WITH_ROWS:
-            (newest,) = self._db.execute(f"SELECT max({column}) FROM {table}").fetchone()
-            if isinstance(newest, int) and newest > VERSION:
-                raise StoreError(
-                    f"{self._path}: the table {table} has rows of a newer gpuwatch (version {newest}, this one knows "
-                    f"{VERSION}); upgrade, or name another file"
-                )
+        """What a newer gpuwatch wrote is not written over."""
+        for table, columns in _ROWS:
+            later = f"SELECT {columns} FROM {table} WHERE {columns.partition(',')[0]} > ?"
+            for kept in self._db.execute(later, (VERSION,)):
+                if is_from_the_future(Row(*kept)):
+                    raise FutureError(kept[0])
 
     def _lost(self, what: str, damage: object, so: str) -> Gap:
         detail = f"damaged in {self._path} ({damage}); {so}"
@@ -440,10 +443,10 @@ def _usable(path: Path) -> Path:
             raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
-        if each.exists() and not os.access(each, os.W_OK):
+        if each.exists() and not os.access(each, os.W_OK, effective_ids=True):
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
             )
@@ -481,6 +484,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         (answer,) = found.fetchone()
     if answer != "ok":
         raise _DamagedFileError(answer)
+    if version and {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")} != set(_TABLES):
+        raise _DamagedFileError("its tables are not those of this version")
 
 
 def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
@@ -524,7 +529,10 @@ def _told(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise  # ours
     except FutureError as error:
-        raise StoreError(f"{path}: {doing}: a row is of a newer gpuwatch ({error}); upgrade") from error
+        raise StoreError(
+            f"{path}: {doing}: there are rows of a newer gpuwatch (version {error}, this one knows {VERSION}), left as "
+            "they are; upgrade, or name another file"
+        ) from error
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {doing}: {_reason(path, error, wait_seconds)}") from error
 
@@ -553,8 +561,8 @@ def _code(error: sqlite3.Error) -> int:
 def _target(data: bytes) -> Target | None:
     try:
         return msgspec.msgpack.decode(data, type=Target)
-    except msgspec.MsgspecError:
-        return None
+    except (msgspec.MsgspecError, TypeError):
+        return None  # damaged: nothing is known to be the same
 
 
 def _names(key: WorkloadKey) -> tuple[str, str, str, str]:
@@ -567,6 +575,13 @@ def _columns(kept: Row) -> tuple[int, bytes, bytes]:
 
 def _micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
+
+
+def _utc(micros: int) -> str:
+    try:
+        return f"{_EPOCH + micros * _MICROSECOND:%Y-%m-%d %H:%M} UTC"
+    except OverflowError:  # damaged
+        return str(micros)
 
 
 def _since(at: datetime | None) -> int:
