@@ -148,9 +148,13 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
         headers = getattr(plugin, "headers", None)
         if isinstance(headers, dict):
             headers.setdefault("Idempotency-Key", report.id)
-        # What is too long for the receiver is cut; nobody is served by a refusal.
-        plugin.overflow_mode = apprise.OverflowMode.TRUNCATE
-        attach = [str(report.path(name)) for name in report.files] if _is_mail(url) and policy.attach_files else None
+        attach = None
+        if _is_mail(url) and policy.attach_files:
+            attach = [str(report.path(name)) for name in report.files]
+        else:
+            # What is too long for the receiver is cut; nobody is served by a refusal. Of attachments Apprise would
+            # keep the first only.
+            plugin.overflow_mode = apprise.OverflowMode.TRUNCATE
         sender = apprise.Apprise(asset=asset)
         sender.add(plugin)
         sent = sender.notify(

@@ -1,0 +1,411 @@
+"""Delivery against real receivers: what arrives, what failure costs, and what a later run makes good."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deliver.receivers import mail_server, s3_server, webhook
+from gpuwatch.deliver.deliver import deliver, deliver_pending
+from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, locked
+from gpuwatch.deliver.policy import DeliveryPolicy
+
+# Apprise's mail plug-in imports it on Pythons that still have it.
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+
+FILES = {"report.html": b"<h1>GPUs</h1>", "report.json": b'{"gpus": 3}', "idle.csv": b"pod,hours\n"}
+TITLE = "GPU report, week 40 of 2026"
+SUMMARY = "**3 GPUs** idle\n\n- team/a"
+QUICK = DeliveryPolicy(attempts=3, backoff_seconds=0.001, backoff_max_seconds=0.002, timeout_seconds=5.0)
+
+
+class Run:
+    def __init__(self, tmp_path: Path, **changes: Any) -> None:
+        self.policy = replace(QUICK, **changes)
+        self.outbox = tmp_path / "outbox"
+        self.lines: list[str] = []
+
+    def deliver(self, files: dict[str, bytes] | None = None, title: str = TITLE) -> tuple[Delivery, ...]:
+        return deliver(FILES if files is None else files, title, SUMMARY, self.policy, self.outbox, self.lines.append)
+
+    def pending(self) -> tuple[Delivery, ...]:
+        return deliver_pending(self.policy, self.outbox, self.lines.append)
+
+    @property
+    def report(self) -> Path:
+        (found,) = (item for item in self.outbox.iterdir() if item.is_dir())
+        return found
+
+    @property
+    def shown(self) -> str:
+        """All that a person may come to see, or that is kept."""
+        states = [path.read_text() for path in self.outbox.glob("*/state.json")]
+        return "\n".join([*self.lines, *states])
+
+
+class TestOutbox:
+    def test_the_report_is_in_the_outbox_whatever_becomes_of_it(self, tmp_path: Path) -> None:
+        run = Run(tmp_path)
+        assert run.deliver() == ()
+        assert {path.name: path.read_bytes() for path in run.report.iterdir() if path.name != "state.json"} == FILES
+
+    def test_the_same_report_is_the_same_folder_and_another_is_not(self, tmp_path: Path) -> None:
+        run = Run(tmp_path)
+        run.deliver()
+        run.deliver()
+        assert run.report.name.startswith("gpu-report-week-40-of-2026-")
+        run.deliver({**FILES, "report.json": b"{}"})
+        assert len([item for item in run.outbox.iterdir() if item.is_dir()]) == 2
+
+    @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "state.json", "", "x" * 129])
+    def test_names_that_could_leave_the_folder_are_refused(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(ValueError, match="no name of a report's file"):
+            Run(tmp_path).deliver({name: b""})
+        Run(tmp_path).deliver({"x" * 128: b""})
+
+    def test_a_draft_of_a_killed_run_is_replaced(self, tmp_path: Path) -> None:
+        run = Run(tmp_path)
+        run.deliver()
+        run.report.rename(run.outbox / f".draft-{run.report.name}")
+        draft = next(run.outbox.glob(".draft-*"))
+        (draft / "rest").write_text("x")
+        run.deliver()
+        assert not (run.report / "rest").exists()
+        assert not draft.exists()
+
+    def test_an_outbox_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "outbox").write_text("a file")
+        with pytest.raises(OutboxError, match="outbox"):
+            Run(tmp_path).deliver()
+
+    def test_a_second_process_leaves_it_to_the_first(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, folder=tmp_path / "out")
+        run.deliver()
+        with locked(run.outbox):
+            with pytest.raises(OutboxBusyError):
+                run.deliver()
+            assert run.pending() == ()
+            assert "another process" in run.lines[-1]
+
+    @pytest.mark.parametrize("content", ["{", "[]", '{"format": 2}', '{"format": 1}'])
+    def test_a_state_that_is_none_costs_its_report(self, tmp_path: Path, content: str) -> None:
+        run = Run(tmp_path, urls=("json://127.0.0.1:1/",), attempts=1)
+        run.deliver()
+        bad = run.report / "state.json"
+        run.deliver(title="Another")
+        bad.write_text(content)
+        done = run.pending()
+        assert [item.state for item in done] == [DeliveryState.FAILED, DeliveryState.FAILED]
+        assert [str(bad) in item.error for item in done] == [False, True]
+
+    def test_nothing_is_pending_where_there_is_no_outbox(self, tmp_path: Path) -> None:
+        run = Run(tmp_path)
+        assert run.pending() == ()
+        assert not run.outbox.exists()
+
+
+class TestFolder:
+    def test_files_arrive(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, folder=tmp_path / "out")
+        (done,) = run.deliver()
+        assert (done.state, done.attempts, done.error) == (DeliveryState.SENT, 1, "")
+        assert {path.name: path.read_bytes() for path in (tmp_path / "out" / run.report.name).iterdir()} == FILES
+
+    def test_failure_is_told_and_made_good_by_the_next_run(self, tmp_path: Path) -> None:
+        blocker = tmp_path / "out"
+        blocker.write_text("a file")
+        run = Run(tmp_path, folder=blocker)
+        (done,) = run.deliver()
+        assert done.state is DeliveryState.FAILED
+        assert done.attempts == 3
+        assert str(blocker) in done.error
+        blocker.unlink()
+        (done,) = run.pending()
+        assert (done.state, done.attempts) == (DeliveryState.SENT, 4)
+        assert run.pending() == ()
+
+
+class TestWebhook:
+    def test_the_summary_arrives_with_a_key(self, tmp_path: Path) -> None:
+        with webhook() as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+            (done,) = run.deliver()
+            assert done.state is DeliveryState.SENT
+            body = json.loads(server.bodies[0])
+            assert (body["title"], body["message"]) == (TITLE, SUMMARY)
+            assert body["attachments"] == []
+            assert server.taken == [run.report.name]
+            run.deliver()
+            run.pending()
+            assert len(server.bodies) == 1
+
+    @pytest.mark.parametrize("status", [500, 429, 404])
+    def test_errors_are_tried_again(self, tmp_path: Path, status: int) -> None:
+        with webhook(status, status) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+            (done,) = run.deliver()
+        assert (done.state, done.attempts) == (DeliveryState.SENT, 3)
+        assert f"error={status}" in run.lines[0]
+        assert "the receiver's own words" in run.lines[0]
+
+    def test_as_often_as_a_run_tries_and_then_by_the_next(self, tmp_path: Path) -> None:
+        with webhook(*[500] * 3) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+            (done,) = run.deliver()
+            assert (done.state, done.attempts) == (DeliveryState.FAILED, 3)
+            assert "error=500" in done.error
+            (done,) = run.pending()
+            assert (done.state, done.attempts, done.error) == (DeliveryState.SENT, 4, "")
+            assert len(server.taken) == 1
+
+    def test_a_receiver_that_does_not_answer(self, tmp_path: Path) -> None:
+        with webhook(0) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",), timeout_seconds=0.2)
+            (done,) = run.deliver()
+            assert (done.state, done.attempts) == (DeliveryState.SENT, 2)
+        assert "timed out" in run.lines[0].lower()
+
+    def test_nobody_listens(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, urls=("json://127.0.0.1:1/hook",))
+        (done,) = run.deliver()
+        assert done.state is DeliveryState.FAILED
+        assert "refused" in done.error.lower()
+
+    def test_given_up_after_so_many_runs(self, tmp_path: Path) -> None:
+        with webhook(*[500] * 5) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",), attempts_in_all=5)
+            assert run.deliver()[0].attempts == 3
+            assert run.pending()[0].attempts == 5
+            assert run.pending()[0].attempts == 5
+            assert "given up" in run.lines[-1]
+            assert len(server.bodies) == 5
+
+    def test_a_failure_costs_one_destination(self, tmp_path: Path) -> None:
+        with webhook() as good, webhook(*[500] * 3) as bad:
+            urls = (f"json://{bad.address}/", "nonsense://x", f"json://{good.address}/")
+            run = Run(tmp_path, folder=tmp_path / "out", urls=urls)
+            states = [item.state for item in run.deliver()]
+        assert states == [DeliveryState.SENT, DeliveryState.FAILED, DeliveryState.FAILED, DeliveryState.SENT]
+
+    def test_what_is_no_url_of_apprise_is_not_tried_again_at_once(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, urls=("nonsense://secret-token-1",))
+        (done,) = run.deliver()
+        assert (done.state, done.attempts) == (DeliveryState.FAILED, 1)
+        assert "does not understand" in done.error
+
+    def test_a_destination_that_was_taken_out_is_not_sent_to(self, tmp_path: Path) -> None:
+        with webhook(*[500] * 3) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+            run.deliver()
+            run.policy = replace(run.policy, urls=(), folder=tmp_path / "out")
+            (done,) = run.pending()
+            assert "no destination any more" in done.error
+            assert len(server.bodies) == 3
+            assert not (tmp_path / "out").exists()  # nor are old reports sent where they were not meant for
+
+
+class TestMail:
+    def url(self, port: int) -> str:
+        return f"mailto://127.0.0.1:{port}?from=gpuwatch@corp.example&to=team@corp.example&smtp=127.0.0.1&mode=insecure"
+
+    def test_summary_and_files_arrive(self, tmp_path: Path) -> None:
+        with mail_server() as (port, messages):
+            run = Run(tmp_path, urls=(self.url(port),))
+            (done,) = run.deliver()
+            assert done.state is DeliveryState.SENT, done.error
+            (message,) = messages
+        assert message["Subject"] == TITLE
+        assert message["To"] == "team@corp.example"
+        assert message["Idempotency-Key"] == run.report.name
+        parts = {part.get_filename(): part.get_payload(decode=True) for part in message.walk()}
+        assert {name: parts[name] for name in FILES} == FILES
+        html = next(part.get_payload(decode=True) for part in message.walk() if part.get_content_type() == "text/html")
+        assert b"<strong>3 GPUs</strong>" in html  # type: ignore[operator]
+
+    def test_without_files(self, tmp_path: Path) -> None:
+        with mail_server() as (port, messages):
+            Run(tmp_path, urls=(self.url(port),), attach_files=False).deliver()
+            assert not any(part.get_filename() for part in messages[0].walk())
+
+    def test_a_server_that_refuses_for_a_while(self, tmp_path: Path) -> None:
+        with mail_server("451 later", "451 later") as (port, messages):
+            (done,) = Run(tmp_path, urls=(self.url(port),)).deliver()
+            assert (done.state, done.attempts) == (DeliveryState.SENT, 3)
+            assert len(messages) == 1
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Any, str]:
+    import boto3
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLEKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-key")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    name = request.node.name.replace("_", "-").lower()[:60]
+    client = boto3.session.Session().client("s3", endpoint_url=s3, region_name="us-east-1")
+    client.create_bucket(Bucket=name)
+    return client, name
+
+
+class TestS3:
+    def test_objects_arrive_once(self, tmp_path: Path, s3: str, bucket: tuple[Any, str]) -> None:
+        client, name = bucket
+        run = Run(tmp_path, s3_bucket=name, s3_prefix="/gpu/weekly/", s3_endpoint=s3, s3_region="us-east-1")
+        (done,) = run.deliver()
+        assert done.state is DeliveryState.SENT, done.error
+        assert done.destination == f"s3://{name}/gpu/weekly at {s3}"
+        keys = [item["Key"] for item in client.list_objects_v2(Bucket=name)["Contents"]]
+        assert sorted(keys) == sorted(f"gpu/weekly/{run.report.name}/{file}" for file in FILES)
+        got = client.get_object(Bucket=name, Key=f"gpu/weekly/{run.report.name}/report.html")
+        assert (got["Body"].read(), got["ContentType"]) == (FILES["report.html"], "text/html")
+        # A run that was killed before it noted the success: the same objects again, and no others.
+        state = run.report / "state.json"
+        state.write_text(state.read_text().replace('"sent"', '"pending"'))
+        assert run.pending()[0].state is DeliveryState.SENT
+        assert [item["Key"] for item in client.list_objects_v2(Bucket=name)["Contents"]] == keys
+
+    def test_a_missing_bucket_is_not_tried_again_at_once(
+        self, tmp_path: Path, s3: str, bucket: tuple[Any, str]
+    ) -> None:
+        client, name = bucket
+        run = Run(tmp_path, s3_bucket=f"{name}-2", s3_endpoint=s3, s3_region="us-east-1")
+        (done,) = run.deliver()
+        assert (done.state, done.attempts) == (DeliveryState.FAILED, 1)
+        assert "NoSuchBucket" in done.error
+        client.create_bucket(Bucket=f"{name}-2")
+        assert run.pending()[0].state is DeliveryState.SENT
+
+    def test_a_store_that_is_away(self, tmp_path: Path, bucket: tuple[Any, str]) -> None:
+        run = Run(tmp_path, s3_bucket="b", s3_endpoint="http://127.0.0.1:1", s3_region="us-east-1")
+        (done,) = run.deliver()
+        assert (done.state, done.attempts) == (DeliveryState.FAILED, 3)
+        assert "127.0.0.1:1" in done.error
+
+    def test_errors_of_the_server_are_tried_again(self, tmp_path: Path, bucket: tuple[Any, str]) -> None:
+        with webhook(*[0] * 9) as server:
+            server.hang_seconds = 0.0  # closes without an answer, to PUT as well: it knows none
+            run = Run(tmp_path, s3_bucket="b", s3_endpoint=f"http://{server.address}", s3_region="us-east-1")
+            (done,) = run.deliver()
+        assert (done.state, done.attempts) == (DeliveryState.FAILED, 3)
+
+    def test_no_credentials(self, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        (done,) = Run(tmp_path, s3_bucket="b", s3_endpoint=s3, s3_region="us-east-1").deliver()
+        assert "NoCredentialsError" in done.error
+
+
+class TestSecrets:
+    SECRETS = ("sesame-pass", "T0KEN-in-path", "header-secret", "query-secret", "very-secret-key")
+
+    def check(self, run: Run, done: tuple[Delivery, ...], caplog: pytest.LogCaptureFixture) -> None:
+        told = "\n".join([run.shown, repr(done), repr(run.policy), caplog.text])
+        for secret in self.SECRETS:
+            assert secret not in told
+
+    @pytest.mark.parametrize("status", [500, 0])
+    def test_of_a_url_nothing_is_shown_or_kept(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int
+    ) -> None:
+        caplog.set_level(logging.DEBUG, logger="apprise")
+        with webhook(*[status] * 3, hang_seconds=0.0) as server:
+            url = f"json://user:sesame-pass@{server.address}/T0KEN-in-path?+X-Key=header-secret&-q=query-secret"
+            run = Run(tmp_path, urls=(url,))
+            done = run.deliver()
+        assert done[0].state is DeliveryState.FAILED
+        assert server.address.partition(":")[0] in done[0].destination
+        assert done[0].error
+        self.check(run, done, caplog)
+
+    def test_a_connection_error_names_the_host_and_not_the_path(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run = Run(tmp_path, urls=("json://127.0.0.1:1/T0KEN-in-path?-q=query-secret",))
+        done = run.deliver()
+        assert "127.0.0.1" in done[0].error
+        self.check(run, done, caplog)
+
+    def test_a_host_that_is_a_token_is_not_shown(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        run = Run(tmp_path, urls=("slack://T0KEN-in-path/sesame-pass/header-secret",))
+        self.check(run, run.deliver(), caplog)
+
+    def test_urls_from_variables_and_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with webhook() as server:
+            monkeypatch.setenv("TEAM_HOOK", f"json://{server.address}/T0KEN-in-path")
+            file = tmp_path / "hook"
+            file.write_text(f"json://user:sesame-pass@{server.address}/other\n")
+            run = Run(tmp_path, urls=("env:TEAM_HOOK", f"file:{file}"))
+            done = run.deliver()
+            assert [item.state for item in done] == [DeliveryState.SENT] * 2, done
+            assert [item.destination for item in done] == ["env:TEAM_HOOK", f"file:{file}"]
+            self.check(run, done, caplog)
+
+    def test_a_secret_that_is_changed_is_used_by_the_next_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with webhook() as server:
+            monkeypatch.setenv("TEAM_HOOK", "json://127.0.0.1:1/old")
+            run = Run(tmp_path, urls=("env:TEAM_HOOK",))
+            assert run.deliver()[0].state is DeliveryState.FAILED
+            monkeypatch.setenv("TEAM_HOOK", f"json://{server.address}/new")
+            assert run.pending()[0].state is DeliveryState.SENT
+
+    def test_variables_and_files_that_hold_nothing_of_use(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("NO_HOOK", raising=False)
+        two = tmp_path / "two"
+        two.write_text("json://a/\njson://b/\n")
+        done = Run(tmp_path, urls=("env:NO_HOOK", f"file:{tmp_path / 'none'}", f"file:{two}")).deliver()
+        assert [item.attempts for item in done] == [1, 1, 1]
+        assert "NO_HOOK is not set" in done[0].error
+        assert "No such file" in done[1].error
+        assert "one Apprise URL and nothing else" in done[2].error
+
+
+class TestPolicy:
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"attempts": 0}, "delivery.attempts is 0"),
+            ({"attempts_in_all": 0}, "delivery.attempts_in_all is 0"),
+            ({"backoff_seconds": -0.1}, "delivery.backoff_seconds"),
+            ({"backoff_max_seconds": float("nan")}, "delivery.backoff_max_seconds"),
+            ({"timeout_seconds": 0.0}, "delivery.timeout_seconds"),
+            ({"s3_prefix": "x"}, "name the bucket"),
+            ({"s3_bucket": "b", "s3_endpoint": "minio:9000"}, "has to be a URL"),
+            ({"s3_bucket": "b", "s3_endpoint": "https://key:sesame@minio"}, "holds credentials"),
+            ({"urls": ("sesame",)}, "entry 1, is none of"),
+            ({"urls": ("env:NOT A NAME",)}, "entry 1, is none of"),
+            ({"urls": ("env:A", "env:A")}, "twice"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else None,
+    )
+    def test_what_cannot_be_is_refused(self, changes: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValueError, match=words) as refused:
+            DeliveryPolicy(**changes)
+        assert "sesame" not in str(refused.value)
+
+    def test_what_is_just_right(self) -> None:
+        DeliveryPolicy(
+            attempts=1, attempts_in_all=1, backoff_seconds=0, timeout_seconds=0.1, s3_bucket="b", s3_prefix="p",
+            s3_endpoint="http://minio:9000", urls=("env:A", "file:/b", "jsons://c/d"),
+        )  # fmt: skip
