@@ -58,6 +58,13 @@ def test_controllers_lead_on_to_the_top() -> None:
     assert kinds == {"ReplicaSet", "Job"}
 
 
+def test_a_job_without_an_owner_says_so() -> None:
+    jobs = _named("kube_job_owner")
+    of_pods = {(namespace, name) for (namespace, _), (kind, name) in _named("kube_pod_owner").items() if kind == "Job"}
+    assert of_pods <= jobs.keys()
+    assert {("", "")} < set(jobs.values())
+
+
 def test_pods_that_are_gone_have_series_that_ended() -> None:
     alive = {
         (item["metadata"]["namespace"], item["metadata"]["name"])

@@ -378,7 +378,7 @@ def _until_cleared(
 
 
 def _unfit(key: tuple[str, Signal], start: datetime, end: datetime) -> Unfit:
-    return Unfit(device_uuid=key[0], start=start, end=end, cause=_CAUSES[key[1]])
+    return Unfit(device_uuid=key[0], start=start, end=end, cause=_CAUSES[key[1]].value)
 
 
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:

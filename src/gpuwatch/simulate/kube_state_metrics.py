@@ -49,11 +49,13 @@ def _owners(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
         # A bare Pod has the series too, with empty labels (kube-state-metrics v2; v1 wrote <none>).
         owner = _owner_labels(chain[-1]) if chain else {}
         yield "kube_pod_owner", namespace | {"pod": pod.name, "uid": pod.uid} | owner
-    for parent, child in pairwise(chain):
-        if child.kind == "ReplicaSet":
-            yield "kube_replicaset_owner", namespace | {"replicaset": child.name} | _owner_labels(parent)
-        elif child.kind == "Job":
-            yield "kube_job_owner", namespace | {"job_name": child.name} | _owner_labels(parent)
+    # An object without an owner has its row too, with empty labels (kube-state-metrics, internal/store/job.go).
+    for parent, child in pairwise((None, *chain)):
+        owner = _owner_labels(parent) if parent is not None else {}
+        if child is not None and child.kind == "ReplicaSet":
+            yield "kube_replicaset_owner", namespace | {"replicaset": child.name} | owner
+        elif child is not None and child.kind == "Job":
+            yield "kube_job_owner", namespace | {"job_name": child.name} | owner
 
 
 def _owner_labels(owner: Owner) -> dict[str, str]:
