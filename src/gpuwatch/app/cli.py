@@ -73,7 +73,8 @@ def _sources(command: F) -> F:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="gpuwatch")
 def cli() -> None:
-    """Finds degraded GPUs and idle allocations in a Kubernetes cluster, shows its evidence, and proposes what to do.
+    """Finds degraded GPUs, idle allocations and workloads on the wrong GPU in a Kubernetes cluster, shows its evidence,
+    and proposes what to do.
 
     Nothing is changed by any of these commands.
     """
@@ -106,6 +107,122 @@ def explain(subject: str, form: str, **sources: Any) -> None:
     from gpuwatch.app.commands import run_explain
 
     sys.exit(run_explain(subject, form, sources))
+
+
+def _profiles(command: F) -> F:
+    """The options of what workloads are profiled from."""
+    options = (
+        click.option(
+            "--state",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without "
+            "one the whole history is, every time.",
+        ),
+        click.option(
+            "--days",
+            type=click.FloatRange(0.1, 60),
+            default=7.0,
+            show_default=True,
+            help="How far back to look where nothing is kept yet.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@_sources
+@_profiles
+@click.option("-n", "--namespace", metavar="NAME", help="Only workloads of this namespace.")
+@click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "yaml", "csv", "patch"]),
+    default="table",
+    show_default=True,
+    help="'patch' prints what owners would change, as YAML.",
+)
+@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+def recommend(
+    form: str,
+    rows: int,
+    namespace: str | None,
+    workload: str | None,
+    state: Path | None,
+    days: float,
+    **sources: Any,
+) -> None:
+    """What each workload really needs: a MIG slice, another GPU, a share or fewer GPUs, how fast it would run there,
+    what that saves, and the exact change. Where the evidence does not suffice, why, and what would resolve it."""
+    from gpuwatch.app.sizing_commands import run_recommend
+
+    sys.exit(run_recommend(form, rows, namespace, workload, state, days, sources))
+
+
+@cli.command("mig-plan")
+@_sources
+@_profiles
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "yaml", "mig-parted"]),
+    default="table",
+    show_default=True,
+    help="'mig-parted' prints the configuration for the MIG manager.",
+)
+@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: Any) -> None:
+    """All advised slices packed into valid MIG geometries: GPUs freed, the order of draining, mig-parted's config."""
+    from gpuwatch.app.sizing_commands import run_mig_plan
+
+    sys.exit(run_mig_plan(form, rows, state, days, sources))
+
+
+@cli.command()
+@_sources
+@click.option("--from", "start", type=Moment(), metavar="TIME", help="Begin; by default seven days before the end.")
+@click.option("--to", "end", type=Moment(), metavar="TIME", help="End; by default now, or --at.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("reports"),
+    show_default=True,
+    metavar="DIR",
+    help="Each report becomes a folder in it; what could not be sent waits there for the next run.",
+)
+@click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="SQLite file that keeps the profiles and the advice given.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["summary", "markdown", "json"]),
+    default="summary",
+    show_default=True,
+    help="What is printed; the folder always has HTML, Markdown, JSON and CSV.",
+)
+def report(
+    form: str,
+    start: datetime | None,
+    end: datetime | None,
+    output: Path,
+    send: bool,
+    state: Path | None,
+    **sources: Any,
+) -> None:
+    """The weekly report: allocation against use, money wasted and savable, the changes worth most, per team and
+    workload; as one HTML file, Markdown, JSON and CSV, and sent to where the settings say."""
+    from gpuwatch.app.sizing_commands import run_report
+
+    sys.exit(run_report(form, start, end, output, send, state, sources))
 
 
 @cli.command()

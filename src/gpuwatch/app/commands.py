@@ -32,7 +32,7 @@ OK, FAILED, FOUND = 0, 1, 3
 _EXPECTED = (SourceError, SettingsError, SnapshotFileError, TelemetryError, ClusterError, UnknownSubject)
 
 
-def _reported(command: Callable[P, int]) -> Callable[P, int]:
+def reported(command: Callable[P, int]) -> Callable[P, int]:
     """A fault of the input is a sentence on stderr; anything else is a bug and keeps its traceback."""
 
     @wraps(command)
@@ -52,7 +52,7 @@ def _reported(command: Callable[P, int]) -> Callable[P, int]:
     return run
 
 
-def _print(value: object, form: str, table: Callable[[], RenderableType]) -> None:
+def print_answer(value: object, form: str, table: Callable[[], RenderableType]) -> None:
     if form == "json":
         sys.stdout.write(to_json(value) + "\n")
     elif form == "yaml":
@@ -61,7 +61,7 @@ def _print(value: object, form: str, table: Callable[[], RenderableType]) -> Non
         output().print(table())
 
 
-@_reported
+@reported
 def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
@@ -69,22 +69,22 @@ def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[s
     if form == "csv":
         sys.stdout.write(findings_to_csv(analysis.findings))
     else:
-        _print(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
+        print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
     if not snapshot.devices and any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps):
         return FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
     return FOUND if fail_on_findings and found else OK
 
 
-@_reported
+@reported
 def run_explain(subject: str, form: str, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     explanation = explain(take_snapshot(opened, Console(stderr=True)), opened.policies, subject)
-    _print(explanation, form, lambda: explanation_tables(explanation))
+    print_answer(explanation, form, lambda: explanation_tables(explanation))
     return OK
 
 
-@_reported
+@reported
 def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
@@ -93,7 +93,7 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
     if opened.snapshot is not None:
         telemetry = cluster = opened.description
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
-    _print(_Diagnosed.of(diagnosis), form, lambda: diagnosis_tables(diagnosis))
+    print_answer(_Diagnosed.of(diagnosis), form, lambda: diagnosis_tables(diagnosis))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
         Console(stderr=True).print(f"wrote {csv_out}", markup=False)
@@ -133,7 +133,7 @@ class _Diagnosed:
         )
 
 
-@_reported
+@reported
 def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))

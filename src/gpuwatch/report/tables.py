@@ -219,6 +219,17 @@ def _limits(analysis: Analysis, rows: int) -> RenderableType:
     return Group(table, *_cut(len(gaps), rows))
 
 
+def gap_tables(gaps: Iterable[Gap], *, rows: int = 10) -> list[RenderableType]:
+    """What could not be read, as one table; nothing where everything could."""
+    found = list(dict.fromkeys(other_gaps(gaps)))
+    if not found:
+        return []
+    table = _table("Limits of this answer", "what", "why")
+    for gap in found[:rows]:
+        table.add_row(*gap_row(gap))
+    return [table, *_cut(len(found), rows)]
+
+
 def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     """All gaps but signals that nothing exports: those are told per rule."""
     return [gap for gap in gaps if gap.kind is not GapKind.SIGNAL_MISSING]

@@ -350,7 +350,7 @@ def _limits(
     if not rows:
         yield (
             f"No use was measured between {start:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: "
-            "this is unknown, not idle. Check with `gpuwatch doctor` that the exporters' metrics reach the telemetry source."
+            "this is unknown, not idle. Check with `gpuwatch doctor` that the exporters' metrics reach the source."
         )
         return
     covered = len({row.hour for row in rows})

@@ -13,6 +13,9 @@ from gpuwatch.simulate.script import MachineScript
 
 Object: TypeAlias = dict[str, Any]
 
+REGION = "us-east-1"
+"""Where the fleet stands: a region of which the catalog has prices."""
+
 
 def stamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -76,7 +79,8 @@ def _labels(machine: Machine) -> dict[str, str]:
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
         "node.kubernetes.io/instance-type": model.instance_type,
-        "topology.kubernetes.io/zone": f"zone-{'ab'[machine.index // 5 % 2]}",
+        "topology.kubernetes.io/region": REGION,
+        "topology.kubernetes.io/zone": f"{REGION}{'ab'[machine.index // 5 % 2]}",
         "example.com/pool": machine.pool,
         "karpenter.sh/nodepool": machine.pool,
         "nvidia.com/gpu.present": "true",

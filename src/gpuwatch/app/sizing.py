@@ -1,0 +1,183 @@
+"""Right-sizing of one moment: profiles brought up to date, advice, and what became of earlier advice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from gpuwatch.advise.money import PriceList
+from gpuwatch.advise.outcome import JobRun, judge
+from gpuwatch.advise.recommend import advise
+from gpuwatch.app.sources import Opened, SourceError, take_snapshot
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
+from gpuwatch.collect.profiles import FetchPolicy, update_profiles
+from gpuwatch.model.cluster import Cluster, Node
+from gpuwatch.model.decision import Analysis, Finding, Snapshot, Verdict
+from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.workload_profile import ProfileBook, Unfit
+from gpuwatch.report.analysis import analyse
+from gpuwatch.settings import Settings
+from gpuwatch.store.sqlite import SqliteStore
+from gpuwatch.telemetry.source import TelemetrySource
+
+FOLLOWED = timedelta(weeks=8)
+"""How long advice is followed up: an owner's next quiet week may be a month away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """Everything that one run concluded. `gaps` are those of the profiles, the prices and the state."""
+
+    snapshot: Snapshot
+    analysis: Analysis
+    book: ProfileBook
+    recommendations: tuple[Recommendation, ...]
+    abstentions: tuple[Abstention, ...]
+    outcomes: tuple[Outcome, ...]
+    usd_per_gpu_hour: Mapping[str, float]
+    gaps: tuple[Gap, ...]
+
+
+def size(opened: Opened, settings: Settings, state: Path | None, history: timedelta, console: Console) -> Sized:
+    """Profiles of the fleet up to `opened.at`, and the advice that follows.
+
+    state: the SQLite file with the profiles; only what is newer is fetched, and the file is brought up to date. Without
+    one the whole history is fetched, and nothing is kept.
+    Raises SourceError where there is no telemetry to profile, StoreError where the state cannot be used.
+    """
+    if opened.store is None:
+        given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
+        raise SourceError(f"workloads are profiled over days, but {given}: use --prometheus URL or --telemetry FILE")
+    snapshot = take_snapshot(opened, console)
+    analysis = analyse(snapshot, opened.policies)
+    source = TelemetrySource(opened.store)
+    prices, gaps = _prices(settings)
+    fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
+    with ExitStack() as stack:
+        store = stack.enter_context(SqliteStore.open(state)) if state is not None else None
+        book: ProfileBook | None = None
+        if store is not None:
+            book, damaged = store.load_book()
+            gaps += damaged
+        book, found = _updated(source, opened, settings, fetch, snapshot, analysis, book, console)
+        gaps += found
+        recommendations, abstentions = advise(
+            book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings
+        )
+        outcomes: tuple[Outcome, ...] = ()
+        if store is not None:
+            store.save_book(book)
+            outcomes, found = _judged(store, settings, snapshot.cluster, book, opened, source)
+            gaps += found
+            # Outcomes first: advice that is given now has none yet.
+            store.record_outcomes(outcomes)
+            store.record_advice(recommendations, opened.at)
+            gaps += store.gaps
+    return Sized(
+        snapshot=snapshot,
+        analysis=analysis,
+        book=book,
+        recommendations=recommendations,
+        abstentions=abstentions,
+        outcomes=outcomes,
+        usd_per_gpu_hour=gpu_hour_prices(snapshot.cluster, prices),
+        gaps=tuple(dict.fromkeys(gaps)),
+    )
+
+
+def _updated(
+    source: TelemetrySource,
+    opened: Opened,
+    settings: Settings,
+    fetch: FetchPolicy,
+    snapshot: Snapshot,
+    analysis: Analysis,
+    book: ProfileBook | None,
+    console: Console,
+) -> tuple[ProfileBook, tuple[Gap, ...]]:
+    unfit = unfit_of(analysis.findings, opened)
+    if not console.is_terminal:
+        return update_profiles(book, source, snapshot.cluster, opened.at, settings.profiles, unfit=unfit, fetch=fetch)
+    with console.status("profiles") as status:
+        return update_profiles(
+            book,
+            source,
+            snapshot.cluster,
+            opened.at,
+            settings.profiles,
+            lambda step: status.update(escape(f"{step} …")),
+            unfit,
+            fetch,
+        )
+
+
+def unfit_of(findings: Sequence[Finding], opened: Opened) -> tuple[Unfit, ...]:
+    """Stretches that the findings of now know to say nothing about a workload: a degraded device, from its fault on."""
+    return tuple(
+        Unfit(device_uuid=name.split("/")[0], start=item.since, end=opened.at, cause=str(item.kind))
+        for item in findings
+        if item.verdict is Verdict.DEGRADED and item.since is not None
+        for name in item.devices
+    )
+
+
+def _prices(settings: Settings) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
+    """The catalog's prices with the operator's own over them."""
+    if settings.prices is None:
+        return instance_types(), ()
+    return instance_types_with_overrides(settings.prices)
+
+
+def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType]) -> dict[str, float]:
+    """Gpu.name → USD for one GPU for an hour, the mean over the cluster's Nodes that have it. Models of which a Node
+    has no known price are left out."""
+    listed = PriceList(prices)
+    nodes_of: dict[str, list[Node]] = {}
+    for node in cluster.nodes:
+        gpu = find_gpu(node.gpu_product) if node.gpu_product else None
+        if gpu is not None:
+            nodes_of.setdefault(gpu.name, []).append(node)
+    found = {model: listed.of_nodes(nodes).usd_per_gpu_hour for model, nodes in nodes_of.items()}
+    return {model: price for model, price in found.items() if price is not None}
+
+
+def _judged(
+    store: SqliteStore,
+    settings: Settings,
+    cluster: Cluster,
+    book: ProfileBook,
+    opened: Opened,
+    source: TelemetrySource,
+) -> tuple[tuple[Outcome, ...], tuple[Gap, ...]]:
+    """Advice of the last weeks held against what happened since."""
+    given = [item for item in store.advice_given(opened.at - FOLLOWED) if item.at < opened.at]
+    if not given:
+        return (), ()
+    jobs, gaps = source.job_runs(opened.at - FOLLOWED, opened.at)
+    runs: dict[str, list[JobRun]] = defaultdict(list)
+    for job in jobs:
+        if job.completed is not None:
+            run = JobRun(started=job.started, ended=job.completed, completed=True)
+            runs[job.workload or job.job].append(run)
+    outcomes = tuple(
+        judge(
+            item,
+            book,
+            opened.at,
+            settings.advice,
+            before=store.profile_at_advice(item.key, item.at),
+            cluster=cluster,
+            runs=runs.get(item.key.workload, ()),
+        )
+        for item in given
+    )
+    return outcomes, gaps

@@ -1,0 +1,230 @@
+"""What `recommend`, `mig-plan` and `report` do. Each returns its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from gpuwatch.advise.mig_plan import plan_mig, slice_demands
+from gpuwatch.app.commands import FAILED, OK, print_answer, reported
+from gpuwatch.app.sizing import Sized, size
+from gpuwatch.app.sources import Opened, SourceError, open_sources
+from gpuwatch.app.terminal import output
+from gpuwatch.deliver.deliver import deliver, deliver_pending
+from gpuwatch.deliver.outbox import Delivery, DeliveryState
+from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.model.decision import Verdict
+from gpuwatch.model.sizing import Abstention, MigPlan, Outcome, Recommendation
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.weekly import WeeklyReport
+from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
+from gpuwatch.report.tables import gap_tables
+from gpuwatch.report.weekly import assemble_weekly
+from gpuwatch.report.weekly_html import weekly_html
+from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
+from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.report.weekly_words import period
+from gpuwatch.settings import Settings, load_settings
+
+VERSION = 1
+"""Version of the JSON of `recommend`. Fields may be added; a removal or a change of meaning raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """What `recommend --format json` prints."""
+
+    version: int
+    at: datetime
+    until: datetime  # profiles hold windows up to here
+    recommendations: tuple[Recommendation, ...]
+    abstentions: tuple[Abstention, ...]
+    outcomes: tuple[Outcome, ...]
+    gaps: tuple[Gap, ...]
+
+
+@reported
+def run_recommend(
+    form: str,
+    rows: int,
+    namespace: str | None,
+    workload: str | None,
+    state: Path | None,
+    days: float,
+    options: Mapping[str, Any],
+) -> int:
+    opened, _, sized = _sized(state, timedelta(days=days), options)
+
+    def wanted(item: Recommendation | Abstention | Outcome) -> bool:
+        key = item.key
+        return (namespace is None or key.namespace == namespace) and (
+            workload is None or key.workload == workload or key.workload.rpartition("/")[2] == workload
+        )
+
+    advice = tuple(item for item in sized.recommendations if wanted(item))
+    abstained = tuple(item for item in sized.abstentions if wanted(item))
+    if workload is not None and not advice and not abstained:
+        known = sorted({key.workload for key in sized.book.profiles})
+        raise SourceError(
+            f"no profile of {workload!r}" + (f" in {namespace}" if namespace else "")
+            + f"; {len(known)} workloads are known" + (f", such as {', '.join(known[:3])}" if known else "")
+        )  # fmt: skip
+    answer = Advised(
+        version=VERSION,
+        at=opened.at,
+        until=sized.book.until,
+        recommendations=advice,
+        abstentions=abstained,
+        outcomes=tuple(item for item in sized.outcomes if wanted(item)),
+        gaps=(*sized.snapshot.gaps, *sized.gaps),
+    )
+    if form == "patch":
+        sys.stdout.write(_patches(advice))
+    elif form == "csv":
+        week = _weekly(opened, sized, timedelta(days=days), advice, abstained)
+        sys.stdout.write(weekly_csvs(week)["recommendations.csv"])
+    else:
+        print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
+    return _code(sized)
+
+
+def _patches(advice: Sequence[Recommendation]) -> str:
+    return "---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice)
+
+
+def _advice_tables(answer: Advised, rows: int, *, detail: bool) -> RenderableType:
+    both: list[Recommendation | Abstention] = [*answer.recommendations, *answer.abstentions]
+    parts: list[RenderableType] = (
+        [workload_detail(item) for item in both]
+        if detail
+        else [recommend_tables(answer.recommendations, answer.abstentions, rows=rows)]
+    )
+    return Group(*parts, *gap_tables(answer.gaps))
+
+
+@reported
+def run_mig_plan(form: str, rows: int, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
+    opened, settings, sized = _sized(state, timedelta(days=days), options)
+    cluster, devices = sized.snapshot.cluster, sized.snapshot.devices
+    degraded = {name for item in sized.analysis.findings if item.verdict is Verdict.DEGRADED for name in item.devices}
+    demands = slice_demands(sized.recommendations, cluster, devices)
+    plan: MigPlan = plan_mig(demands, cluster, devices, settings.mig_plan, opened.at, avoid=degraded)
+    gaps = (*sized.snapshot.gaps, *sized.gaps)
+    if form == "mig-parted":
+        from gpuwatch.report.machine import to_yaml
+
+        sys.stdout.write(to_yaml(dict(plan.mig_parted)))
+    else:
+        print_answer(plan, form, lambda: Group(mig_plan_tables(plan, rows=rows), *gap_tables(gaps)))
+    return _code(sized)
+
+
+@reported
+def run_report(
+    form: str,
+    start: datetime | None,
+    end: datetime | None,
+    folder: Path,
+    send: bool,
+    state: Path | None,
+    options: Mapping[str, Any],
+) -> int:
+    """The report of (start, end], by default of the seven days up to --at."""
+    if end is not None:
+        if options["at"] is not None and options["at"] != end:
+            raise SourceError("--to and --at are the same thing here: give one of them")
+        options = {**options, "at": end}
+    if start is not None and end is not None and start >= end:
+        raise SourceError(f"--from {start:%Y-%m-%dT%H:%MZ} is not before --to {end:%Y-%m-%dT%H:%MZ}")
+    opened = open_sources(options)
+    begin = start or opened.at - timedelta(days=7)
+    if begin >= opened.at:
+        raise SourceError(f"--from {begin:%Y-%m-%dT%H:%MZ} is not before {opened.at:%Y-%m-%dT%H:%MZ}, the report's end")
+    length = opened.at - begin
+    # As much again before it, for the trend.
+    opened, settings, sized = _sized(state, 2 * length, options, opened)
+    report = _weekly(opened, sized, length)
+    files = report_files(report)
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False, style="dim")
+
+    policy = settings.delivery if send else DeliveryPolicy()
+    if send:
+        _complain(deliver_pending(policy, folder, tell), console)
+    title = f"GPU week {period(report)}"
+    sent = deliver(files, title, weekly_summary(report), policy, folder, tell)
+    _complain(sent, console)
+    written = max(folder.glob("*/report.html"), key=lambda path: path.stat().st_mtime)
+    if form == "json":
+        sys.stdout.write(weekly_json(report) + "\n")
+    elif form == "markdown":
+        sys.stdout.write(weekly_markdown(report))
+    else:
+        out = output()
+        out.print(Text(weekly_summary(report)))
+        out.print(f"\nThe report: {written}", markup=False, soft_wrap=True)
+    failed = any(item.state is not DeliveryState.SENT for item in sent)
+    return FAILED if failed else _code(sized)
+
+
+def report_files(report: WeeklyReport) -> dict[str, bytes]:
+    """File name → content of one report in all its forms."""
+    texts = {
+        "report.html": weekly_html(report),
+        "report.md": weekly_markdown(report),
+        "report.json": weekly_json(report),
+        **weekly_csvs(report),
+    }
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def _complain(deliveries: Sequence[Delivery], console: Console) -> None:
+    for item in deliveries:
+        if item.state is DeliveryState.SENT:
+            console.print(f"sent to {item.destination}", markup=False, style="green")
+        else:
+            tries = f"{item.attempts} tries so far; the next run tries again"
+            console.print(f"not sent to {item.destination}: {item.error} ({tries})", markup=False, style="red")
+
+
+def _weekly(
+    opened: Opened,
+    sized: Sized,
+    length: timedelta,
+    advice: Sequence[Recommendation] | None = None,
+    abstained: Sequence[Abstention] | None = None,
+) -> WeeklyReport:
+    return assemble_weekly(
+        sized.analysis,
+        sized.book,
+        sized.recommendations if advice is None else advice,
+        sized.abstentions if abstained is None else abstained,
+        sized.outcomes,
+        start=opened.at - length,
+        end=opened.at,
+        usd_per_gpu_hour=sized.usd_per_gpu_hour,
+        source=opened.description,
+        gaps=sized.gaps,
+    )
+
+
+def _sized(
+    state: Path | None, history: timedelta, options: Mapping[str, Any], opened: Opened | None = None
+) -> tuple[Opened, Settings, Sized]:
+    opened = open_sources(options) if opened is None else opened
+    settings = load_settings(options["config"])
+    return opened, settings, size(opened, settings, state or settings.state, history, Console(stderr=True))
+
+
+def _code(sized: Sized) -> int:
+    """Nothing profiled at all is a failure to say anything, not a fleet without waste."""
+    return OK if sized.book.profiles or sized.book.usage else FAILED

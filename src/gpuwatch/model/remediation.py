@@ -1,0 +1,183 @@
+"""Remediations: what was proposed, approved, done, verified and undone. The controller's memory and audit trail.
+
+A Remediation is written before anything else is: a controller that is killed at any line finds in it what it was
+about to do, and on the objects themselves (the annotation `gpuwatch.dev/remediation`, written in the same request as
+the change) whether it had done it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
+from gpuwatch.model.telemetry import DeviceId, PodRef
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectRef:
+    """An object of the API server. `uid` is '' where the object does not exist yet; what is written to an object with
+    a uid is written to that one alone, never to another of the same name."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}" if self.namespace else f"{self.kind}/{self.name}"
+
+
+class Phase(StrEnum):
+    """Where a Remediation is. The first six are open: something may still happen to them."""
+
+    PROPOSED = "Proposed"  # waits for approval (suggest)
+    ANNOUNCED = "Announced"  # approved or enforced; owners may object until `next_at`
+    ACTING = "Acting"  # a step is about to be written, or was: `step` says which
+    VERIFYING = "Verifying"  # written; is it released, rescheduled, healthy?
+    HOLDING = "Holding"  # verified, and its taint or suspension stays until proof of health, expiry or undo
+    UNDOING = "Undoing"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNDONE = "Undone"
+    REJECTED = "Rejected"  # by a person, or by an owner's objection
+    EXPIRED = "Expired"  # nobody approved in time
+    REFUSED = "Refused"  # the guards said no on fresh facts
+    LAPSED = "Lapsed"  # the reason for it went away before anything was done
+
+    @property
+    def open(self) -> bool:
+        return self in _OPEN
+
+    @property
+    def in_flight(self) -> bool:
+        """Counts against the budgets: something is, or may be, changed in the cluster."""
+        return self in (Phase.ACTING, Phase.VERIFYING, Phase.HOLDING, Phase.UNDOING)
+
+
+_OPEN = frozenset((Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING, Phase.VERIFYING, Phase.HOLDING, Phase.UNDOING))
+
+
+class StepKind(StrEnum):
+    """One write. Each is idempotent, or detectable on the object itself."""
+
+    ANNOUNCE = "announce"  # Event and annotation on the target
+    TAINT = "taint"
+    UNTAINT = "untaint"
+    DEVICE_TAINT = "device_taint"  # a DRA DeviceTaintRule
+    DEVICE_UNTAINT = "device_untaint"
+    CONDITION = "condition"  # of a Node
+    HAND_OFF = "hand_off"  # label or custom resource for a repair system
+    RELEASE = "release"  # suspend or scale to zero through the owner
+    RESTORE = "restore"  # the saved state back
+    RESTART = "restart"  # suspend and resume, or a rollout: the gang starts anew elsewhere
+    EVICT = "evict"  # one Pod through the Eviction API
+    CLEAR = "clear"  # our annotations off the object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One write that the Remediation consists of. `parameters` are plain strings (a taint's key, value and effect)."""
+
+    kind: StepKind
+    target: ObjectRef
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    done_at: datetime | None = None
+    attempts: int = 0
+    error: str = ""  # of the last attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a field of an object was before we changed it. `before` and `after` are JSON; before is '' where the field
+    was absent. Restoring writes `before` only where the object still has `after`: what others changed since is
+    theirs."""
+
+    target: ObjectRef
+    path: str  # JSON pointer, e.g. '/spec/suspend'
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One line of the history."""
+
+    at: datetime
+    phase: Phase
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What is to be done and why; never changed after it was written.
+
+    target: Subject as text. findings: Finding.id, strongest first; detectors: their kinds, whose precision the outcome
+    counts for. objects: what steps may write to, with uids. waiter: the pending Pod for which idle GPUs are reclaimed.
+    """
+
+    action: ActionKind
+    target: str
+    reason: str
+    findings: tuple[str, ...]
+    detectors: tuple[str, ...]
+    devices: tuple[DeviceId, ...]
+    pods: tuple[PodRef, ...]
+    pod_uids: tuple[str, ...]
+    nodes: tuple[str, ...]
+    objects: tuple[ObjectRef, ...]
+    score: Score
+    mode: Mode
+    created_at: datetime
+    expires_at: datetime
+    namespace: str = ""
+    pool: str = ""
+    gpu_model: str = ""
+    gpus: int = 0
+    framework: str = ""
+    waiter: PodRef = ""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remediation:
+    """`name` is derived from the action, the target's uid and the day's ordinal, so that two replicas that propose the
+    same write the same object, and one of them gets a conflict.
+
+    version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
+    approved, rejected: what a person set in `spec`. step: index of the next step; steps before it are done.
+    """
+
+    name: str
+    proposal: Proposal
+    phase: Phase = Phase.PROPOSED
+    approved: bool = False
+    approved_by: str = ""
+    rejected: bool = False
+    undo_asked: bool = False
+    steps: tuple[Step, ...] = ()
+    step: int = 0
+    saved: tuple[Saved, ...] = ()
+    history: tuple[Turn, ...] = ()
+    next_at: datetime | None = None  # nothing is due before it
+    deadline_at: datetime | None = None  # of the phase
+    attempts: int = 0  # of the whole action, for the back-off
+    verified: Mapping[str, bool] = field(default_factory=dict)  # check → held
+    version: str = ""
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.next_at if self.phase.open else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """The cluster-wide stop. While `paused`, nothing but removing our own taints is written by any replica."""
+
+    paused: bool = False
+    since: datetime | None = None
+    by: str = ""
+    reason: str = ""
