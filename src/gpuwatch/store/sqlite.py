@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gpuwatch.model.sizing import Outcome, Recommendation, Target
 from gpuwatch.model.telemetry import Gap, GapKind
@@ -30,45 +28,11 @@ from gpuwatch.store.codec import (
     row,
 )
 from gpuwatch.store.damaged import move_aside
-from gpuwatch.store.locks import holders
+from gpuwatch.store.database import SCHEMA, WAIT_SECONDS, DamagedFileError, connected, told, usable
 from gpuwatch.store.store import KEPT, Store, StoreError
 
 __all__ = ["SCHEMA", "WAIT_SECONDS", "SqliteStore", "Store", "StoreError"]
 
-SCHEMA = 1
-"""user_version of the file. A later one is refused."""
-
-WAIT_SECONDS = 30.0
-"""How long another process may hold the file. Writing 10,000 profiles takes it seconds."""
-
-_APPLICATION = 0x47505557  # 'GPUW'
-
-# The bodies come last, so that keys and digests are read without them.
-_TABLES = (
-    """CREATE TABLE book (
-        field TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    """CREATE TABLE profile (
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile))""",
-    # Times are microseconds since 1970.
-    """CREATE TABLE usage (
-        hour INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    # last_at changes with every run, so that it stands apart from the bodies.
-    """CREATE TABLE advice (
-        id INTEGER PRIMARY KEY,
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
-        UNIQUE (workload, container, gpu_model, mig_profile, at))""",
-    """CREATE TABLE advice_body (
-        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
-    """CREATE TABLE outcome (
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        recommended_at INTEGER NOT NULL, applied_at INTEGER,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
-)
 # What a book has beside profiles and hours of use, and what of that it cannot do without.
 _PARTS: dict[str, Any] = {
     name: kind for name, kind in get_type_hints(ProfileBook).items() if name not in {"profiles", "usage"}
@@ -89,8 +53,6 @@ _KEY = "workload, container, gpu_model, mig_profile"
 _IS_KEY = "workload = ? AND container = ? AND gpu_model = ? AND mig_profile = ?"
 _SAME_KEY = " AND ".join(f"o.{name} = a.{name}" for name in _KEY.split(", "))
 
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -110,6 +72,8 @@ class SqliteStore:
         # What this process last read or wrote, with its digest: the same value need not be encoded again.
         self._profiles: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
         self._hours: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
+        # Keys of rows that were found damaged: they are written anew whatever their digest says.
+        self._damaged: set[object] = set()
 
     @classmethod
     def open(cls, path: Path, wait_seconds: float = WAIT_SECONDS) -> Self:
@@ -118,13 +82,13 @@ class SqliteStore:
         wait_seconds: how long to wait while another process holds the file.
         Raises StoreError where there can be no such file, or where it belongs to a newer gpuwatch or another program.
         """
-        path = _usable(path)
+        path = usable(path)
         gaps: list[Gap] = []
         while True:
             found = path.stat() if path.exists() else None
             try:
-                return cls(_connected(path, wait_seconds), path, wait_seconds, gaps)
-            except _DamagedFileError as damage:
+                return cls(connected(path, wait_seconds), path, wait_seconds, gaps)
+            except DamagedFileError as damage:
                 if found is None:
                     raise StoreError(
                         f"{path}: the new file cannot be read back ({damage}); name another file"
@@ -184,6 +148,7 @@ class SqliteStore:
             profiles = self._save_profiles(book)
             hours = self._save_hours(book)
         self._profiles, self._hours = profiles, hours
+        self._damaged.clear()
 
     def _parts(self, gaps: list[Gap]) -> dict[str, object]:
         parts: dict[str, object] = {}
@@ -193,6 +158,7 @@ class SqliteStore:
             try:
                 parts[name] = decode(Row(*kept), _PARTS[name])
             except DamagedError as damage:
+                self._damaged.add(name)
                 lost = "all profiles begin anew" if name in _REQUIRED else "it begins anew"
                 gaps.append(self._lost(name, damage, lost))
         return parts
@@ -203,61 +169,62 @@ class SqliteStore:
             key = WorkloadKey(*names)
             try:
                 profile = decode(Row(version, digest, body), WorkloadProfile)
+                _demand(profile.key == key, f"it is that of {profile.key}")
             except DamagedError as damage:
+                self._damaged.add(key)
                 gaps.append(self._lost(f"profile of {key}", damage, "it begins anew"))
-                continue
-            if profile.key == key:
-                yield key, (profile, digest)
             else:
-                gaps.append(self._lost(f"profile of {key}", f"it is that of {profile.key}", "it begins anew"))
+                yield key, (profile, digest)
 
     def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[int, tuple[tuple[UsageHour, ...], bytes]]]:
         for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
             try:
                 uses = decode(Row(*kept), tuple[UsageHour, ...])
+                _demand(all(_micros(use.hour) == hour for use in uses), "it is that of another hour")
             except DamagedError as damage:
+                self._damaged.add(hour)
                 gaps.append(self._lost(f"use in the hour of {_utc(hour)}", damage, "it is missing from reports"))
-                continue
-            if all(_micros(use.hour) == hour for use in uses):
-                yield hour, (uses, kept[1])
             else:
-                gaps.append(self._lost(f"use in the hour of {_utc(hour)}", "it is another's", "it is left out"))
+                yield hour, (uses, kept[1])
 
     def _save_parts(self, parts: dict[str, tuple[bytes, bytes]]) -> None:
-        kept = dict(self._db.execute("SELECT field, digest FROM book"))
-        self._db.executemany("DELETE FROM book WHERE field = ?", [(name,) for name in kept if name not in parts])
+        kept = {name: (at, digest) for at, name, digest in self._db.execute("SELECT rowid, field, digest FROM book")}
+        gone = [(at,) for name, (at, _) in kept.items() if name not in parts]
+        self._db.executemany("DELETE FROM book WHERE rowid = ?", gone)
+        same = {name: digest for name, (_, digest) in kept.items() if name not in self._damaged}
         self._db.executemany(
             "INSERT OR REPLACE INTO book (field, version, digest, body) VALUES (?, ?, ?, ?)",
-            [(name, *_columns(row(*part))) for name, part in parts.items() if kept.get(name) != part[0]],
+            [(name, *_columns(row(*part))) for name, part in parts.items() if same.get(name) != part[0]],
         )
 
     def _save_profiles(self, book: ProfileBook) -> dict[WorkloadKey, tuple[WorkloadProfile, bytes]]:
         # Held against the file, not against what was read from it: another process may have saved in between.
-        kept = {
-            WorkloadKey(*names): digest for *names, digest in self._db.execute(f"SELECT {_KEY}, digest FROM profile")
-        }
+        rows = self._db.execute(f"SELECT rowid, digest, {_KEY} FROM profile")
+        kept = {WorkloadKey(*names): (at, digest) for at, digest, *names in rows}
+        same = {key: digest for key, (_, digest) in kept.items() if key not in self._damaged}
         now: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
 
         def changed() -> Iterator[tuple[object, ...]]:
             for key, profile in book.profiles.items():
                 known = self._profiles.get(key)
-                if known is not None and known[0] is profile and known[1] == kept.get(key):
+                if known is not None and known[0] is profile and known[1] == same.get(key):
                     now[key] = known
                     continue
                 digest, data = encode(profile)
                 now[key] = (profile, digest)
-                if digest != kept.get(key):
+                if digest != same.get(key):
                     yield (*_names(key), *_columns(row(digest, data)))
 
+        gone = [(at,) for key, (at, _) in kept.items() if key not in book.profiles]
+        self._db.executemany("DELETE FROM profile WHERE rowid = ?", gone)
         self._db.executemany(
             f"INSERT OR REPLACE INTO profile ({_KEY}, version, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)", changed()
         )
-        gone = [_names(key) for key in kept if key not in book.profiles]
-        self._db.executemany(f"DELETE FROM profile WHERE {_IS_KEY}", gone)
         return now
 
     def _save_hours(self, book: ProfileBook) -> dict[int, tuple[tuple[UsageHour, ...], bytes]]:
         kept = dict(self._db.execute("SELECT hour, digest FROM usage"))
+        same = {hour: digest for hour, digest in kept.items() if hour not in self._damaged}
         groups: dict[int, list[UsageHour]] = {}
         for use in book.usage:
             groups.setdefault(_micros(use.hour), []).append(use)
@@ -267,12 +234,12 @@ class SqliteStore:
             for hour, group in groups.items():
                 uses = tuple(group)
                 known = self._hours.get(hour)
-                if known is not None and known[1] == kept.get(hour) and known[0] == uses:
+                if known is not None and known[1] == same.get(hour) and known[0] == uses:
                     now[hour] = known
                     continue
                 digest, data = encode(uses)
                 now[hour] = (uses, digest)
-                if digest != kept.get(hour):
+                if digest != same.get(hour):
                     yield (hour, *_columns(row(digest, data)))
 
         self._db.executemany(
@@ -419,143 +386,25 @@ class SqliteStore:
 
     @contextmanager
     def _transaction(self, doing: str, begin: str) -> Iterator[None]:
-        with _told(self._path, doing, self._wait_seconds):
+        with told(self._path, doing, self._wait_seconds):
             try:
                 self._db.execute(begin)
                 yield
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                if isinstance(error, FutureError):
+                    raise StoreError(
+                        f"{self._path}: {doing}: there are rows of a newer gpuwatch (version {error}, this one knows "
+                        f"{VERSION}), left as they are; upgrade, or name another file"
+                    ) from error
                 raise
 
 
-class _DamagedFileError(Exception):
-    """The file is not a whole database."""
-
-
-def _usable(path: Path) -> Path:
-    """The path without links, as SQLite names the files beside it."""
-    try:
-        path = path.expanduser().resolve()
-        if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "no regular file"
-            raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
-        if not path.parent.is_dir():
-            raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
-    for each in (path, path.parent):
-        if each.exists() and not os.access(each, os.W_OK, effective_ids=True):
-            raise StoreError(
-                f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
-            )
-    return path
-
-
-def _connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
-    with _told(path, "opening the state", wait_seconds):
-        db = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None)
-        # A damaged text must not cost more than its row.
-        db.text_factory = lambda data: data.decode(errors="replace")
-        try:
-            _check(db, path)
-            _begin_wal(db, wait_seconds)
-            _make_tables(db)
-        except BaseException as error:
-            db.close()
-            if isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED:
-                raise _DamagedFileError(str(error)) from error
-            raise
-        return db
-
-
-def _check(db: sqlite3.Connection, path: Path) -> None:
-    application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != _APPLICATION and (application or version or tables):
-        raise StoreError(f"{path}: a database of another program, left as it is; name another file")
-    if version > SCHEMA:
-        raise StoreError(
-            f"{path}: written by a newer gpuwatch (schema {version}, this one knows {SCHEMA}), left as it is; upgrade, "
-            "or name another file"
-        )
-    with closing(db.execute("PRAGMA quick_check(1)")) as found:
-        (answer,) = found.fetchone()
-    if answer != "ok":
-        raise _DamagedFileError(answer)
-    if version and {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")} != set(_TABLES):
-        raise _DamagedFileError("its tables are not those of this version")
-
-
-def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
-    """WAL is kept in the file. SQLite does not wait for its lock where two processes turn it on at once."""
-    for attempt in Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, sqlite3.Error) and _code(error) in _HELD),
-        stop=stop_after_delay(wait_seconds),
-        wait=wait_fixed(0.05),
-        reraise=True,
-    ):
-        with attempt:
-            db.execute("PRAGMA journal_mode = WAL").fetchone()
-    # Each commit reaches the disk: there is one an hour.
-    db.execute("PRAGMA synchronous = FULL")
-    # The first save writes everything; its log does not stay that large.
-    db.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}").fetchone()
-
-
-def _make_tables(db: sqlite3.Connection) -> None:
-    if _pragma(db, "user_version"):
-        return
-    db.execute("BEGIN IMMEDIATE")
-    if not _pragma(db, "user_version"):  # else another process was faster
-        for table in _TABLES:
-            db.execute(table)
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {SCHEMA}")
-    db.execute("COMMIT")
-
-
-def _pragma(db: sqlite3.Connection, name: str) -> int:
-    (value,) = db.execute(f"PRAGMA {name}").fetchone()
-    return int(value)
-
-
-@contextmanager
-def _told(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
-    """SQLite's errors as what a person can do about them."""
-    try:
-        yield
-    except sqlite3.ProgrammingError:
-        raise  # ours
-    except FutureError as error:
-        raise StoreError(
-            f"{path}: {doing}: there are rows of a newer gpuwatch (version {error}, this one knows {VERSION}), left as "
-            "they are; upgrade, or name another file"
-        ) from error
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: {doing}: {_reason(path, error, wait_seconds)}") from error
-
-
-def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
-    code = _code(error)
-    if code in _HELD:
-        pids = holders(path)
-        who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
-        return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
-    if code in _DAMAGED:
-        return f"the file is damaged ({error}); run again, and it is moved aside"
-    return {
-        sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",
-        sqlite3.SQLITE_FULL: "the disk is full; what was kept before is whole. Make room and run again",
-        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); what was kept before is whole. Check the disk and its room",
-        sqlite3.SQLITE_CANTOPEN: f"{error}; make the file and its folder readable and writable, or name another file",
-    }.get(code, f"{error}; if it stays so, move the file away, and the state begins anew")
-
-
-def _code(error: sqlite3.Error) -> int:
-    """The primary result code; extended ones carry more in the higher bits."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+def _demand(holds: bool, damage: str) -> None:
+    if not holds:
+        raise DamagedError(damage)
 
 
 def _target(data: bytes) -> Target | None:

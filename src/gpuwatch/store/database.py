@@ -1,0 +1,176 @@
+"""The SQLite file: made, checked before it is used, and its errors told as what a person can do about them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from gpuwatch.store.locks import holders
+from gpuwatch.store.store import StoreError
+
+SCHEMA = 1
+"""user_version of the file. A later one is refused."""
+
+WAIT_SECONDS = 30.0
+"""How long another process may hold the file. Writing 10,000 profiles takes it seconds."""
+
+_APPLICATION = 0x47505557  # 'GPUW'
+
+# The bodies come last, so that keys and digests are read without them.
+_TABLES = (
+    """CREATE TABLE book (
+        field TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
+    """CREATE TABLE profile (
+        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
+        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (workload, container, gpu_model, mig_profile))""",
+    # Times are microseconds since 1970.
+    """CREATE TABLE usage (
+        hour INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
+    # last_at changes with every run, so that it stands apart from the bodies.
+    """CREATE TABLE advice (
+        id INTEGER PRIMARY KEY,
+        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
+        at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
+        UNIQUE (workload, container, gpu_model, mig_profile, at))""",
+    """CREATE TABLE advice_body (
+        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
+    """CREATE TABLE outcome (
+        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
+        recommended_at INTEGER NOT NULL, applied_at INTEGER,
+        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
+)
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+class DamagedFileError(Exception):
+    """The file is not a whole database."""
+
+
+def usable(path: Path) -> Path:
+    """The path without links, as SQLite names the files beside it."""
+    try:
+        path = path.expanduser().resolve()
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
+        if not path.parent.is_dir():
+            raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
+    for each in (path, path.parent):
+        if each.exists() and not os.access(each, os.W_OK, effective_ids=True):
+            raise StoreError(
+                f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
+            )
+    return path
+
+
+def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
+    with told(path, "opening the state", wait_seconds):
+        db = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None)
+        # A damaged text must not cost more than its row.
+        db.text_factory = lambda data: data.decode(errors="replace")
+        try:
+            _check(db, path)
+            _begin_wal(db, wait_seconds)
+            _make_tables(db)
+        except BaseException as error:
+            db.close()
+            if isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED:
+                raise DamagedFileError(str(error)) from error
+            raise
+        return db
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    """Of one moment: another process may be making the tables just now."""
+    db.execute("BEGIN")
+    application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+    made = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
+    if application != _APPLICATION and (application or version or made):
+        raise StoreError(f"{path}: a database of another program, left as it is; name another file")
+    if version > SCHEMA:
+        raise StoreError(
+            f"{path}: written by a newer gpuwatch (schema {version}, this one knows {SCHEMA}), left as it is; upgrade, "
+            "or name another file"
+        )
+    (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if answer != "ok":
+        raise DamagedFileError(answer)
+    if made != (set(_TABLES) if version else set()):
+        raise DamagedFileError("its tables are not those of this version")
+    db.execute("COMMIT")
+
+
+def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
+    """WAL is kept in the file. SQLite does not wait for its lock where two processes turn it on at once."""
+    for attempt in Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, sqlite3.Error) and _code(error) in _HELD),
+        stop=stop_after_delay(wait_seconds),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    ):
+        with attempt:
+            db.execute("PRAGMA journal_mode = WAL").fetchone()
+    # Each commit reaches the disk: there is one an hour.
+    db.execute("PRAGMA synchronous = FULL")
+    # The first save writes everything; its log does not stay that large.
+    db.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}").fetchone()
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    if _pragma(db, "user_version"):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    if not _pragma(db, "user_version"):  # else another process was faster
+        for table in _TABLES:
+            db.execute(table)
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+    db.execute("COMMIT")
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    (value,) = db.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+@contextmanager
+def told(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
+    """SQLite's errors as what a person can do about them."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise  # ours
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {doing}: {_reason(path, error, wait_seconds)}") from error
+
+
+def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
+    code = _code(error)
+    if code in _HELD:
+        pids = holders(path)
+        who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
+        return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
+    if code in _DAMAGED:
+        return f"the file is damaged ({error}); run again, and it is moved aside"
+    return {
+        sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",
+        sqlite3.SQLITE_FULL: "the disk is full; what was kept before is whole. Make room and run again",
+        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); what was kept before is whole. Check the disk and its room",
+        sqlite3.SQLITE_CANTOPEN: f"{error}; make the file and its folder readable and writable, or name another file",
+    }.get(code, f"{error}; if it stays so, move the file away, and the state begins anew")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; extended ones carry more in the higher bits."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
