@@ -97,8 +97,11 @@ class Cell:
 class MemoryRun:
     """Framebuffer of one run (one Pod): what it peaked at, and how it got there.
 
-    peak_bytes: the largest window of any of its devices. at_start_bytes: the peak of the first ten minutes after
-    start-up, None where the run's start was not seen: a framework that fills the card does so there, and stays flat.
+    peak_bytes: the largest window of any of its devices; 0 where none was measured that was its alone.
+    at_start_bytes: the peak of the first ten minutes after start-up, None where the run's start was not seen: a
+    framework that fills the card does so there, and stays flat. started: when it began, None where nobody saw. A Pod
+    that is made anew under the same name is another run, told by when it started. devices: the most that its container
+    held at the same time.
     """
 
     pod: PodRef
@@ -108,6 +111,8 @@ class MemoryRun:
     at_start_bytes: float | None
     capacity_bytes: float | None  # of the device it ran on, used + free + reserved
     device_seconds: float
+    started: datetime | None = None
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +134,16 @@ class WorkloadProfile:
     """What one workload did on one kind of device; a few kilobytes, mergeable, decaying.
 
     cells: the joint histogram. Their weights decay by half each half_life_seconds, as of `as_of`.
-    runs: the newest runs, at most as many as the policy keeps; run_count counts all of them.
+    runs: the newest runs, as many as the policy keeps, and all that were there in the last hour; oldest first.
+    run_count counts all that ever were.
     observed_seconds and expected_seconds: device-seconds with a usable window, and of all windows in which the device
     was held, neither decayed; their quotient is the coverage. left_out_seconds: reason → device-seconds of windows
-    that were measured, but are not in the cells (degraded, throttled, start_up, ambiguous).
-    gpus_per_pod: devices that one Pod held at the same time; pods: Pods at the same time, mean over the time in which
-    there was any, and present_seconds how much of such time that is, decayed. resolution: levels per signal of the grid
-    that the cells lie on, a power of two; it only ever becomes coarser. days: use per day, the newest few weeks, oldest first. cpu_cores and
-    host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
+    that were measured, but are not in the cells (start_up, ambiguous, throttled, or the FindingKind of a degraded GPU).
+    gpus_per_pod: devices that one of the newest Pods held at the same time; pods: Pods at the same time, mean over the
+    time in which there was any, and present_seconds how much of such time that is, decayed. resolution: levels per
+    signal of the grid that the cells lie on, a power of two; it only ever becomes coarser. coarse_seconds: weight of
+    the windows whose engine activity is GPU_UTIL alone; coarse_busy: too many are. days: use per day, the newest few
+    weeks, oldest first. cpu_cores and host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
     """
 
     key: WorkloadKey
@@ -156,6 +163,7 @@ class WorkloadProfile:
     days: tuple[DayUse, ...] = ()
     resolution: int = 32
     coarse_busy: bool = False
+    coarse_seconds: float = 0.0
     cpu_cores: float | None = None
     host_memory_bytes: float | None = None
 

@@ -29,11 +29,14 @@ from gpuwatch.model.workload_profile import (
 from gpuwatch.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.profile.joint_power import envelope, update_power
-from gpuwatch.profile.joint_table import Mask, Past, Table, tabulate
+from gpuwatch.profile.joint_table import Mask, Past, Table, by_life, tabulate
 from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
 """After start-up: in so long a framework that fills the card has filled it."""
+_STILL_THERE = timedelta(hours=1)
+"""Runs that were seen within so long of the newest one are kept however many they are: a Pod that goes on is the same
+run in the next update, and is not counted again."""
 _COARSE_RATIO = 0.1
 """Share of windows with GPU_UTIL alone from which on a profile's busy ratio is the coarse one."""
 
@@ -51,20 +54,23 @@ def update_book(
     owners: Pod → Workload.id; a Pod without one is a workload of its own. pods: what is known of Pods that are there,
     or were. All windows have one step. Windows of nobody count for the fleet's use only.
     """
-    windows = [item for item in windows if item.values]
+    windows = by_life([item for item in windows if item.values], pods)
     if not windows:
         return book if book is not None else _empty()
-    past = Past()
-    if book is not None:
-        starts = {run.pod: run.first_seen.timestamp() for item in book.profiles.values() for run in item.runs}
-        past = Past(until=book.until.timestamp(), run_starts=starts)
-    else:
+    if book is None:
         book = ProfileBook(until=windows[0].start, step_seconds=windows[0].step_seconds)
+    keys = [_key(item, owners, pods) for item in windows]
+    known = _with_owners(book.profiles, windows, keys, policy)
+    newest: dict[PodRef, MemoryRun] = {}
+    for profile in known.values():
+        for run in profile.runs:
+            if run.pod not in newest or newest[run.pod].last_seen < run.last_seen:
+                newest[run.pod] = run
+    past = Past(watched=bool(book.profiles or book.usage), runs=newest)
     table = tabulate(windows, pods, unfit, past, policy.start_up_seconds)
     until = max(book.until, _moment(float(table.time.max()) + table.step))
-    keys = [_key(item, owners, pods) for item in windows]
     profiles = {
-        key: item for key, item in book.profiles.items() if until - item.last_seen <= timedelta(days=policy.forget_days)
+        key: item for key, item in known.items() if until - item.last_seen <= timedelta(days=policy.forget_days)
     }
     profiles.update(_profiles(table, keys, profiles, pods, until, policy))
     power = update_power(book.power, table, until, policy)
@@ -96,6 +102,40 @@ def _key(item: HeldWindows, owners: Mapping[PodRef, str], pods: Mapping[PodRef, 
     return WorkloadKey(workload, item.container, gpu.name if gpu is not None else item.model, item.mig_profile)
 
 
+def _with_owners(
+    profiles: Mapping[WorkloadKey, WorkloadProfile],
+    windows: Sequence[HeldWindows],
+    keys: Sequence[WorkloadKey | None],
+    policy: ProfilePolicy,
+) -> dict[WorkloadKey, WorkloadProfile]:
+    """What was kept of a Pod while nobody knew its owner goes to the owner."""
+    found = dict(profiles)
+    for item, key in zip(windows, keys, strict=True):
+        alone = None if key is None else replace(key, workload=f"Pod/{item.pod}")
+        if key is None or alone is None or alone == key or alone not in found:
+            continue
+        moved = replace(found.pop(alone), key=key)
+        found[key] = merge(found[key], moved, policy) if key in found else moved
+    return found
+
+
+def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -> WorkloadProfile:
+    """Both as one profile, in either order: of two stretches of time, or of different Pods.
+
+    `pods` is the mean over both times, as if they were apart. Raises ValueError where the two are not of one workload
+    on one kind of device, or decay differently.
+    """
+    if one.key != other.key:
+        raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be one")
+    if one.half_life_seconds != other.half_life_seconds:
+        raise ValueError(f"the profiles of {one.key} decay differently: their half-lives have to be the same")
+    until = max(one.as_of, other.as_of)
+    rows = Weighted.of([(0, _fade(item, until), item.cells) for item in (one, other)])
+    resolution = np.array([min(one.resolution, other.resolution)], dtype=np.int64)
+    cells, resolution = merged(rows, resolution, policy.max_cells)
+    return _together(one, other, cells_of(cells, 1)[0], int(resolution[0]), policy)
+
+
 def _profiles(
     table: Table,
     keys: Sequence[WorkloadKey | None],
@@ -122,49 +162,95 @@ def _profiles(
     used = measured & (table.cause == 0)
     cells, resolution = _cells(table, found, old, owner, used, decay, until, half_life, policy)
     left_out = _left_out(table, owner, measured & (table.cause != 0), len(found))
-    runs = _runs(table, keys, numbers, held)
-    gpus, present, pod_time = _pods_at_once(table, owner, held, decay, len(found))
+    runs = _runs(table, keys, numbers, owner, held)
+    present, pod_time = _pods_at_once(table, owner, held, decay, len(found))
     days = _days(table, owner, held, len(found))
     seconds = table.step * np.bincount(owner[held], minlength=len(found))
     observed = table.step * np.bincount(owner[used], minlength=len(found))
-    coarse = np.bincount(owner[used & np.isnan(table.column(Signal.ENGINE_ACTIVE_RATIO))], minlength=len(found))
-    usable = np.bincount(owner[used], minlength=len(found))
+    is_coarse = used & np.isnan(table.column(Signal.ENGINE_ACTIVE_RATIO))
+    coarse = table.step * np.bincount(owner[is_coarse], weights=decay[is_coarse], minlength=len(found))
     asked = _asked(table, keys, numbers, pods)
     result = {}
     for number, key in enumerate(found):
-        before = old.get(key)
-        mine = runs[number]
-        fade = 1.0 if before is None else 2 ** (-(until - before.as_of).total_seconds() / half_life)
-        was_present = 0.0 if before is None else before.present_seconds * fade
-        was_pods = 0.0 if before is None else before.pods * was_present
-        now_present = was_present + float(present[number])
-        first = min(item.first_seen for item in mine)
-        last = max(item.last_seen for item in mine)
         cpu, memory = asked.get(number, (None, None))
-        result[key] = WorkloadProfile(
+        now = WorkloadProfile(
             key=key,
             as_of=until,
             half_life_seconds=half_life,
-            cells=cells[number],
-            runs=_kept_runs(before.runs if before else (), mine, policy.max_runs),
-            run_count=(before.run_count if before else 0) + _new_runs(before, mine),
-            first_seen=min(first, before.first_seen) if before else first,
-            last_seen=max(last, before.last_seen) if before else last,
-            observed_seconds=(before.observed_seconds if before else 0.0) + float(observed[number]),
-            expected_seconds=(before.expected_seconds if before else 0.0) + float(seconds[number]),
-            left_out_seconds=_added(before.left_out_seconds if before else {}, left_out[number]),
-            gpus_per_pod=max(int(gpus[number]), 1),
-            pods=(was_pods + float(pod_time[number])) / now_present if now_present > 0 else 1.0,
-            present_seconds=now_present,
-            days=_kept_days(before.days if before else (), days[number], until, policy.usage_days),
-            resolution=int(resolution[number]),
-            coarse_busy=bool(coarse[number] > _COARSE_RATIO * usable[number])
-            if usable[number]
-            else (before.coarse_busy if before else False),
-            cpu_cores=cpu if cpu is not None else (before.cpu_cores if before else None),
-            host_memory_bytes=memory if memory is not None else (before.host_memory_bytes if before else None),
+            runs=tuple(runs[number]),
+            run_count=len(runs[number]),
+            first_seen=min(item.first_seen for item in runs[number]),
+            last_seen=max(item.last_seen for item in runs[number]),
+            observed_seconds=float(observed[number]),
+            expected_seconds=float(seconds[number]),
+            left_out_seconds=left_out[number],
+            pods=float(pod_time[number] / present[number]),
+            present_seconds=float(present[number]),
+            days=days[number],
+            coarse_seconds=float(coarse[number]),
+            cpu_cores=cpu,
+            host_memory_bytes=memory,
         )
+        result[key] = _together(old.get(key), now, cells[number], int(resolution[number]), policy)
     return result
+
+
+def _fade(profile: WorkloadProfile, until: datetime) -> float:
+    """What is left of its weights."""
+    return float(2.0 ** (-(until - profile.as_of).total_seconds() / profile.half_life_seconds))
+
+
+def _together(
+    before: WorkloadProfile | None,
+    now: WorkloadProfile,
+    cells: tuple[Cell, ...],
+    resolution: int,
+    policy: ProfilePolicy,
+) -> WorkloadProfile:
+    """All but the cells, which are given, of both."""
+    sides = [now] if before is None else [before, now]
+    until = max(item.as_of for item in sides)
+    present = [item.present_seconds * _fade(item, until) for item in sides]
+    pod_time = sum(item.pods * seconds for item, seconds in zip(sides, present, strict=True))
+    runs, joined = _one_life_each([run for item in sides for run in item.runs])
+    last = max(run.last_seen for run in runs)
+    coarse = sum(item.coarse_seconds * _fade(item, until) for item in sides)
+    left_out: defaultdict[str, float] = defaultdict(float)
+    for item in sides:
+        for name, seconds in item.left_out_seconds.items():
+            left_out[name] += seconds
+    return WorkloadProfile(
+        key=now.key,
+        as_of=until,
+        half_life_seconds=now.half_life_seconds,
+        cells=cells,
+        runs=tuple(
+            run
+            for index, run in enumerate(runs)
+            if index >= len(runs) - policy.max_runs or run.last_seen >= last - _STILL_THERE
+        ),
+        run_count=sum(item.run_count for item in sides) - joined,
+        first_seen=min(item.first_seen for item in sides),
+        last_seen=max(item.last_seen for item in sides),
+        observed_seconds=sum(item.observed_seconds for item in sides),
+        expected_seconds=sum(item.expected_seconds for item in sides),
+        left_out_seconds=dict(left_out),
+        gpus_per_pod=max(run.devices for run in runs if run.last_seen == last),
+        pods=pod_time / sum(present) if sum(present) > 0 else 1.0,
+        present_seconds=sum(present),
+        days=_days_together([item.days for item in sides], until, policy.usage_days),
+        resolution=resolution,
+        coarse_busy=coarse > _COARSE_RATIO * sum(cell.weight_seconds for cell in cells),
+        coarse_seconds=coarse,
+        cpu_cores=_newest([(item.as_of, item.cpu_cores) for item in sides]),
+        host_memory_bytes=_newest([(item.as_of, item.host_memory_bytes) for item in sides]),
+    )
+
+
+def _newest(told: Sequence[tuple[datetime, float | None]]) -> float | None:
+    """Of two that were told at once the greater."""
+    known = [(at, value) for at, value in told if value is not None]
+    return max(known)[1] if known else None
 
 
 def _cells(
@@ -213,86 +299,114 @@ def _left_out(table: Table, owner: Ints, rows: Mask, keys: int) -> list[dict[str
 
 
 def _runs(
-    table: Table, keys: Sequence[WorkloadKey | None], numbers: Mapping[WorkloadKey, int], held: Mask
+    table: Table, keys: Sequence[WorkloadKey | None], numbers: Mapping[WorkloadKey, int], owner: Ints, held: Mask
 ) -> list[list[MemoryRun]]:
-    """What these windows say of each Pod, by workload."""
+    """What these windows say of each run, by workload."""
     used = table.column(Signal.MEMORY_USED_BYTES)
     rest = np.nan_to_num(table.column(Signal.MEMORY_RESERVED_BYTES))
     capacity = used + rest + table.column(Signal.MEMORY_FREE_BYTES)
-    found: list[dict[PodRef, MemoryRun]] = [{} for _ in numbers]
+    # On a shared device the framebuffer is everybody's.
+    alone = held & np.array([not item.shared for item in table.windows], dtype=bool)[table.series]
+    began = table.run_start[table.series]
+    # NaN, a start that was not seen, compares as False.
+    early = alone & (table.time < began + table.start_up_seconds + _AT_START_SECONDS)
+    begins = table.offsets[:-1]
+    peaks = np.fmax.reduceat(np.where(alone, used, np.nan), begins).tolist()
+    starts = np.fmax.reduceat(np.where(early, used, np.nan), begins).tolist()
+    sizes = np.fmax.reduceat(np.where(alone, capacity, np.nan), begins).tolist()
+    firsts = np.fmin.reduceat(np.where(held, table.time, np.nan), begins).tolist()
+    lasts = np.fmax.reduceat(np.where(held, table.time, np.nan), begins).tolist()
+    counts = np.add.reduceat(held.astype(np.int64), begins).tolist()
+    devices = _devices_at_once(table, owner, held)
+    found: list[dict[int, MemoryRun]] = [{} for _ in numbers]
     for index, (item, key) in enumerate(zip(table.windows, keys, strict=True)):
-        begin, end = int(table.offsets[index]), int(table.offsets[index + 1])
-        rows = np.flatnonzero(held[begin:end]) + begin
-        if key is None or not len(rows):
+        if key is None or not counts[index]:
             continue
-        # On a shared device the framebuffer is everybody's.
-        mine = rows[:0] if item.shared else rows[~np.isnan(used[rows])]
+        mine, number = numbers[key], int(table.run[index])
         start = float(table.run_start[index])
-        # NaN, a start that was not seen, compares as False.
-        early = mine[table.time[mine] < start + _AT_START_SECONDS + table.start_up_seconds]
         run = MemoryRun(
             pod=item.pod,
-            first_seen=_moment(float(table.time[rows[0]])),
-            last_seen=_moment(float(table.time[rows[-1]]) + table.step),
-            peak_bytes=float(used[mine].max()) if len(mine) else 0.0,
-            at_start_bytes=float(used[early].max()) if len(early) else None,
-            capacity_bytes=_most(capacity[mine]),
-            device_seconds=float(len(rows) * table.step),
+            first_seen=_moment(firsts[index]),
+            last_seen=_moment(lasts[index] + table.step),
+            peak_bytes=_known(peaks[index]) or 0.0,
+            at_start_bytes=_known(starts[index]),
+            capacity_bytes=_known(sizes[index]),
+            device_seconds=float(counts[index] * table.step),
+            started=None if np.isnan(start) else _moment(start),
+            devices=devices[(mine, number)],
         )
-        runs = found[numbers[key]]
-        runs[item.pod] = _one_run(runs[item.pod], run) if item.pod in runs else run
+        runs = found[mine]
+        runs[number] = _one_run(runs[number], run) if number in runs else run
     return [list(runs.values()) for runs in found]
 
 
-def _most(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.max()) if len(known) else None
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _devices_at_once(table: Table, owner: Ints, held: Mask) -> dict[tuple[int, int], int]:
+    """Per workload and run: the most devices that it held in one window."""
+    number = np.rint((table.time[held] - table.time.min()) / table.step).astype(np.int64)
+    span, runs = int(number.max(initial=0)) + 1, int(table.run.max(initial=0)) + 1
+    mine = owner[held] * runs + table.run[table.series][held]
+    pairs, count = np.unique(mine * span + number, return_counts=True)
+    who, inverse = np.unique(pairs // span, return_inverse=True)
+    most = np.zeros(len(who), dtype=np.int64)
+    np.maximum.at(most, inverse, count)
+    return {(each // runs, each % runs): many for each, many in zip(who.tolist(), most.tolist(), strict=True)}
 
 
 def _one_run(one: MemoryRun, other: MemoryRun) -> MemoryRun:
-    """The same Pod, seen on two devices or at two times."""
+    """The same run, seen on two devices or at two times."""
+    first = min(one, other, key=lambda item: item.first_seen)
     starts = [item for item in (one.at_start_bytes, other.at_start_bytes) if item is not None]
     capacities = [item for item in (one.capacity_bytes, other.capacity_bytes) if item is not None]
     return MemoryRun(
         pod=one.pod,
-        first_seen=min(one.first_seen, other.first_seen),
+        first_seen=first.first_seen,
         last_seen=max(one.last_seen, other.last_seen),
         peak_bytes=max(one.peak_bytes, other.peak_bytes),
         at_start_bytes=max(starts) if starts else None,
         capacity_bytes=max(capacities) if capacities else None,
         device_seconds=one.device_seconds + other.device_seconds,
+        started=min((item for item in (one.started, other.started) if item is not None), default=None),
+        devices=max(one.devices, other.devices),
     )
 
 
-def _kept_runs(before: Iterable[MemoryRun], now: Iterable[MemoryRun], most: int) -> tuple[MemoryRun, ...]:
-    runs = {item.pod: item for item in before}
-    for item in now:
-        runs[item.pod] = _one_run(runs[item.pod], item) if item.pod in runs else item
-    return tuple(sorted(runs.values(), key=lambda item: (item.last_seen, item.pod))[-most:])
+def _one_life_each(runs: Iterable[MemoryRun]) -> tuple[list[MemoryRun], int]:
+    """What belongs to one run as one, by when it was last seen; and how many found another to be one with."""
+    found: list[MemoryRun] = []
+    joined = 0
+    newest: dict[PodRef, MemoryRun] = {}
+    for run in sorted(runs, key=lambda item: item.first_seen):
+        before = newest.get(run.pod)
+        if before is None:
+            newest[run.pod] = run
+        elif run.started is not None and run.started != before.started and before.last_seen <= run.started:
+            found.append(before)
+            newest[run.pod] = run
+        else:
+            newest[run.pod] = _one_run(before, run)
+            joined += 1
+    return sorted([*found, *newest.values()], key=lambda item: (item.last_seen, item.pod)), joined
 
 
-def _new_runs(before: WorkloadProfile | None, now: Iterable[MemoryRun]) -> int:
-    known = {item.pod for item in before.runs} if before else set()
-    return sum(1 for item in now if item.pod not in known)
-
-
-def _pods_at_once(table: Table, owner: Ints, held: Mask, decay: Floats, keys: int) -> tuple[Ints, Floats, Floats]:
-    """Per workload: the most devices of one Pod at a time; decayed seconds with any Pod; decayed Pod-seconds."""
+def _pods_at_once(table: Table, owner: Ints, held: Mask, decay: Floats, keys: int) -> tuple[Floats, Floats]:
+    """Per workload: decayed seconds with any Pod; decayed Pod-seconds."""
     pods: dict[PodRef, int] = {}
     pod = table.each([pods.setdefault(item.pod, len(pods)) for item in table.windows])[held]
-    number = np.floor((table.time[held] - table.time.min()) / table.step).astype(np.int64)
+    number = np.rint((table.time[held] - table.time.min()) / table.step).astype(np.int64)
     span = int(number.max(initial=0)) + 1
     mine, weight = owner[held], decay[held] * table.step
-    _, first, count = np.unique((mine * len(pods) + pod) * span + number, return_index=True, return_counts=True)
-    gpus = np.zeros(keys, dtype=np.int64)
-    np.maximum.at(gpus, mine[first], count)
+    _, first = np.unique((mine * len(pods) + pod) * span + number, return_index=True)
     pod_time = np.bincount(mine[first], weights=weight[first], minlength=keys).astype(np.float64)
     _, any_pod = np.unique(mine * span + number, return_index=True)
     present = np.bincount(mine[any_pod], weights=weight[any_pod], minlength=keys).astype(np.float64)
-    return gpus, present, pod_time
+    return present, pod_time
 
 
-def _days(table: Table, owner: Ints, held: Mask, keys: int) -> list[dict[date, DayUse]]:
+def _days(table: Table, owner: Ints, held: Mask, keys: int) -> list[tuple[DayUse, ...]]:
     day = np.floor(table.time[held] / 86400).astype(np.int64)
     mine, part = owner[held], table.part[held] * table.step / 3600
     busy = table.busy[held]
@@ -302,34 +416,32 @@ def _days(table: Table, owner: Ints, held: Mask, keys: int) -> list[dict[date, D
     allocated = np.bincount(inverse, weights=part)
     worked = np.bincount(inverse, weights=part * np.nan_to_num(busy))
     unknown = np.bincount(inverse, weights=part * np.isnan(busy))
-    found: list[dict[date, DayUse]] = [{} for _ in range(keys)]
+    found: list[list[DayUse]] = [[] for _ in range(keys)]
     for pair, hours, work, gap in zip(
         pairs.tolist(), allocated.tolist(), worked.tolist(), unknown.tolist(), strict=True
     ):
         number, offset = divmod(pair, span)
         at = date(1970, 1, 1) + timedelta(days=first + offset)
-        found[number][at] = DayUse(day=at, allocated_gpu_hours=hours, busy_gpu_hours=work, unknown_gpu_hours=gap)
-    return found
+        found[number].append(DayUse(day=at, allocated_gpu_hours=hours, busy_gpu_hours=work, unknown_gpu_hours=gap))
+    return [tuple(each) for each in found]
 
 
-def _kept_days(
-    before: Iterable[DayUse], now: Mapping[date, DayUse], until: datetime, usage_days: int
-) -> tuple[DayUse, ...]:
-    days = {item.day: item for item in before}
-    for day, item in now.items():
-        known = days.get(day)
-        days[day] = (
+def _days_together(sides: Sequence[Sequence[DayUse]], until: datetime, usage_days: int) -> tuple[DayUse, ...]:
+    oldest = until.date() - timedelta(days=usage_days)
+    days: dict[date, DayUse] = {}
+    for item in (each for side in sides for each in side if each.day >= oldest):
+        known = days.get(item.day)
+        days[item.day] = (
             item
             if known is None
             else DayUse(
-                day=day,
+                day=item.day,
                 allocated_gpu_hours=known.allocated_gpu_hours + item.allocated_gpu_hours,
                 busy_gpu_hours=known.busy_gpu_hours + item.busy_gpu_hours,
                 unknown_gpu_hours=known.unknown_gpu_hours + item.unknown_gpu_hours,
             )
         )
-    oldest = until.date() - timedelta(days=usage_days)
-    return tuple(days[day] for day in sorted(days) if day >= oldest)
+    return tuple(days[day] for day in sorted(days))
 
 
 def _asked(
@@ -350,10 +462,3 @@ def _asked(
         if known is None or at >= known[0]:
             found[numbers[key]] = (at, pod.cpu_cores or None, float(pod.memory_bytes) or None)
     return {number: (cpu, memory) for number, (_, cpu, memory) in found.items()}
-
-
-def _added(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    total: dict[str, float] = defaultdict(float, before)
-    for name, value in now.items():
-        total[name] += value
-    return dict(total)

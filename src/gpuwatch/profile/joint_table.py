@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,12 @@ from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.telemetry import PodRef, Signal
-from gpuwatch.model.workload_profile import HeldWindows, Unfit
+from gpuwatch.model.workload_profile import HeldWindows, MemoryRun, Unfit
 from gpuwatch.profile.joint_cells import Floats, Ints
 
 Mask = npt.NDArray[np.bool_]
 
-AMBIGUOUS, START_UP = "ambiguous", "start_up"
+AMBIGUOUS, START_UP, THROTTLED = "ambiguous", "start_up", "throttled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Table:
     cause: Ints
     causes: Sequence[str]
     run_start: Floats  # per series; NaN where the run's start was not seen
+    run: Ints  # per series: the Pod, in one of its lives; -1 where nobody was seen to hold the device
     start_up_seconds: float
 
     def column(self, signal: Signal) -> Floats:
@@ -70,10 +71,10 @@ class Table:
 
 @dataclass(slots=True)
 class Past:
-    """What the book knows already: where it ends, and since when each Pod is known to run."""
+    """What the book knows already: whether anything was watched before these windows, and each Pod's newest run."""
 
-    until: float | None = None
-    run_starts: Mapping[PodRef, float] = field(default_factory=dict)
+    watched: bool = False
+    runs: Mapping[PodRef, MemoryRun] = field(default_factory=dict)
 
 
 def tabulate(
@@ -97,6 +98,9 @@ def tabulate(
         seen |= ~np.isnan(values)
     expected = np.zeros(len(series), dtype=bool)
     run_start = np.full(len(windows), np.nan)
+    began = float(starts.min())
+    lives: dict[tuple[PodRef, bool], int] = {}
+    run = np.full(len(windows), -1, dtype=np.int64)
     for index, item in enumerate(windows):
         begin, end = int(offsets[index]), int(offsets[index + 1])
         measured = np.flatnonzero(seen[begin:end])
@@ -104,18 +108,23 @@ def tabulate(
             continue
         pod = pods.get(item.pod)
         first, last = int(measured[0]), int(measured[-1])
-        known_since = past.run_starts.get(item.pod)
         created = pod.started.timestamp() if pod is not None and pod.started is not None else None
-        run_start[index] = _run_start(
-            created, known_since, float(time[begin + first]), float(starts[index]), past.until
-        )
+        is_current = created is not None and created < float(time[end - 1]) + step
+        if not is_current:
+            created = None
+        before = past.runs.get(item.pod)
+        if before is not None and created is not None and before.last_seen.timestamp() <= created:
+            before = None
+        run[index] = lives.setdefault((item.pod, is_current), len(lives))
+        run_start[index] = _run_start(created, before, float(time[begin + first]), began, watched=past.watched)
         # Windows without any sample count as held where the Pod is known to have been there before, or still to be.
-        if known_since is not None or (created is not None and created <= starts[index]):
+        if before is not None or (created is not None and created <= starts[index]):
             first = 0
-        if pod is not None and pod.phase == "Running" and not pod.deleting:
+        if pod is not None and pod.phase == "Running" and not pod.deleting and is_current:
             last = end - begin - 1
         expected[begin + first : begin + last + 1] = True
-    number = np.floor((time - starts.min()) / step).astype(np.int64)
+    run_start = _of_runs(run_start, run, len(lives))
+    number = np.floor((time - began) / step).astype(np.int64)
     part = _parts(windows, series, number, seen | expected)
     cause, causes = _causes(windows, offsets, starts, step, unfit)
     young = (time - run_start[series] < start_up_seconds) & (cause == 0)  # NaN compares as False
@@ -124,8 +133,48 @@ def tabulate(
     shared = np.array([item.shared for item in windows], dtype=bool)[series]
     cause[shared] = len(causes) - 2
     return Table(
-        windows, step, offsets, series, time, columns, seen, expected, part, cause, causes, run_start, start_up_seconds
+        windows,
+        step,
+        offsets,
+        series,
+        time,
+        columns,
+        seen,
+        expected,
+        part,
+        cause,
+        causes,
+        run_start,
+        run,
+        start_up_seconds,
     )
+
+
+def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[HeldWindows]:
+    """Windows that belong to one life of their Pod each: a StatefulSet's next Pod has the last one's name. Those that
+    ended before the Pod of now started are cut off."""
+    found: list[HeldWindows] = []
+    for item in windows:
+        pod = pods.get(item.pod) if item.pod else None
+        started = pod.started if pod is not None else None
+        before = 0 if started is None else int((started - item.start).total_seconds() // item.step_seconds)
+        if 0 < before < _length(item):
+            cut = item.start + timedelta(seconds=before * item.step_seconds)
+            found.append(replace(item, values={name: each[:before] for name, each in item.values.items()}))
+            found.append(replace(item, start=cut, values={name: each[before:] for name, each in item.values.items()}))
+        else:
+            found.append(item)
+    return found
+
+
+def _of_runs(run_start: Floats, run: Ints, runs: int) -> Floats:
+    """A run starts where the first of its devices is seen, and unseen where any device was there from the first on."""
+    start = np.full(runs + 1, np.inf)
+    start[runs] = np.nan
+    with np.errstate(invalid="ignore"):  # NaN is to stay
+        np.minimum.at(start, run[run >= 0], run_start[run >= 0])
+    found: Floats = start[np.where(run >= 0, run, runs)]
+    return found
 
 
 def _length(item: HeldWindows) -> int:
@@ -142,15 +191,14 @@ def _column(windows: Sequence[HeldWindows], signal: Signal, lengths: Ints) -> Fl
 
 
 def _run_start(
-    created: float | None, known_since: float | None, first_seen: float, chunk_start: float, until: float | None
+    created: float | None, before: MemoryRun | None, first_seen: float, began: float, *, watched: bool
 ) -> float:
     """When the Pod began, or NaN: one that was there in the very first window may have run for days."""
     if created is not None:
         return created
-    if known_since is not None:
-        return known_since
-    was_watched = until is not None and until >= chunk_start
-    return first_seen if first_seen > chunk_start or was_watched else float("nan")
+    if before is not None:
+        return before.started.timestamp() if before.started is not None else float("nan")
+    return first_seen if first_seen > began or watched else float("nan")
 
 
 def _parts(windows: Sequence[HeldWindows], series: Ints, number: Ints, counted: Mask) -> Floats:
@@ -182,7 +230,8 @@ def _causes(
     of_uuid: dict[str, list[int]] = defaultdict(list)
     for index, item in enumerate(windows):
         of_uuid[item.uuid].append(index)
-    for stretch in unfit:
+    # A degraded GPU that is throttled as well is lost, not slow.
+    for stretch in sorted(unfit, key=lambda item: item.cause == THROTTLED):
         if stretch.cause not in causes:
             causes.append(stretch.cause)
         for index in of_uuid.get(stretch.device_uuid, ()):
