@@ -70,6 +70,29 @@ def _sources(command: F) -> F:
     return command
 
 
+def _profiles(command: F) -> F:
+    """The options of what workloads are profiled from."""
+    options = (
+        click.option(
+            "--state",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without "
+            "one the whole history is, every time.",
+        ),
+        click.option(
+            "--days",
+            type=click.FloatRange(0.1, 60),
+            default=7.0,
+            show_default=True,
+            help="How far back to look where nothing is kept yet.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="gpuwatch")
 def cli() -> None:
@@ -95,41 +118,19 @@ def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> Non
 @cli.command()
 @click.argument("subject", metavar="KIND/NAME")
 @_sources
+@_profiles
 @click.option(
     "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
 )
-def explain(subject: str, form: str, **sources: Any) -> None:
-    """Why something is, or is not, idle or degraded.
+def explain(subject: str, form: str, state: Path | None, days: float, **sources: Any) -> None:
+    """Why something is, or is not, idle, degraded or on the right GPU.
 
     KIND/NAME: pod/NAMESPACE/NAME, device/UUID (a beginning of it is enough), node/NAME, gang/ID or
     workload/KIND/NAMESPACE/NAME.
     """
     from gpuwatch.app.commands import run_explain
 
-    sys.exit(run_explain(subject, form, sources))
-
-
-def _profiles(command: F) -> F:
-    """The options of what workloads are profiled from."""
-    options = (
-        click.option(
-            "--state",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without "
-            "one the whole history is, every time.",
-        ),
-        click.option(
-            "--days",
-            type=click.FloatRange(0.1, 60),
-            default=7.0,
-            show_default=True,
-            help="How far back to look where nothing is kept yet.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    sys.exit(run_explain(subject, form, state, days, sources))
 
 
 @cli.command()

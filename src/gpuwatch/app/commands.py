@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -17,13 +18,14 @@ from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import SnapshotFileError, save_snapshot
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.decision import Verdict
+from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.analysis import analyse
 from gpuwatch.report.doctor import Diagnosis, RuleLimit, diagnose, diagnosis_tables
-from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables
+from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables, workloads_of
 from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
 from gpuwatch.report.tables import analysis_tables
-from gpuwatch.settings import SettingsError
+from gpuwatch.settings import SettingsError, load_settings
 from gpuwatch.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")
@@ -76,10 +78,30 @@ def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[s
     return FOUND if fail_on_findings and found else OK
 
 
+_FEW_DEVICES = 256
+"""So many are profiled for one explanation without a kept state: it takes seconds."""
+
+
 @reported
-def run_explain(subject: str, form: str, options: Mapping[str, Any]) -> int:
+def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
-    explanation = explain(take_snapshot(opened, Console(stderr=True)), opened.policies, subject)
+    snapshot = take_snapshot(opened, Console(stderr=True))
+    explanation = explain(snapshot, opened.policies, subject)
+    workloads = workloads_of(snapshot, explanation)
+    if workloads and opened.store is not None:
+        settings = load_settings(options["config"])
+        kept = state or settings.state
+        if kept is None and len(snapshot.devices) > _FEW_DEVICES:
+            note = f"not worked out: profiling {len(snapshot.devices)} devices takes a while; give --state FILE"
+            explanation = replace(explanation, sizing_note=note)
+        else:
+            from gpuwatch.app.sizing import size
+
+            sized = size(replace(opened, snapshot=snapshot), settings, kept, timedelta(days=days), Console(stderr=True))
+            both: list[Recommendation | Abstention] = [*sized.recommendations, *sized.abstentions]
+            mine = tuple(item for item in both if item.key.workload in workloads)
+            note = "" if mine else "no profile yet: too little of it was measured"
+            explanation = replace(explanation, sizing=mine, sizing_note=note)
     print_answer(explanation, form, lambda: explanation_tables(explanation))
     return OK
 

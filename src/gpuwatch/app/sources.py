@@ -129,7 +129,7 @@ def _default_moment(store: SampleStore | None) -> datetime:
 def take_snapshot(opened: Opened, console: Console) -> Snapshot:
     """Collect once, showing each step on a terminal."""
     if opened.snapshot is not None:
-        return replace(opened.snapshot, gaps=(*opened.snapshot.gaps, *opened.gaps))
+        return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
     telemetry = TelemetrySource(opened.store) if opened.store is not None else None
     needs = needs_of(opened.policies)
     if console.is_terminal:

@@ -13,8 +13,10 @@ from rich.text import Text
 from gpuwatch.detect.health import assess_health
 from gpuwatch.detect.idle import assess_idle
 from gpuwatch.model.decision import Finding, PlanItem, Snapshot, SubjectKind, Verdict
+from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.report.analysis import Policies, analyse
+from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
 from gpuwatch.report.words import ago
 
@@ -33,6 +35,8 @@ class Explanation:
     facts: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
     plan: tuple[PlanItem, ...]
+    sizing: tuple[Recommendation | Abstention, ...] = ()
+    sizing_note: str = ""  # why `sizing` is empty, where that needs saying
 
 
 def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation:
@@ -60,6 +64,13 @@ def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation
 
 _ORDER = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.BUSY: 2, Verdict.UNKNOWN: 3, Verdict.HEALTHY: 4}
 """What matters first."""
+
+
+def workloads_of(snapshot: Snapshot, explanation: Explanation) -> frozenset[str]:
+    """Workload.id of everything that the explanation is about."""
+    kind, _, name = explanation.subject.partition("/")
+    named = {name} if kind.lower() == "workload" else set()
+    return frozenset(named | {pod.workload for pod in snapshot.cluster.pods if pod.ref in explanation.pods})
 
 
 def _concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
@@ -211,4 +222,9 @@ def explanation_tables(item: Explanation) -> RenderableType:
         )
         parts.append(Text(f"          score {plan.score.value:+.4f}, mode {plan.mode}", style="dim"))
         parts += [Text(f"          {refusal.guard}: {refusal.reason}") for refusal in plan.refusals]
+    if item.sizing or item.sizing_note:
+        parts.append(Text("\nRight size", style="bold"))
+    if item.sizing_note:
+        parts.append(Text(f"          {item.sizing_note}", style="dim"))
+    parts += [workload_detail(one) for one in item.sizing]
     return Group(*parts)
