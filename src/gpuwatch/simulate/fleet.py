@@ -11,6 +11,7 @@ from gpuwatch.simulate.cards import Machine, build_machines
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.idle import plant_idle
+from gpuwatch.simulate.kube_state_metrics import owner_series
 from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
 from gpuwatch.simulate.plan import FaultKind, FleetPlan
@@ -74,7 +75,9 @@ class Fleet:
         """
         up = prometheus_up(self.plan)
         exporters = [MachineExporter(self.plan, state, up) for state in self._states(list(self.machines))]
-        return fleet_series(exporters, only)
+        yield from fleet_series(exporters, only)
+        if only is None:
+            yield from owner_series(self.plan, self.runs, up)
 
     def cluster_objects(self, at: datetime | None = None) -> list[Object]:
         """Kubernetes objects as kubectl prints them at that moment; the window's end by default.
