@@ -92,8 +92,8 @@ def main() -> None:
             ratio = plan.gpus_after / plan.lower_bound_gpus
             failed = failed or seconds > GOAL_SECONDS or ratio > GOAL_RATIO or bool(plan.unplaced)
             print(
-                f"{name:7} seed {seed}: {seconds:.2f} s CPU ({wall:.2f} s), "
-                f"{plan.gpus_before} → {plan.gpus_after} GPUs, bound {plan.lower_bound_gpus} (÷ {ratio:.4f}), {len(plan.changes)} cut, {len(plan.moved)} moved, "
+                f"{name:7} seed {seed}: {seconds:.2f} s CPU ({wall:.2f} s), {plan.gpus_before} → {plan.gpus_after} GPUs"
+                f", bound {plan.lower_bound_gpus} (÷ {ratio:.4f}), {len(plan.changes)} cut, {len(plan.moved)} moved, "
                 f"{len(plan.waiting)} wait, {len(plan.unplaced)} lines unplaced"
             )
     print(f"goal: under {GOAL_SECONDS:g} s CPU and at most {GOAL_RATIO:g} of the bound")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from types import FrameType
 from typing import Any
 
 warnings.simplefilter("ignore")
+
+import apprise  # noqa: E402
 
 from gpuwatch.deliver.deliver import deliver, deliver_pending  # noqa: E402
 from gpuwatch.deliver.policy import DeliveryPolicy  # noqa: E402
@@ -48,25 +51,46 @@ def kill_after(lines: int) -> Callable[..., Any]:
     return trace
 
 
+def forked(work: Callable[[], object]) -> int:
+    """The exit status of a child that does the work. This process never notifies by itself: that starts threads, which
+    a fork would leave behind with their locks held."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(number: int, base: Path, address: str) -> bool:
+    """Delivers twice, the first time killed at the line; False where the first came to its end."""
+    outbox, folder = base / f"box-{number}", base / f"out-{number}"
+    policy = DeliveryPolicy(folder=folder, urls=(f"json://{address}/",), attempts=1)
+
+    def killed() -> None:
+        sys.settrace(kill_after(number))
+        run(outbox, policy, f"report {number}")
+
+    def files() -> list[str]:
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+    def again() -> None:
+        seen = files()
+        result = run(outbox, policy, f"report {number}")
+        print(json.dumps({"after_kill": seen, "result": result, "files": files()}), flush=True)
+
+    status = forked(killed)
+    if forked(again) != 0:
+        raise SystemExit(f"the run after the kill at line {number} failed")
+    return status == KILLED
+
+
 def main() -> None:
     base, address, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     # Import what is imported on first use, so that children start quickly.
-    run(base / "warm", DeliveryPolicy(folder=base / "warm-out", urls=(f"json://{address}/",)), "warm up")
+    apprise.Apprise.instantiate(f"json://{address}/")
     number = 0
-    killed = True
-    while killed:
-        outbox, folder = base / f"box-{number}", base / f"out-{number}"
-        policy = DeliveryPolicy(folder=folder, urls=(f"json://{address}/",), attempts=1)
-        child = os.fork()
-        if child == 0:
-            sys.settrace(kill_after(number))
-            run(outbox, policy, f"report {number}")
-            os._exit(0)
-        killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
-        seen = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        result = run(outbox, policy, f"report {number}")
-        done = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        print(json.dumps({"number": number, "after_kill": seen, "result": result, "files": done}), flush=True)
+    while killed_at(number, base, address):
         number += stride
 
 

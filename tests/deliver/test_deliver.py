@@ -146,6 +146,12 @@ class TestWebhook:
             run.pending()
             assert len(server.bodies) == 1
 
+    def test_what_is_too_long_is_cut(self, tmp_path: Path) -> None:
+        with webhook() as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+            deliver(FILES, TITLE, "x" * 100_000, run.policy, run.outbox, run.lines.append)
+            assert 1000 < len(json.loads(server.bodies[0])["message"]) < 100_000
+
     @pytest.mark.parametrize("status", [500, 429, 404])
     def test_errors_are_tried_again(self, tmp_path: Path, status: int) -> None:
         with webhook(status, status) as server:

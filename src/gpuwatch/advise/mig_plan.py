@@ -294,7 +294,9 @@ class _Pool:
             problem, members = self._problem()
             packing = pack(problem)
             if packing is None:
-                dropped = self._left_over(problem)
+                dropped = self._left_over(problem) or dict.fromkeys(
+                    self.placeable, "the solver found no packing within its bounds"
+                )
             else:
                 self._choose(packing, members)
                 dropped = self._split_pods()
