@@ -1,0 +1,115 @@
+"""Remediations that are remembered, whoever keeps them: custom resources in a cluster, an SQLite file elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.store.store import StoreError
+
+FINAL_KEPT = timedelta(days=90)
+"""Final Remediations are kept at least so long: a quarter's audit, and more than any rate limit looks back."""
+
+FINAL_AT_MOST = 1000
+"""More final ones than this are forgotten whatever their age, oldest first: each is an object in etcd."""
+
+
+class ConflictError(StoreError):
+    """Somebody else wrote the Remediation since it was read, or it is gone. Nothing was written: `get` it again."""
+
+
+class RemediationStore(Protocol):
+    """Remediations, what people decided about them, and the pause. Every method raises StoreError where the place does
+    not answer or refuses; what it then did not say is not known, and nothing may be done on it.
+
+    A Remediation has two writers who never write the same: gpuwatch its course (`save`), people their decisions
+    (`approve`, `reject`, `ask_undo`; in a cluster also `kubectl patch` of spec). The proposal is never written again.
+    """
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Those that the last `open_`, `all` or `history` could not read, and left out."""
+        ...
+
+    def open_(self) -> tuple[Remediation, ...]:
+        """All whose phase is open, oldest first."""
+        ...
+
+    def all(self, since: datetime | None = None) -> tuple[Remediation, ...]:
+        """All that were proposed at that time or later, oldest first."""
+        ...
+
+    def history(self, target: str, since: datetime | None = None) -> tuple[Remediation, ...]:
+        """What was proposed for this `Proposal.target` at that time or later, oldest first."""
+        ...
+
+    def get(self, name: str) -> Remediation | None:
+        """The Remediation as it is now, with its version; None where there is none.
+
+        Raises StoreError where there is one that cannot be read: it is not absent.
+        """
+        ...
+
+    def create(self, remediation: Remediation) -> Remediation:
+        """Keep a new one; as it is kept, with its version. Where one of this name exists, that one, unchanged.
+
+        Decisions are not taken from it: people make them afterwards. Killed within, either nothing is kept, or the
+        proposal in phase PROPOSED without anything else.
+        """
+        ...
+
+    def save(self, remediation: Remediation) -> Remediation:
+        """Keep its course in place of the one that was read; as it is kept, with its new version.
+
+        Its proposal and people's decisions are not written; a decision that came since is a conflict, and is seen when
+        it is read again. Raises ConflictError unless the stored version is `remediation.version`.
+        """
+        ...
+
+    def approve(self, name: str, by: str) -> Remediation:
+        """A person's approval. Raises StoreError where there is none of this name, or it is rejected already."""
+        ...
+
+    def reject(self, name: str) -> Remediation:
+        """A person's refusal. Raises StoreError where there is none of this name, or it is approved already."""
+        ...
+
+    def ask_undo(self, name: str) -> Remediation:
+        """A person wants what was done undone. Raises StoreError where there is none of this name."""
+        ...
+
+    def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
+        """Forget final ones whose last turn is more than `kept` before `now`, and the oldest beyond `at_most`; how
+        many were forgotten. Open ones are never forgotten."""
+        ...
+
+    def pause(self, by: str, reason: str, now: datetime) -> Pause:
+        """Stop every replica, from its next write on. A pause that holds already stays as it is."""
+        ...
+
+    def resume(self) -> Pause:
+        """End the pause."""
+        ...
+
+    def paused(self) -> Pause:
+        """The pause as it is now, never from a cache. Asked before each write: a StoreError here means do not write.
+
+        A pause that is there but cannot be understood holds.
+        """
+        ...
+
+
+def last_turn_at(remediation: Remediation) -> datetime:
+    """When its phase last changed."""
+    return remediation.history[-1].at if remediation.history else remediation.proposal.created_at
+
+
+def to_forget(remediations: tuple[Remediation, ...], now: datetime, kept: timedelta, at_most: int) -> list[Remediation]:
+    """The final ones that are to be forgotten, oldest first."""
+    final = sorted(
+        (each for each in remediations if not each.phase.open), key=lambda each: (last_turn_at(each), each.name)
+    )
+    beyond = len(final) - at_most
+    return [each for index, each in enumerate(final) if index < beyond or last_turn_at(each) < now - kept]
