@@ -47,7 +47,8 @@ _TABLES = (
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
 )
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+# A constraint that does not hold any more (two rows of one key) is damage too: no statement here can break one.
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT})
 _HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -106,9 +107,16 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise DamagedFileError(answer)
+    (answer,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if made != (set(_TABLES) if version else set()):
         raise DamagedFileError("its tables are not those of this version")
     db.execute("COMMIT")
+    if answer != "ok":
+        # The tables can be read, but their indices are of other rows. What is damaged in a row its digest tells.
+        db.execute("REINDEX")
+        (answer,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if answer != "ok":
+            raise DamagedFileError(answer)
 
 
 def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
