@@ -43,8 +43,9 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-evaluate: $(STAMP)  ## Precision and recall per finding kind, on seeded fleets that no threshold was tuned on
+evaluate: $(STAMP)  ## Precision and recall per finding kind on fleets that no threshold was tuned on; predicted against measured speeds
 	$(BIN)/python -m gpuwatch.simulate.evaluate
+	$(BIN)/python -m gpuwatch.simulate.evaluate_sizing
 
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
 	$(BIN)/python benchmarks/run.py

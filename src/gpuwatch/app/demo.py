@@ -42,7 +42,7 @@ _EXPLAINED = (SubjectKind.POD, SubjectKind.DEVICE, SubjectKind.NODE)
 def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     """Simulate, watch, compare; returns the exit code."""
     console = output()
-    fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days))
+    fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days, oversized=max(gpus // 8, 1)))
     planted = [truth for truth in fleet.truth if not truth.harmless and (truth.fault or truth.kind in IDLE_KINDS)]
     console.print(
         f"A simulated fleet (seed {seed}): {gpus} GPUs, {days:g} days, {len(planted)} faults and idle allocations "
@@ -63,12 +63,45 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS))
     console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
     _compare(console, planted, named, said, fleet, moments)
+    console.rule("[bold]What runs on more GPU than it needs[/]")
+    report = _report(source, fleet, folder, console)
     sources = f"--telemetry {quote(f'{folder}/telemetry.parquet')} --cluster {quote(f'{folder}/cluster')}"
     subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "pod/NS/NAME")
     console.print(f"\nLook further: the recording lies in {folder}", markup=False, soft_wrap=True)
-    for command in ("analyze --rows 50", f"explain {subject}", "doctor"):
+    for command in ("analyze --rows 50", f"explain {subject}", "recommend", "mig-plan", "doctor"):
         console.print(f"  gpuwatch {command} {sources}", markup=False, soft_wrap=True)
+    console.print("\n[bold]The report of the week[/], for a browser:", soft_wrap=True)
+    console.print(f"  {report}", markup=False, soft_wrap=True)
     return 0
+
+
+def _report(source: TelemetrySource, fleet: Fleet, folder: Path, console: Console) -> Path:
+    """Prints the advice, held against what was planted, and writes the report; the HTML file's path."""
+    from gpuwatch.app.sizing import size
+    from gpuwatch.app.sizing_commands import report_files, week_of
+    from gpuwatch.app.sources import open_sources
+    from gpuwatch.report.sizing_tables import recommend_tables
+    from gpuwatch.settings import Settings
+
+    options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))
+    options |= {"telemetry": (folder / "telemetry.parquet",), "cluster": folder / "cluster", "no_cluster": False}
+    opened = open_sources(options)
+    length = fleet.plan.end - fleet.plan.start
+    sized = size(opened, Settings(), None, length, Console(stderr=True))
+    console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS))
+    # A Notebook that is gone is known by its StatefulSet, so kinds are left out of the comparison.
+    advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}
+    found = [name for name in fleet.oversized if name.partition("/")[2] in advised]
+    console.print(
+        f"\nOf {plural(len(fleet.oversized), 'workload')} that were planted with far more GPU than they can use, advice "
+        f"was given for {len(found)}.",
+        soft_wrap=True,
+    )
+    target = folder / "report"
+    target.mkdir(exist_ok=True)
+    for name, content in report_files(week_of(opened, sized, length)).items():
+        (target / name).write_bytes(content)
+    return target / "report.html"
 
 
 def _watch(

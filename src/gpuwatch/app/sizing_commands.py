@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.text import Text
+from rich.markdown import Markdown
 
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
 from gpuwatch.app.commands import FAILED, OK, print_answer, reported
@@ -18,7 +18,7 @@ from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
 from gpuwatch.app.terminal import output
 from gpuwatch.deliver.deliver import deliver, deliver_pending
-from gpuwatch.deliver.outbox import Delivery, DeliveryState
+from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.sizing import Abstention, MigPlan, Outcome, Recommendation
@@ -30,7 +30,6 @@ from gpuwatch.report.weekly import assemble_weekly
 from gpuwatch.report.weekly_html import weekly_html
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
-from gpuwatch.report.weekly_words import period
 from gpuwatch.settings import Settings, load_settings
 
 VERSION = 1
@@ -88,7 +87,7 @@ def run_recommend(
     if form == "patch":
         sys.stdout.write(_patches(advice))
     elif form == "csv":
-        week = _weekly(opened, sized, timedelta(days=days), advice, abstained)
+        week = week_of(opened, sized, timedelta(days=days), advice, abstained)
         sys.stdout.write(weekly_csvs(week)["recommendations.csv"])
     else:
         print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
@@ -150,7 +149,7 @@ def run_report(
     length = opened.at - begin
     # As much again before it, for the trend.
     opened, settings, sized = _sized(state, 2 * length, options, opened)
-    report = _weekly(opened, sized, length)
+    report = week_of(opened, sized, length)
     files = report_files(report)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -160,17 +159,18 @@ def run_report(
     policy = settings.delivery if send else DeliveryPolicy()
     if send:
         _complain(deliver_pending(policy, folder, tell), console)
-    title = f"GPU week {period(report)}"
-    sent = deliver(files, title, weekly_summary(report), policy, folder, tell)
+    title = f"GPUs from {report.start:%Y-%m-%d} to {report.end:%Y-%m-%d}"
+    summary = weekly_summary(report)
+    sent = deliver(files, title, summary, policy, folder, tell)
+    written = folder / report_id(files, title, summary) / "report.html"
     _complain(sent, console)
-    written = max(folder.glob("*/report.html"), key=lambda path: path.stat().st_mtime)
     if form == "json":
         sys.stdout.write(weekly_json(report) + "\n")
     elif form == "markdown":
         sys.stdout.write(weekly_markdown(report))
     else:
         out = output()
-        out.print(Text(weekly_summary(report)))
+        out.print(Markdown(summary))
         out.print(f"\nThe report: {written}", markup=False, soft_wrap=True)
     failed = any(item.state is not DeliveryState.SENT for item in sent)
     return FAILED if failed else _code(sized)
@@ -196,7 +196,7 @@ def _complain(deliveries: Sequence[Delivery], console: Console) -> None:
             console.print(f"not sent to {item.destination}: {item.error} ({tries})", markup=False, style="red")
 
 
-def _weekly(
+def week_of(
     opened: Opened,
     sized: Sized,
     length: timedelta,

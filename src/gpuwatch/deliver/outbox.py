@@ -85,32 +85,38 @@ def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markd
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:
             raise ValueError(f"{name!r} is no name of a report's file; use letters, digits, dots and dashes")
-    identity = hashlib.sha256()
-    for part in (
-        title.encode(),
-        summary_markdown.encode(),
-        *(x for n in sorted(files) for x in (n.encode(), files[n])),
-    ):
-        identity.update(len(part).to_bytes(8, "big") + part)
-    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "report"
-    report_id = f"{words}-{identity.hexdigest()[:12]}"
-    folder = outbox / report_id
+    name_of_report = report_id(files, title, summary_markdown)
+    folder = outbox / name_of_report
     if not folder.exists():
-        draft = outbox / f".draft-{report_id}"
+        draft = outbox / f".draft-{name_of_report}"
         if draft.exists():
             shutil.rmtree(draft)  # of a run that was killed; the lock keeps others away
         draft.mkdir()
         for name, content in files.items():
             _write(draft / name, content)
         report = Report(
-            id=report_id, folder=folder, title=title, summary_markdown=summary_markdown, files=tuple(sorted(files)),
+            id=name_of_report,
+            folder=folder,
+            title=title,
+            summary_markdown=summary_markdown,
+            files=tuple(sorted(files)),
             deliveries=(),
-        )  # fmt: skip
+        )
         _write(draft / _STATE, _state(report))
         _sync(draft)
         draft.rename(folder)
         _sync(outbox)
     return load(folder)
+
+
+def report_id(files: Mapping[str, bytes], title: str, summary_markdown: str) -> str:
+    """Name of a report's folder: its title and what its content hashes to."""
+    identity = hashlib.sha256()
+    named = (part for name in sorted(files) for part in (name.encode(), files[name]))
+    for part in (title.encode(), summary_markdown.encode(), *named):
+        identity.update(len(part).to_bytes(8, "big") + part)
+    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "report"
+    return f"{words}-{identity.hexdigest()[:12]}"
 
 
 def load(folder: Path) -> Report:

@@ -84,10 +84,10 @@ def load_settings(file: Path | None = None, environment: Mapping[str, str] | Non
         return Settings(**values)
     except ValidationError as error:
         where = f" (file {file} and {PREFIX}* variables)" if file else f" ({PREFIX}* variables)"
-        # A value of the connection may be a secret, so only the policies' values are shown.
+        # A value of a connection or a destination may be a secret, so only the policies' values are shown.
         lines = [
             f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
-            + ("" if item["loc"][:1] == ("prometheus",) else f", got {item['input']!r}")
+            + ("" if item["loc"][:1] in (("prometheus",), ("delivery",)) else f", got {item['input']!r}")
             for item in error.errors()
         ]
         raise SettingsError("\n".join(line + where for line in lines)) from None

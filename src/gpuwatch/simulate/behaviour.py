@@ -138,7 +138,10 @@ def load_devices(
     for device, memory in enumerate(memory_mib):
         mine = np.where(stopped, 0.0, busy) if device < working else np.zeros_like(busy)
         waiting = np.where(stopped, 0.0, wait) if device < working else np.zeros_like(busy)
-        loads.append(_device(behaviour, mine, waiting, age >= loaded_at, stopped, device < working, memory, rng))
+        load = _device(behaviour, mine, waiting, age >= loaded_at, stopped, device < working, memory, rng)
+        if len(memory_mib) == 1:
+            load.link = np.zeros_like(load.link)  # there is no peer to talk to
+        loads.append(load)
     return loads
 
 

@@ -14,6 +14,7 @@ from gpuwatch.simulate.idle import plant_idle
 from gpuwatch.simulate.kube_state_metrics import owner_series
 from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
+from gpuwatch.simulate.oversized import make_oversized
 from gpuwatch.simulate.plan import FaultKind, FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import Scheduler
@@ -35,12 +36,14 @@ class Fleet:
         runs: list[Run],
         scripts: list[MachineScript],
         faults: list[Fault],
+        oversized: tuple[str, ...] = (),
     ) -> None:
         self.plan = plan
         self.machines = machines
         self.runs = tuple(runs)
         self.scripts = tuple(scripts)
         self.faults = tuple(faults)
+        self.oversized = oversized  # Workload.ids
         self.truth: tuple[Truth, ...] = self._truth()
 
     def _truth(self) -> tuple[Truth, ...]:
@@ -100,4 +103,5 @@ def build_fleet(plan: FleetPlan) -> Fleet:
     runs = plant_idle(plan, scheduler, slots, scheduler.fill(slots))
     planter = FaultPlanter(plan, machines, scheduler, runs)
     planter.plant()
-    return Fleet(plan, machines, planter.runs, planter.scripts, planter.faults)
+    oversized = make_oversized(plan, machines, planter.runs)
+    return Fleet(plan, machines, planter.runs, planter.scripts, planter.faults, oversized)

@@ -87,6 +87,7 @@ class FleetPlan:
     idle_allocations: idle allocations and their look-alikes to plant; None: 12 for each 64 GPUs.
     faults: faults to plant, in this order; None: every kind once for each 64 GPUs. One that finds no room
         (no fitting card or job) is left out, so `Fleet.truth` alone says what is there.
+    oversized: workloads to put on far more GPU than they can use, as many as there is room for.
     """
 
     seed: int
@@ -100,6 +101,7 @@ class FleetPlan:
     extended_share: float = 0.6
     idle_allocations: int | None = None
     faults: tuple[FaultKind, ...] | None = None
+    oversized: int = 0
     mix: Mix = Mix()
 
     def __post_init__(self) -> None:
@@ -115,6 +117,7 @@ class FleetPlan:
             "label_scheme": self.label_scheme in get_args(LabelScheme),
             "gpus_per_node": 1 <= self.gpus_per_node <= 16,
             "extended_share": 0.0 <= self.extended_share <= 1.0,
+            "oversized": self.oversized >= 0,
             "idle_allocations": self.idle_allocations is None or self.idle_allocations >= 0,
         }
         for field, valid in checks.items():
