@@ -1,0 +1,52 @@
+"""Workloads on far more GPU than they can use: a small model on a whole 80 GB card, as right-sizing meets them.
+
+They are made of services, notebooks and recurring batch jobs that are there anyway, so that a fleet without them is the
+same fleet otherwise. Their kernels are small, so that a few SMs do the work about as fast.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwatch.simulate.cards import Machine
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.runs import Run, Workload
+
+_FRAMEWORKS = ("Deployment", "Notebook", "CronJob")
+
+
+def make_oversized(plan: FleetPlan, machines: Sequence[Machine], runs: Sequence[Run]) -> tuple[str, ...]:
+    """Changes the runs of up to `plan.oversized` workloads; their Workload.ids."""
+    by_workload: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_workload[run.workload.uid].append(run)
+    fitting = sorted(
+        (mine for mine in by_workload.values() if _fits(mine[0].workload, mine, machines)),
+        key=lambda mine: mine[0].workload.id,
+    )
+    rng = plan.rng("oversized")
+    rng.shuffle(fitting)
+    chosen = fitting[: plan.oversized]
+    for mine in chosen:
+        sm, memory = float(rng.uniform(0.012, 0.06)), float(rng.uniform(0.02, 0.09))
+        for run in mine:
+            run.behaviour = replace(run.behaviour, sm_level=sm, memory_share=memory)
+    return tuple(sorted(mine[0].workload.id for mine in chosen))
+
+
+def _fits(workload: Workload, runs: Sequence[Run], machines: Sequence[Machine]) -> bool:
+    """One whole card that could be cut, for each Pod, and nothing planted in it."""
+    return workload.framework in _FRAMEWORKS and all(
+        not run.planted
+        and len(pod.places) == 1
+        and not pod.places[0].gi
+        and pod.replica < 0
+        and (
+            "A100" in machines[pod.places[0].machine].model.label
+            or "H100" in machines[pod.places[0].machine].model.label
+        )
+        for run in runs
+        for pod in run.pods
+    )
