@@ -64,7 +64,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
     _compare(console, planted, named, said, fleet, moments)
     console.rule("[bold]What runs on more GPU than it needs[/]")
-    report = _report(source, fleet, folder, console)
+    report = _report(fleet, folder, console)
     sources = f"--telemetry {quote(f'{folder}/telemetry.parquet')} --cluster {quote(f'{folder}/cluster')}"
     subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "pod/NS/NAME")
     console.print(f"\nLook further: the recording lies in {folder}", markup=False, soft_wrap=True)
@@ -75,7 +75,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     return 0
 
 
-def _report(source: TelemetrySource, fleet: Fleet, folder: Path, console: Console) -> Path:
+def _report(fleet: Fleet, folder: Path, console: Console) -> Path:
     """Prints the advice, held against what was planted, and writes the report; the HTML file's path."""
     from gpuwatch.app.sizing import size
     from gpuwatch.app.sizing_commands import report_files, week_of
@@ -93,8 +93,8 @@ def _report(source: TelemetrySource, fleet: Fleet, folder: Path, console: Consol
     advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}
     found = [name for name in fleet.oversized if name.partition("/")[2] in advised]
     console.print(
-        f"\nOf {plural(len(fleet.oversized), 'workload')} that were planted with far more GPU than they can use, advice "
-        f"was given for {len(found)}.",
+        f"\nOf {plural(len(fleet.oversized), 'workload')} that were planted with far more GPU than they can use, "
+        f"advice was given for {len(found)}.",
         soft_wrap=True,
     )
     target = folder / "report"
