@@ -44,7 +44,13 @@ class LiveCluster:
 
 
 def connect(kubeconfig: Path | None = None, context: str | None = None, limits: Limits = DEFAULT_LIMITS) -> LiveCluster:
-    """The cluster of a kubeconfig, or the one that this process runs in.
+    """The cluster of a kubeconfig, or the one that this process runs in. Raises ClusterError as `api_client` does."""
+    return LiveCluster(api_client(kubeconfig, context), limits)
+
+
+def api_client(kubeconfig: Path | None = None, context: str | None = None) -> ApiClient:
+    """The way to the cluster of a kubeconfig, or to the one that this process runs in; a reader and a writer may share
+    it.
 
     kubeconfig: a file; without one $KUBECONFIG or ~/.kube/config, and where neither exists the service account of
     the Pod. Raises ClusterError where there is none, or where it cannot be used.
@@ -66,7 +72,7 @@ def connect(kubeconfig: Path | None = None, context: str | None = None, limits: 
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
         place = f"kubeconfig {paths}" if paths else "service account of this Pod"
         raise ClusterError(f"The {place} cannot be used: {error}") from error
-    return LiveCluster(ApiClient(settings), limits)
+    return ApiClient(settings)
 
 
 def _default_kubeconfig() -> str:

@@ -157,7 +157,7 @@ class Lists:
             except urllib3.exceptions.HTTPError as error:
                 if attempts <= 0:
                     self._lost = True
-                    detail = f"No answer from {without_secrets(self._client.configuration.host)}: {_cause(error)}."
+                    detail = f"No answer from {without_secrets(self._client.configuration.host)}: {cause_of(error)}."
                     raise ListError(GapKind.UNREACHABLE, detail) from error
             time.sleep(min(pause if wanted is None else wanted, self._limits.longest_pause_seconds))
             pause *= 2
@@ -184,7 +184,7 @@ def without_secrets(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _cause(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """The innermost reason in words, without urllib3's pool objects."""
     reason = getattr(error, "reason", None)
     text = str(reason if isinstance(reason, BaseException) else error)

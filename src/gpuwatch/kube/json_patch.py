@@ -1,0 +1,110 @@
+"""JSON pointers (RFC 6901), JSON patches (RFC 6902: add, remove, replace, test) and JSON merge patches (RFC 7396)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class Absent:
+    """What a pointer finds where there is nothing; None would be JSON's null."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = Absent()
+
+
+class PatchRefused(ValueError):
+    """An operation that does not apply."""
+
+
+def parts(pointer: str) -> tuple[str, ...]:
+    """The names on the way; '' is the whole document."""
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"{pointer!r} is no JSON pointer.")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+
+
+def pointer(*names: str) -> str:
+    return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
+
+
+def value_at(document: object, pointer: str) -> Any:
+    """What the pointer finds, or ABSENT."""
+    here: Any = document
+    for name in parts(pointer):
+        if isinstance(here, Mapping) and name in here:
+            here = here[name]
+        elif isinstance(here, list) and name.isdecimal() and int(name) < len(here):
+            here = here[int(name)]
+        else:
+            return ABSENT
+    return here
+
+
+def applies(document: object, test: Mapping[str, Any]) -> bool:
+    """Does a `test` operation hold?"""
+    return bool(value_at(document, test["path"]) == test.get("value"))
+
+
+def patched(document: object, operations: Sequence[Mapping[str, Any]]) -> Any:
+    """A copy with all operations applied. Raises PatchRefused where one does not apply; then none counts."""
+    whole = copy.deepcopy(document)
+    for operation in operations:
+        kind, path = operation["op"], operation["path"]
+        if kind == "test":
+            if not applies(whole, operation):
+                raise PatchRefused(f"The test of {path} failed.")
+            continue
+        *above, last = parts(path)
+        parent = value_at(whole, pointer(*above))
+        _change(parent, last, kind, path, copy.deepcopy(operation.get("value")))
+    return whole
+
+
+def _change(parent: Any, last: str, kind: str, path: str, value: object) -> None:
+    if isinstance(parent, dict) and (kind == "add" or last in parent):
+        if kind == "remove":
+            del parent[last]
+        else:
+            parent[last] = value
+    elif (
+        isinstance(parent, list) and kind == "add" and (last == "-" or (last.isdecimal() and int(last) <= len(parent)))
+    ):
+        parent.insert(len(parent) if last == "-" else int(last), value)
+    elif isinstance(parent, list) and last.isdecimal() and int(last) < len(parent):
+        if kind == "remove":
+            del parent[int(last)]
+        else:
+            parent[int(last)] = value
+    else:
+        raise PatchRefused(f"There is nothing at {path} to {kind}.")
+
+
+def merged(document: object, patch: object) -> Any:
+    """A copy with the merge patch applied: null removes, objects are merged, all else replaces."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = copy.deepcopy(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that makes `after` of `before`. `after` must hold no null that `before` has not."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key, ABSENT)
+        if isinstance(old, dict) and isinstance(value, dict):
+            if old != value:
+                patch[key] = difference(old, value)
+        elif old != value or type(old) is not type(value):
+            patch[key] = copy.deepcopy(value)
+    return patch
