@@ -47,8 +47,9 @@ _TABLES = (
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
 )
-# A constraint that does not hold any more (two rows of one key) is damage too: no statement here can break one.
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT})
+# What SQLite says while a file is checked, of a damaged one. The statements are always the same, so that an error in
+# general (a file format that does not exist) or a constraint (two rows of one key) comes from the file, too.
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR})
 _HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -84,16 +85,25 @@ def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
             _check(db, path)
             _begin_wal(db, wait_seconds)
             _make_tables(db)
-        except BaseException as error:
+        except BaseException:
             db.close()
-            if isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED:
-                raise DamagedFileError(str(error)) from error
             raise
         return db
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    """Of one moment: another process may be making the tables just now."""
+    try:
+        _check_whole(db, path)
+    except UnicodeDecodeError as error:  # SQLite quotes what it read
+        raise DamagedFileError("its tables cannot be read") from error
+    except sqlite3.Error as error:
+        if _code(error) in _DAMAGED:
+            raise DamagedFileError(str(error)) from error
+        raise
+
+
+def _check_whole(db: sqlite3.Connection, path: Path) -> None:
+    # Of one moment: another process may be making the tables just now.
     db.execute("BEGIN")
     application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
     made = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
@@ -169,7 +179,7 @@ def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
         pids = holders(path)
         who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
         return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
-    if code in _DAMAGED:
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         return f"the file is damaged ({error}); run again, and it is moved aside"
     return {
         sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",

@@ -129,7 +129,11 @@ class SqliteStore:
             profiles = dict(self._kept_profiles(gaps))
             hours = dict(self._kept_hours(gaps))
         book: ProfileBook | None = None
-        if parts.keys() >= _REQUIRED:
+        if missing := _REQUIRED - parts.keys():
+            if profiles or hours or gaps:
+                what = f"profiles up to now: {', '.join(sorted(missing))}"
+                gaps.append(self._lost(what, "missing or damaged", "all profiles begin anew"))
+        else:
             values: dict[str, Any] = {
                 **parts,
                 "profiles": {key: profile for key, (profile, _) in profiles.items()},
@@ -154,13 +158,13 @@ class SqliteStore:
         parts: dict[str, object] = {}
         for name, *kept in self._db.execute("SELECT field, version, digest, body FROM book"):
             if name not in _PARTS:
+                gaps.append(self._lost(str(name), "this version knows no such part of a book", "it is left out"))
                 continue
             try:
                 parts[name] = decode(Row(*kept), _PARTS[name])
             except DamagedError as damage:
                 self._damaged.add(name)
-                lost = "all profiles begin anew" if name in _REQUIRED else "it begins anew"
-                gaps.append(self._lost(name, damage, lost))
+                gaps.append(self._lost(name, damage, "it begins anew"))
         return parts
 
     def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[WorkloadKey, tuple[WorkloadProfile, bytes]]]:
@@ -371,7 +375,7 @@ class SqliteStore:
                     raise FutureError(kept[0])
 
     def _lost(self, what: str, damage: object, so: str) -> Gap:
-        detail = f"damaged in {self._path} ({damage}); {so}"
+        detail = f"not to be read in {self._path} ({damage}); {so}"
         return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
 
     @contextmanager
@@ -410,7 +414,7 @@ def _demand(holds: bool, damage: str) -> None:
 def _target(data: bytes) -> Target | None:
     try:
         return msgspec.msgpack.decode(data, type=Target)
-    except (msgspec.MsgspecError, TypeError):
+    except (msgspec.MsgspecError, TypeError, ValueError):
         return None  # damaged: nothing is known to be the same
 
 
