@@ -1,0 +1,210 @@
+"""However the time is cut, and whatever is merged first, the profile is one and the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
+from gpuwatch.profile.joint import merge
+from gpuwatch.profile.joint_policy import ProfilePolicy
+from parts.held_windows import STEP, UNKNOWN, alive, at, part, update, windows
+
+COUNT = 36
+TIGHT = ProfilePolicy(max_cells=6, half_life_hours=1.0)
+LOOSE = ProfilePolicy(half_life_hours=1.0)
+
+ratios = st.one_of(
+    st.integers(0, 32).map(lambda level: level / 32),  # on the edges of cells
+    st.floats(0, 1, allow_nan=False).map(lambda value: round(value, 6)),
+)
+maybe = st.one_of(st.just(UNKNOWN), ratios)
+
+
+@dataclass(frozen=True)
+class Past:
+    held: tuple[HeldWindows, ...]
+    pods: tuple[Pod, ...]
+    unfit: tuple[Unfit, ...]
+
+
+@st.composite
+def pasts(draw: st.DrawFn, *, starts_known: bool = False) -> Past:
+    held: list[HeldWindows] = []
+    names: set[str] = set()
+    for device in range(draw(st.integers(1, 3))):
+        edges = sorted(draw(st.sets(st.integers(0, COUNT), min_size=2, max_size=5)))
+        for begin, end in pairwise(edges):
+            pod = draw(st.sampled_from(["", "a", "b", "c"]))
+            names |= {pod} - {""}
+            of_all = st.lists(maybe, min_size=end - begin, max_size=end - begin)
+            held.append(
+                windows(
+                    draw(of_all),
+                    first=begin,
+                    device=f"GPU-{device}",
+                    pod=f"team/{pod}" if pod else "",
+                    fine=draw(st.booleans()),
+                    sm_active_ratio=draw(of_all) if draw(st.booleans()) else None,
+                    dram_active_ratio=draw(of_all),
+                    power_watts=draw(st.lists(st.floats(40, 400), min_size=end - begin, max_size=end - begin)),
+                    memory_used_bytes=draw(st.lists(st.floats(1, 4e10), min_size=end - begin, max_size=end - begin)),
+                )
+            )
+    known = names if starts_known else {name for name in sorted(names) if draw(st.booleans())}
+    pods = tuple(alive(name, started=draw(st.integers(-5, COUNT)) + 0.5, cpu_cores=4.0) for name in sorted(known))
+    unfit = tuple(
+        Unfit(device_uuid=f"GPU-{device}", start=at(begin), end=at(begin + length), cause=cause)
+        for device, begin, length, cause in draw(
+            st.lists(
+                st.tuples(
+                    st.integers(0, 2), st.floats(0, COUNT), st.floats(0, 6), st.sampled_from(["throttled", "xid"])
+                ),
+                max_size=3,
+            )
+        )
+    )
+    return Past(tuple(held), pods, unfit)
+
+
+def played(past: Past, cuts: Sequence[int], policy: ProfilePolicy) -> ProfileBook:
+    book: ProfileBook | None = None
+    edges = [0, *sorted(cuts), COUNT]
+    for begin, end in pairwise(edges):
+        pieces = [piece for held in past.held if (piece := part(held, begin, end)) is not None]
+        if pieces:
+            book = update(book, *pieces, pods=past.pods, unfit=past.unfit, policy=policy)
+    assert book is not None
+    return book
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal up to rounding, fields of fields too."""
+    if isinstance(one, float) and isinstance(other, float):
+        return bool(np.isclose(one, other, rtol=1e-9, atol=1e-9))
+    if isinstance(one, datetime) or one is None or isinstance(one, str | int | bool):
+        return bool(one == other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "__dataclass_fields__"):
+        return all(same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
+    return bool(one == other)
+
+
+def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    return {
+        each.name: (getattr(one, each.name), getattr(other, each.name))
+        for each in fields(one)
+        if not same(getattr(one, each.name), getattr(other, each.name))
+    }
+
+
+quiet = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+
+
+@pytest.mark.parametrize("policy", [LOOSE, TIGHT], ids=["loose", "tight"])
+@quiet
+@given(past=pasts(), cuts=st.lists(st.integers(0, COUNT), max_size=4, unique=True))
+def test_pieces_make_the_same_book_as_the_whole(past: Past, cuts: list[int], policy: ProfilePolicy) -> None:
+    whole, pieces = played(past, (), policy), played(past, cuts, policy)
+    assert whole.profiles.keys() == pieces.profiles.keys()
+    for key, profile in whole.profiles.items():
+        found = pieces.profiles[key]
+        # A profile that the last pieces have nothing of is as of an earlier moment; its weights say the same.
+        assert differences(at_moment(profile, whole.until), at_moment(found, whole.until)) == {}
+    assert same(whole.usage, pieces.usage)
+
+
+@quiet
+@given(past=pasts(starts_known=True), cuts=st.lists(st.integers(1, COUNT - 1), min_size=2, max_size=2, unique=True))
+def test_any_order_of_merging_makes_the_same_profile(past: Past, cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), COUNT]
+    thirds = []
+    for begin, end in pairwise(edges):
+        pieces = [piece for held in past.held if (piece := part(held, begin, end)) is not None]
+        book = update(None, *pieces, pods=past.pods, unfit=past.unfit, policy=TIGHT) if pieces else None
+        thirds.append(book.profiles if book is not None else {})
+    whole = played(past, (), TIGHT)
+    for key in thirds[0].keys() & thirds[1].keys() & thirds[2].keys():
+        first, second, third = (each[key] for each in thirds)
+        left = merge(merge(first, second, TIGHT), third, TIGHT)
+        right = merge(first, merge(second, third, TIGHT), TIGHT)
+        other = merge(third, merge(second, first, TIGHT), TIGHT)
+        assert differences(left, right) == {}
+        assert differences(left, other) == {}
+        assert differences(left, at_moment(whole.profiles[key], left.as_of)) == {}
+
+
+@quiet
+@given(past=pasts())
+def test_the_cells_hold_every_usable_window_once(past: Past) -> None:
+    """Against the plainest way to add up: weights, and the mean of each signal over the windows that have it."""
+    book = played(past, (), TIGHT)
+    for profile in book.profiles.values():
+        # Nothing that is not measured may look like nothing: a cell knows a signal or does not.
+        assert len({id(cell) for cell in profile.cells}) == len(profile.cells)
+        coarsest = profile.resolution == 1
+        assert len(profile.cells) <= TIGHT.max_cells or coarsest
+        assert all(cell.power_watts is not None and cell.dram_active_ratio != UNKNOWN for cell in profile.cells)
+    usable = usable_windows(past, book)
+    total = sum(weight for weight, _, _, _ in usable)
+    cells = [cell for profile in book.profiles.values() for cell in profile.cells]
+    assert sum(cell.weight_seconds for cell in cells) == pytest.approx(total)
+    for name, column in (("busy_ratio", 1), ("sm_active_ratio", 2), ("dram_active_ratio", 3)):
+        told = [(cell.weight_seconds, getattr(cell, name)) for cell in cells if getattr(cell, name) is not None]
+        measured = [(row[0], row[column]) for row in usable if not np.isnan(row[column])]
+        assert sum(weight for weight, _ in told) == pytest.approx(sum(weight for weight, _ in measured))
+        assert sum(weight * value for weight, value in told) == pytest.approx(sum(w * v for w, v in measured))
+
+
+def usable_windows(past: Past, book: ProfileBook) -> list[tuple[float, float, float, float]]:
+    """Weight, busy, SM and DRAM of each window that counts, one window after the other."""
+    found = []
+    runs = {(run.pod, run.started) for profile in book.profiles.values() for run in profile.runs}
+    started = {pod.ref: pod.started for pod in past.pods}
+    for held in past.held:
+        values = {name.value: list(each) for name, each in held.values.items()}
+        for index, busy in enumerate(values["busy_ratio"]):
+            begin = held.start.timestamp() + index * STEP
+            if not held.pod or np.isnan(busy):
+                continue
+            if any(
+                each.device_uuid == held.uuid and each.start.timestamp() < begin + STEP and each.end.timestamp() > begin
+                for each in past.unfit
+            ):
+                continue
+            current = started.get(held.pod)
+            if current is not None and begin + STEP > current.timestamp():
+                start = current.timestamp()
+            else:
+                lives = [run for pod, run in runs if pod == held.pod and run != current]
+                start = lives[0].timestamp() if lives and lives[0] is not None else float("-inf")
+            if begin - start < TIGHT.start_up_seconds:
+                continue
+            weight = STEP * 2 ** (-(book.until.timestamp() - begin - STEP) / 3600)
+            sm = values.get("sm_active_ratio")
+            found.append((weight, busy, sm[index] if sm else UNKNOWN, values["dram_active_ratio"][index]))
+    return found
+
+
+def at_moment(profile: WorkloadProfile, moment: datetime) -> WorkloadProfile:
+    """The same profile, its weights as of another moment."""
+    fade = 2 ** (-(moment - profile.as_of).total_seconds() / profile.half_life_seconds)
+    return replace(
+        profile,
+        as_of=moment,
+        cells=tuple(replace(cell, weight_seconds=cell.weight_seconds * fade) for cell in profile.cells),
+        present_seconds=profile.present_seconds * fade,
+        coarse_seconds=profile.coarse_seconds * fade,
+    )
