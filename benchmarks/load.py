@@ -70,14 +70,15 @@ def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_sec
     # Scrapes have a phase of their own; samples exactly on multiples of a step are a case that no fleet shows.
     last = int(END.timestamp()) - 7
     times = np.arange(last - seconds + interval_seconds, last + 1, interval_seconds)
-    # About 200,000 samples a request keeps a request under 4 MB.
-    steps = max(min(200_000 // len(heads), 120), 1)
+    # About 200,000 samples a request, or a few samples each of a large fleet, whose labels weigh more than they do.
+    steps = min(max(200_000 // len(heads), 10), 120)
+    at_once = 200_000 // steps
     written = 0
     for first in track(range(0, len(times), steps), "loading", console=Console(stderr=True)):
         chunk = times[first : first + steps]
         values = rng.integers(0, 101, size=(len(heads), len(chunk))).astype("<f8") * scales
-        for part in range(0, len(heads), 20_000):
-            post(url, _request(heads[part : part + 20_000], chunk, values[part : part + 20_000]))
+        for part in range(0, len(heads), at_once):
+            post(url, _request(heads[part : part + at_once], chunk, values[part : part + at_once]))
         written += len(heads) * len(chunk)
     return written
 

@@ -117,7 +117,7 @@ def fleet(rounds: int, gpus: int) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="profiles-")))
         urls = {size: stack.enter_context(running([])) for size in (small, gpus)}
         for size, url in urls.items():
-            load.load(url, metrics(), size, 5 * HOUR, 60)
+            load.load(url, metrics(), size, 4 * HOUR + 600, 60)
             settle(url)
             # Three hours of the larger fleet are more than one stretch: as much as is ever held at once.
             first = in_process(url, size, 3 * HOUR, 1, folder / f"{size}.book")

@@ -332,7 +332,7 @@ class _Grid:
                         start=self.start + timedelta(seconds=begin * self.step_seconds),
                         step_seconds=self.step_seconds,
                         values={
-                            signal: array("d", np.ascontiguousarray(each[begin:end]).tobytes())
+                            signal: array("d", each[begin:end].tobytes())
                             for signal, each in values.items()
                         },
                     )
@@ -367,6 +367,10 @@ _Stretch: TypeAlias = tuple[_HolderKey, int, int, bool, Mapping[Signal, FloatArr
 
 def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: bool) -> list[_Stretch]:
     """By first window, then holder."""
+    if len(held.holders) == 1 and not board:
+        (holder, own), *_ = held.holders.items()
+        there = {signal: values for signal, values in own.items() if not np.isnan(values).all()}
+        return [(holder, 0, next(iter(there.values())).size, False, there)] if there else []
     seen = {holder: _any_sample(values) for holder, values in held.holders.items()}
     count = next(iter(seen.values())).size
     none = np.zeros(count, np.bool_)
