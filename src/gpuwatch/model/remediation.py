@@ -80,11 +80,16 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One write that the Remediation consists of. `parameters` are plain strings (a taint's key, value and effect)."""
+    """One write that the Remediation consists of. `parameters` are plain strings (a taint's key, value and effect).
+
+    begun_at: when the intent was kept, before the write; with it and without `done_at` nobody knows whether the write
+    happened, until the object was read again.
+    """
 
     kind: StepKind
     target: ObjectRef
     parameters: Mapping[str, str] = field(default_factory=dict)
+    begun_at: datetime | None = None
     done_at: datetime | None = None
     attempts: int = 0
     error: str = ""  # of the last attempt
@@ -144,11 +149,13 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remediation:
-    """`name` is derived from the action, the target's uid and the day's ordinal, so that two replicas that propose the
-    same write the same object, and one of them gets a conflict.
+    """`name` is derived from the action, the target's uid and the day, so that two replicas that propose the same write
+    the same object, and one of them gets what the other kept.
 
     version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
     approved, rejected: what a person set in `spec`. step: index of the next step; steps before it are done.
+    clean_since: of a fenced Node: since when every look at it found proof of health. undo_to: what it becomes once it
+    is undone.
     """
 
     name: str
@@ -166,6 +173,8 @@ class Remediation:
     deadline_at: datetime | None = None  # of the phase
     attempts: int = 0  # of the whole action, for the back-off
     verified: Mapping[str, bool] = field(default_factory=dict)  # check → held
+    clean_since: datetime | None = None
+    undo_to: Phase | None = None
     version: str = ""
 
     @property
