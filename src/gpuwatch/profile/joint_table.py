@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -61,8 +61,8 @@ class Table:
 
     @property
     def pcie(self) -> Floats:
-        """Both directions; unknown where neither is known."""
-        return _sum(self.column(Signal.PCIE_TX_BYTES_PER_SECOND), self.column(Signal.PCIE_RX_BYTES_PER_SECOND))
+        """Both directions; unknown where either is."""
+        return self.column(Signal.PCIE_TX_BYTES_PER_SECOND) + self.column(Signal.PCIE_RX_BYTES_PER_SECOND)
 
     def each(self, values: Sequence[int]) -> Ints:
         """One value per series as one per row."""
@@ -108,12 +108,11 @@ def tabulate(
             continue
         pod = pods.get(item.pod)
         first, last = int(measured[0]), int(measured[-1])
-        created = pod.started.timestamp() if pod is not None and pod.started is not None else None
-        is_current = created is not None and created < float(time[end - 1]) + step
-        if not is_current:
-            created = None
+        made = _made(pod)
+        is_current = made is not None and made.timestamp() < float(time[end - 1]) + step
+        created = pod.started.timestamp() if pod is not None and pod.started is not None and is_current else None
         before = past.runs.get(item.pod)
-        if before is not None and created is not None and before.last_seen.timestamp() <= created:
+        if before is not None and is_current and made is not None and before.last_seen <= made:
             before = None
         run[index] = lives.setdefault((item.pod, is_current), len(lives))
         run_start[index] = _run_start(created, before, float(time[begin + first]), began, watched=past.watched)
@@ -124,14 +123,19 @@ def tabulate(
             last = end - begin - 1
         expected[begin + first : begin + last + 1] = True
     run_start = _of_runs(run_start, run, len(lives))
-    number = np.floor((time - began) / step).astype(np.int64)
-    part = _parts(windows, series, number, seen | expected)
+    number = np.rint((time - began) / step).astype(np.int64)
+    device = _indices(item.device for item in windows)[series] * (int(number.max()) + 1) + number
+    # A window without a sample is nobody's where somebody else was seen on the device.
+    silent = np.flatnonzero(expected & ~seen)
+    expected[silent[np.isin(device[silent], device[seen])]] = False
+    part = _parts(windows, series, number, device, seen | expected)
     cause, causes = _causes(windows, offsets, starts, step, unfit)
-    young = (time - run_start[series] < start_up_seconds) & (cause == 0)  # NaN compares as False
-    causes += [AMBIGUOUS, START_UP]
-    cause[young] = len(causes) - 1
+    young = time - run_start[series] < start_up_seconds  # NaN compares as False
     shared = np.array([item.shared for item in windows], dtype=bool)[series]
-    cause[shared] = len(causes) - 2
+    causes += [AMBIGUOUS, START_UP]
+    # A degraded device is degraded for everybody on it.
+    cause[shared & (cause == 0)] = len(causes) - 2
+    cause[young & (cause == 0)] = len(causes) - 1
     return Table(
         windows,
         step,
@@ -152,12 +156,12 @@ def tabulate(
 
 def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[HeldWindows]:
     """Windows that belong to one life of their Pod each: a StatefulSet's next Pod has the last one's name. Those that
-    ended before the Pod of now started are cut off."""
+    ended before the Pod of now was made are cut off."""
     found: list[HeldWindows] = []
     for item in windows:
         pod = pods.get(item.pod) if item.pod else None
-        started = pod.started if pod is not None else None
-        before = 0 if started is None else int((started - item.start).total_seconds() // item.step_seconds)
+        made = _made(pod)
+        before = 0 if made is None else int((made - item.start).total_seconds() // item.step_seconds)
         if 0 < before < _length(item):
             cut = item.start + timedelta(seconds=before * item.step_seconds)
             found.append(replace(item, values={name: each[:before] for name, each in item.values.items()}))
@@ -165,6 +169,12 @@ def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[
         else:
             found.append(item)
     return found
+
+
+def _made(pod: Pod | None) -> datetime | None:
+    """When this Pod came to be. It holds its devices while images are still pulled, so its samples may be older than
+    the start of its containers."""
+    return None if pod is None else pod.created or pod.started
 
 
 def _of_runs(run_start: Floats, run: Ints, runs: int) -> Floats:
@@ -194,31 +204,42 @@ def _run_start(
     created: float | None, before: MemoryRun | None, first_seen: float, began: float, *, watched: bool
 ) -> float:
     """When the Pod began, or NaN: one that was there in the very first window may have run for days."""
+    if before is not None and before.started is not None:
+        return before.started.timestamp()  # what the Pod itself says moves, when its containers begin or begin again
     if created is not None:
         return created
     if before is not None:
-        return before.started.timestamp() if before.started is not None else float("nan")
+        return float("nan")
     return first_seen if first_seen > began or watched else float("nan")
 
 
-def _parts(windows: Sequence[HeldWindows], series: Ints, number: Ints, counted: Mask) -> Floats:
-    """number: of the window."""
+def _indices(values: Iterable[str]) -> Ints:
+    """One number for each different value, from 0."""
     numbers: dict[str, int] = {}
-    device = np.array([numbers.setdefault(item.device, len(numbers)) for item in windows], dtype=np.int64)[series]
-    share = np.array([share_ratio(item) for item in windows])[series]
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+
+
+def _parts(windows: Sequence[HeldWindows], series: Ints, number: Ints, device: Ints, counted: Mask) -> Floats:
+    """number: of the window; device: one number for each window of each device."""
+    sliced = np.array([bool(item.mig_profile) for item in windows], dtype=bool)[series]
+    if sliced.any():
+        # A GPU beside its own instances would count twice.
+        gpu = _indices(item.uuid for item in windows)[series] * (int(number.max()) + 1) + number
+        counted = counted & (sliced | ~np.isin(gpu, gpu[sliced & counted]))
+    ratios = {key: share_ratio(*key) for key in {(item.model, item.mig_profile) for item in windows}}
+    share = np.array([ratios[item.model, item.mig_profile] for item in windows])[series]
     rows = np.flatnonzero(counted)
-    span = int(number.max(initial=0)) + 1
-    _, inverse, count = np.unique(device[rows] * span + number[rows], return_inverse=True, return_counts=True)
+    _, inverse, count = np.unique(device[rows], return_inverse=True, return_counts=True)
     part = np.zeros(len(series))
     part[rows] = share[rows] / count[inverse]
     return part
 
 
-def share_ratio(item: HeldWindows) -> float:
+def share_ratio(model: str, mig_profile: str) -> float:
     """The instance's share of its GPU's compute slices; 1 for a whole GPU and a profile that the catalog lacks."""
-    gpu = find_gpu(item.model) if item.mig_profile else None
+    gpu = find_gpu(model) if mig_profile else None
     cut = geometry(gpu.mig_family) if gpu is not None else None
-    profile = cut.profile(item.mig_profile) if cut is not None else None
+    profile = cut.profile(mig_profile) if cut is not None else None
     return cut.compute_ratio(profile) if cut is not None and profile is not None else 1.0
 
 
@@ -247,9 +268,3 @@ def _causes(
 
 def _seconds(at: datetime) -> float:
     return at.timestamp()
-
-
-def _sum(one: Floats, other: Floats) -> Floats:
-    total = np.nan_to_num(one) + np.nan_to_num(other)
-    unknown = np.isnan(one) & np.isnan(other)
-    return np.where(unknown, np.nan, total)
