@@ -331,10 +331,7 @@ class _Grid:
                         shared=shared,
                         start=self.start + timedelta(seconds=begin * self.step_seconds),
                         step_seconds=self.step_seconds,
-                        values={
-                            signal: array("d", each[begin:end].tobytes())
-                            for signal, each in values.items()
-                        },
+                        values={signal: array("d", each[begin:end].tobytes()) for signal, each in values.items()},
                     )
 
     def _board(self, members: Iterable[_Held]) -> dict[Signal, FloatArray]:
