@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.store.store import StoreError
 
@@ -34,7 +34,7 @@ class RemediationStore(Protocol):
         ...
 
     def open_(self) -> tuple[Remediation, ...]:
-        """All whose phase is open, oldest first."""
+        """Those that `needs_attention` of: open, or done and to be undone. Oldest first."""
         ...
 
     def all(self, since: datetime | None = None) -> tuple[Remediation, ...]:
@@ -82,7 +82,7 @@ class RemediationStore(Protocol):
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         """Forget final ones whose last turn is more than `kept` before `now`, and the oldest beyond `at_most`; how
-        many were forgotten. Open ones are never forgotten."""
+        many were forgotten. None that `needs_attention` is forgotten."""
         ...
 
     def pause(self, by: str, reason: str, now: datetime) -> Pause:
@@ -101,6 +101,12 @@ class RemediationStore(Protocol):
         ...
 
 
+def needs_attention(remediation: Remediation) -> bool:
+    """Is it open, or was it ended while something it did may still stand, and a person wants that undone?"""
+    ended = remediation.phase in (Phase.SUCCEEDED, Phase.FAILED)
+    return remediation.phase.open or (remediation.undo_asked and ended)
+
+
 def last_turn_at(remediation: Remediation) -> datetime:
     """When its phase last changed."""
     return remediation.history[-1].at if remediation.history else remediation.proposal.created_at
@@ -109,7 +115,7 @@ def last_turn_at(remediation: Remediation) -> datetime:
 def to_forget(remediations: tuple[Remediation, ...], now: datetime, kept: timedelta, at_most: int) -> list[Remediation]:
     """The final ones that are to be forgotten, oldest first."""
     final = sorted(
-        (each for each in remediations if not each.phase.open), key=lambda each: (last_turn_at(each), each.name)
+        (each for each in remediations if not needs_attention(each)), key=lambda each: (last_turn_at(each), each.name)
     )
     beyond = len(final) - at_most
     return [each for index, each in enumerate(final) if index < beyond or last_turn_at(each) < now - kept]
