@@ -165,7 +165,7 @@ def test_what_pods_share_is_nobodys_measurement() -> None:
     book = update(None, *both, policy=AT_ONCE)
     for profile in book.profiles.values():
         assert (profile.cells, profile.left_out_seconds) == ((), {"ambiguous": 3600.0})
-        assert profile.runs[0].peak_bytes == 0.0
+        assert profile.runs[0].peak_bytes is None
         assert profile.coverage_ratio == 0.0
     # One GPU for one hour, however many hold it.
     assert sum(row.allocated_gpu_hours for row in book.usage) == pytest.approx(1.0)

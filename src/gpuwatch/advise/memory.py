@@ -66,11 +66,10 @@ def memory_need(
     its life may have run out of memory, which telemetry does not show: its peak is then no more than what it got.
     """
     policy = policy or MemoryPolicy()
-    runs = [run for run in profile.runs if run.peak_bytes > 0]
-    if not runs:
+    runs = [run for run in profile.runs if run.peak_bytes]
+    peak = max((run.peak_bytes for run in runs if run.peak_bytes), default=None)
+    if peak is None:
         return None
-    largest = max(runs, key=lambda run: run.peak_bytes)
-    peak = largest.peak_bytes
     count = max(profile.run_count, len(runs))
     elastic = [run for run in runs if _is_elastic(run, policy)]
     starved = [run for run in runs if _ran_out(run, restarts, policy)]
@@ -81,7 +80,7 @@ def memory_need(
         reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
     reason += f"; {headroom:.0%} are added for what no sample shows, and {policy.context_bytes / _MIB:.0f} MiB."
     if elastic:
-        share = max(run.peak_bytes / run.capacity_bytes for run in elastic if run.capacity_bytes)
+        share = max(_filled_ratio(run) or 0.0 for run in elastic)
         reason = (
             f"{len(elastic)} of {count} runs took up to {share:.0%} of the device at the start and kept it. A "
             "framework that fills whatever it gets looks like this, and its peak is not its need. Limit it "
@@ -100,7 +99,8 @@ def memory_need(
 def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
     """Full soon after the start, and flat from there. Unknown where the start was not seen, which is suspicion enough
     for a run that holds its device full: it stays suspect until a start was seen."""
-    if not run.capacity_bytes or run.peak_bytes < policy.elastic_fill_ratio * run.capacity_bytes:
+    filled = _filled_ratio(run)
+    if filled is None or run.peak_bytes is None or filled < policy.elastic_fill_ratio:
         return False
     if run.at_start_bytes is None:
         return True
@@ -108,9 +108,15 @@ def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
 
 
 def _ran_out(run: MemoryRun, restarts: Sequence[datetime], policy: MemoryPolicy) -> bool:
-    if not run.capacity_bytes or run.peak_bytes < policy.out_of_memory_ratio * run.capacity_bytes:
+    filled = _filled_ratio(run)
+    if filled is None or filled < policy.out_of_memory_ratio:
         return False
     return any(run.first_seen < at <= run.last_seen for at in restarts)
+
+
+def _filled_ratio(run: MemoryRun) -> float | None:
+    """Share of its device that the run held at its peak; None where either is unknown."""
+    return run.peak_bytes / run.capacity_bytes if run.peak_bytes is not None and run.capacity_bytes else None
 
 
 def _gib(value: float) -> str:

@@ -181,8 +181,8 @@ def _full(after: WorkloadProfile | None, same_profile: bool) -> str:
     """A framebuffer that is nearly full is worth a word, even while all goes well."""
     if after is None or same_profile:
         return ""
-    fill = max((run.peak_bytes / run.capacity_bytes for run in after.runs if run.capacity_bytes), default=0.0)
-    return f"; its framebuffer was filled to {fill:.0%}" if fill >= 0.95 else ""
+    fills = [run.peak_bytes / run.capacity_bytes for run in after.runs if run.peak_bytes and run.capacity_bytes]
+    return f"; its framebuffer was filled to {max(fills):.0%}" if fills and max(fills) >= 0.95 else ""
 
 
 def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile | None, at: datetime) -> Outcome:

@@ -97,8 +97,8 @@ class Cell:
 class MemoryRun:
     """Framebuffer of one run (one Pod): what it peaked at, and how it got there.
 
-    peak_bytes: the largest window of any of its devices; 0 where none was measured that was its alone.
-    at_start_bytes: the peak of the first ten minutes after start-up, None where the run's start was not seen: a
+    peak_bytes: the largest window of any of its devices, None where none was measured that was its alone.
+    at_start_bytes: the peak of start-up and the ten minutes after it, None where the run's start was not seen: a
     framework that fills the card does so there, and stays flat. started: when it began, None where nobody saw. A Pod
     that is made anew under the same name is another run, told by when it started. devices: the most that its container
     held at the same time.
@@ -107,7 +107,7 @@ class MemoryRun:
     pod: PodRef
     first_seen: datetime
     last_seen: datetime
-    peak_bytes: float
+    peak_bytes: float | None
     at_start_bytes: float | None
     capacity_bytes: float | None  # of the device it ran on, used + free + reserved
     device_seconds: float
@@ -181,7 +181,7 @@ class WorkloadProfile:
 class PowerHistogram:
     """Board power of one GPU model, mergeable: bin (of 5 W) → decayed device-seconds.
 
-    idle: windows without engine activity; all: every window. devices: the most boards that any update saw.
+    idle: windows without engine activity; all: every window. devices: the most boards in any window.
     """
 
     as_of: datetime

@@ -328,7 +328,7 @@ def _runs(
             pod=item.pod,
             first_seen=_moment(firsts[index]),
             last_seen=_moment(lasts[index] + table.step),
-            peak_bytes=_known(peaks[index]) or 0.0,
+            peak_bytes=_known(peaks[index]),
             at_start_bytes=_known(starts[index]),
             capacity_bytes=_known(sizes[index]),
             device_seconds=float(counts[index] * table.step),
@@ -359,19 +359,21 @@ def _devices_at_once(table: Table, owner: Ints, held: Mask) -> dict[tuple[int, i
 def _one_run(one: MemoryRun, other: MemoryRun) -> MemoryRun:
     """The same run, seen on two devices or at two times."""
     first = min(one, other, key=lambda item: item.first_seen)
-    starts = [item for item in (one.at_start_bytes, other.at_start_bytes) if item is not None]
-    capacities = [item for item in (one.capacity_bytes, other.capacity_bytes) if item is not None]
     return MemoryRun(
         pod=one.pod,
         first_seen=first.first_seen,
         last_seen=max(one.last_seen, other.last_seen),
-        peak_bytes=max(one.peak_bytes, other.peak_bytes),
-        at_start_bytes=max(starts) if starts else None,
-        capacity_bytes=max(capacities) if capacities else None,
+        peak_bytes=_most(one.peak_bytes, other.peak_bytes),
+        at_start_bytes=_most(one.at_start_bytes, other.at_start_bytes),
+        capacity_bytes=_most(one.capacity_bytes, other.capacity_bytes),
         device_seconds=one.device_seconds + other.device_seconds,
         started=min((item for item in (one.started, other.started) if item is not None), default=None),
         devices=max(one.devices, other.devices),
     )
+
+
+def _most(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _one_life_each(runs: Iterable[MemoryRun]) -> tuple[list[MemoryRun], int]:

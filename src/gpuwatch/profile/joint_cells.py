@@ -26,8 +26,7 @@ FINEST = 32
 _POWER_SPAN_WATTS = 1600.0  # above any board's limit
 _GRID = 5  # columns that make up a cell's place; the others are only averaged
 _BITS = 6  # 0 for unknown, else the level + 1, at most 32
-_NEGLIGIBLE_RATIO = 1e-4
-_EDGE = 1e-9  # a mean that rounding put just under the edge of its own cell stays in it
+_EDGE = 1e-9  # a mean that rounding put just under the edge of its own cell stays in it; the same on every grid
 
 COLUMNS = 7
 """busy, SM, tensor and DRAM activity (ratios), board power (watts), PCIe and NVLink traffic (bytes/second)."""
@@ -72,29 +71,18 @@ class Weighted:
             np.concatenate((self.values, other.values)),
         )
 
-    def chosen(self, rows: npt.NDArray[np.bool_]) -> Weighted:
-        return Weighted(self.owner[rows], self.weight[rows], self.values[rows])
-
 
 def merged(rows: Weighted, resolution: Ints, max_cells: int) -> tuple[Weighted, Ints]:
     """Rows that fall on one cell become one, cells in order of their owner; and the owners' resolutions, halved until
-    nobody has more than max_cells. resolution: per owner."""
+    nobody has more than max_cells, or one level is left: then cells differ in what is known alone, 64 at most.
+    resolution: per owner. Weights and weighted means stay what they were, up to rounding."""
     resolution = resolution.copy()
     cells = _grouped(rows, resolution)
-    first = True
     while True:
         counts = np.bincount(cells.owner, minlength=len(resolution))
         crowded = (counts > max_cells) & (resolution > 1)
         if not crowded.any():
             return cells, resolution
-        if first:
-            # What hardly ever happened must not cost the rest its precision.
-            first = False
-            total = np.bincount(cells.owner, weights=cells.weight, minlength=len(resolution))
-            kept = ~crowded[cells.owner] | (cells.weight >= _NEGLIGIBLE_RATIO * total[cells.owner])
-            if not kept.all():
-                cells = cells.chosen(kept)
-                continue
         resolution[crowded] //= 2
         cells = _grouped(cells, resolution)
 
@@ -125,7 +113,7 @@ def _places(rows: Weighted, resolution: Ints) -> Ints:
             place = (place << 1) | known
             continue
         span = _POWER_SPAN_WATTS if column == _GRID - 1 else 1.0
-        level = np.floor(np.where(known, values, 0.0) / span * levels + _EDGE)
+        level = np.floor((np.where(known, values, 0.0) / span + _EDGE) * levels)
         level = np.clip(level, 0, levels - 1).astype(np.int64) + 1
         place = (place << _BITS) | np.where(known, level, 0)
     return place

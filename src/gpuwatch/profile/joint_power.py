@@ -26,17 +26,19 @@ _LEAST_SECONDS = 3600.0
 def update_power(
     before: Mapping[str, PowerHistogram], table: Table, until: datetime, policy: ProfilePolicy
 ) -> dict[str, PowerHistogram]:
-    """The histograms with these windows. MIG parents are left out: their instances repeat the whole board's power."""
+    """The histograms with these windows. Boards that are cut into instances are left out: what is at rest on one of
+    them is not to be told."""
     power, busy = table.column(Signal.POWER_WATTS), table.busy
     models: dict[str, int] = {}
-    boards: defaultdict[str, set[str]] = defaultdict(set)
     model_of = []
     for item in table.windows:
         gpu = find_gpu(item.model)
         name = "" if item.mig_profile else gpu.name if gpu is not None else item.model
         model_of.append(models.setdefault(name, len(models)))
-        boards[name].add(item.uuid)
     model = table.each(model_of)
+    uuids = {uuid: number for number, uuid in enumerate(dict.fromkeys(item.uuid for item in table.windows))}
+    board = table.each([uuids[item.uuid] for item in table.windows])
+    window = np.rint((table.time - table.time.min()) / table.step).astype(np.int64)
     throttled = np.array([cause not in ("", "ambiguous", "start_up") for cause in table.causes])[table.cause]
     # A device may have two rows in a window in which its holder changed; each counts in part.
     weight = (
@@ -53,11 +55,12 @@ def update_power(
         bins = np.floor(power[rows] / _BIN_WATTS).astype(np.int64)
         at_rest = busy[rows] <= policy.idle_busy_ratio
         known = result.get(name, PowerHistogram(as_of=until))
+        seen = np.unique(np.stack((window[rows], board[rows])), axis=1)[0]
         result[name] = PowerHistogram(
             as_of=until,
             idle_seconds=_added(known.idle_seconds, bins[at_rest], weight[rows][at_rest]),
             all_seconds=_added(known.all_seconds, bins, weight[rows]),
-            devices=max(known.devices, len(boards[name])),
+            devices=max(known.devices, int(np.unique(seen, return_counts=True)[1].max())),
         )
     return result
 

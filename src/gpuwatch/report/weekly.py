@@ -312,7 +312,7 @@ def _workload(
         allocated_gpu_hours=allocated,
         busy_ratio=min(sum(day.busy_gpu_hours for day in days) / known, 1.0) if known > 0 else None,
         sm_active_ratio=sum(seconds * ratio for seconds, ratio in active) / weight if weight > 0 else None,
-        memory_peak_bytes=max((run.peak_bytes for run in profile.runs), default=None),
+        memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None),
         cost_usd=None if price is None else price * allocated,
         recommendation=recommendation,
         abstention=abstention,
