@@ -16,6 +16,7 @@ from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import SnapshotFileError, save_snapshot
+from gpuwatch.deliver.outbox import OutboxError
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
@@ -26,12 +27,22 @@ from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables,
 from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.settings import SettingsError, load_settings
+from gpuwatch.store.store import StoreError
 from gpuwatch.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")
 
 OK, FAILED, FOUND = 0, 1, 3
-_EXPECTED = (SourceError, SettingsError, SnapshotFileError, TelemetryError, ClusterError, UnknownSubject)
+_EXPECTED = (
+    SourceError,
+    SettingsError,
+    SnapshotFileError,
+    TelemetryError,
+    ClusterError,
+    UnknownSubject,
+    StoreError,
+    OutboxError,
+)
 
 
 def reported(command: Callable[P, int]) -> Callable[P, int]:

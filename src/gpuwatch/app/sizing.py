@@ -57,13 +57,14 @@ def size(opened: Opened, settings: Settings, state: Path | None, history: timede
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"workloads are profiled over days, but {given}: use --prometheus URL or --telemetry FILE")
-    snapshot = take_snapshot(opened, console)
-    analysis = analyse(snapshot, opened.policies)
     source = TelemetrySource(opened.store)
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     with ExitStack() as stack:
+        # Opened first: a state that cannot be used is told before the long part.
         store = stack.enter_context(SqliteStore.open(state)) if state is not None else None
+        snapshot = take_snapshot(opened, console)
+        analysis = analyse(snapshot, opened.policies)
         book: ProfileBook | None = None
         if store is not None:
             book, damaged = store.load_book()

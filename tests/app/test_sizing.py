@@ -1,0 +1,300 @@
+"""`recommend`, `mig-plan`, `report` and `explain` as a user runs them, on a fleet with oversized workloads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from deliver.receivers import webhook
+from gpuwatch.app.cli import cli
+from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet, write_openmetrics
+from gpuwatch.simulate.fleet import Fleet
+from parts.prometheus_server import ServerBuild, running
+
+END = datetime(2026, 3, 5, 12, tzinfo=UTC)
+PLAN = FleetPlan(
+    seed=7,
+    end=END,
+    gpus=64,
+    days=4.0,
+    interval_seconds=120,
+    extended_share=1.0,
+    oversized=6,
+    faults=(),
+    idle_allocations=3,
+)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return build_fleet(PLAN)
+
+
+@pytest.fixture(scope="module")
+def sources(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    folder = tmp_path_factory.mktemp("fleet")
+    write_fleet(fleet, folder)
+    return ("--telemetry", str(folder / "telemetry.parquet"), "--cluster", str(folder / "cluster"))
+
+
+@pytest.fixture(scope="module")
+def state(sources: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state after one run, for tests that only read from it."""
+    path = tmp_path_factory.mktemp("state") / "gpuwatch.sqlite"
+    assert gpuwatch("recommend", *sources, "--state", path, "--days", "4").exit_code == 0
+    return path
+
+
+@pytest.fixture
+def answered(sources: tuple[str, ...], state: Path) -> dict[str, Any]:
+    result = gpuwatch("recommend", *sources, "--state", state, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def gpuwatch(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+
+
+def name_of(item: dict[str, Any]) -> str:
+    return str(item["key"]["workload"]).partition("/")[2]
+
+
+@pytest.mark.slow
+def test_oversized_workloads_are_advised_and_others_have_a_reason(answered: dict[str, Any], fleet: Fleet) -> None:
+    advised = {name_of(item) for item in answered["recommendations"]}
+    planted = {name.partition("/")[2] for name in fleet.oversized}
+    assert len(planted & advised) >= 2
+    for item in answered["recommendations"]:
+        assert item["chosen"]["speed"]["low_ratio"] >= item["target_speed_ratio"]
+        assert not item["chosen"]["vetoes"]
+        assert item["chosen"]["saving_gpu_hours_per_week"] > 0 or item["chosen"]["saving_usd_per_week"] > 0
+        assert item["change"]["patch"] or item["change"]["note"]
+    assert all(item["reason"] and item["resolve"] for item in answered["abstentions"])
+    keys = [json.dumps(item["key"]) for item in (*answered["recommendations"], *answered["abstentions"])]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.slow
+def test_a_kept_state_gives_the_same_advice_as_a_cold_run(sources: tuple[str, ...], answered: dict[str, Any]) -> None:
+    cold = json.loads(gpuwatch("recommend", *sources, "--days", "4", "--format", "json").stdout)
+
+    def essence(document: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(json.dumps(item["key"]), json.dumps(item["chosen"]["target"])) for item in document["recommendations"]]
+
+    assert essence(cold) == essence(answered)
+    assert cold["until"] == answered["until"]
+
+
+@pytest.mark.slow
+def test_a_patch_for_each_recommendation(sources: tuple[str, ...], state: Path, answered: dict[str, Any]) -> None:
+    documents = list(yaml.safe_load_all(gpuwatch("recommend", *sources, "--state", state, "--format", "patch").stdout))
+    assert [item["metadata"]["name"] for item in documents] == [
+        item["change"]["name"] for item in answered["recommendations"]
+    ]
+    assert all(item["kind"] and item["apiVersion"] for item in documents)
+
+
+@pytest.mark.slow
+def test_a_namespace_a_workload_and_csv(sources: tuple[str, ...], state: Path, answered: dict[str, Any]) -> None:
+    one = answered["recommendations"][0]
+    namespace = str(one["key"]["workload"]).split("/")[1]
+    found = json.loads(gpuwatch("recommend", *sources, "--state", state, "-n", namespace, "--format", "json").stdout)
+    keys = [item["key"]["workload"] for item in (*found["recommendations"], *found["abstentions"])]
+    assert keys
+    assert {key.split("/")[1] for key in keys} == {namespace}
+    detail = gpuwatch("recommend", *sources, "--state", state, "--workload", one["key"]["workload"])
+    assert one["key"]["workload"].rpartition("/")[2] in detail.stdout
+    assert "Options" in detail.stdout
+    rows = list(
+        csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "--format", "csv").stdout))
+    )
+    assert len(rows) == len(answered["recommendations"])
+
+
+@pytest.mark.slow
+def test_a_workload_that_nobody_knows_is_an_error_that_names_some(sources: tuple[str, ...], state: Path) -> None:
+    result = gpuwatch("recommend", *sources, "--state", state, "--workload", "Deployment/no/such")
+    assert result.exit_code == 1
+    assert "no profile of 'Deployment/no/such'" in result.stderr
+    assert "workloads are known, such as" in result.stderr
+
+
+@pytest.mark.slow
+def test_the_mig_plan_is_a_config_for_mig_parted(sources: tuple[str, ...], state: Path) -> None:
+    plan = json.loads(gpuwatch("mig-plan", *sources, "--state", state, "--format", "json").stdout)
+    assert plan["gpus_after"] >= plan["lower_bound_gpus"]
+    config = yaml.safe_load(gpuwatch("mig-plan", *sources, "--state", state, "--format", "mig-parted").stdout)
+    assert config["version"] == "v1"
+    assert set(plan["node_labels"].values()) <= {*config["mig-configs"], "all-disabled"}
+    assert "GPUs" in gpuwatch("mig-plan", *sources, "--state", state).stdout
+
+
+@pytest.mark.slow
+def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state: Path, tmp_path: Path) -> None:
+    result = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "-o", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    assert str(folder / "report.html") in result.stdout
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"report.html", "report.md", "report.json", "workloads.csv", "teams.csv", "recommendations.csv"}
+    document = json.loads((folder / "report.json").read_text())
+    assert document["start"].startswith("2026-03-02T12:00")
+    assert document["fleet"]["capacity_gpu_hours"] >= document["fleet"]["allocated_gpu_hours"] > 0
+    # 72 h of 64 GPUs, less the minutes that are left to settle and those in which Prometheus was restarted.
+    assert 0.95 < document["fleet"]["capacity_gpu_hours"] / (72 * 64) <= 1.0
+    assert document["fleet"]["cost_usd"] > 0
+    again = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "-o", tmp_path)
+    assert again.exit_code == 0
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1  # the same report is the same folder
+
+
+# Apprise's mail plug-in imports it on Pythons that still have it.
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+@pytest.mark.slow
+def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
+    sources: tuple[str, ...], state: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "gpuwatch.yaml"
+    with webhook(503) as receiver:
+        delivery = {"folder": str(tmp_path / "kept"), "urls": [f"json://{receiver.address}/hook"], "attempts": 1}
+        config.write_text(yaml.safe_dump({"delivery": delivery}))
+        arguments = ("report", *sources, "--state", state, "--config", config, "-o", tmp_path / "out")
+        failed = gpuwatch(*arguments)
+        assert failed.exit_code == 1
+        assert "not sent to" in failed.stderr
+        assert "the next run tries again" in failed.stderr.replace("\n", " ")
+        assert len(list((tmp_path / "kept").glob("*/report.html"))) == 1
+        sent = gpuwatch(*arguments)
+        assert sent.exit_code == 0, sent.stderr
+    assert len(receiver.bodies) == 2  # the one that was refused, and the one that was taken
+    assert b"Savable each week" in receiver.bodies[-1]
+
+
+@pytest.mark.slow
+def test_a_week_without_data_says_so_and_claims_nothing(sources: tuple[str, ...], tmp_path: Path) -> None:
+    result = gpuwatch("report", *sources, "--at", "2026-01-10T00:00Z", "-o", tmp_path, "--format", "json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["fleet"]["capacity_gpu_hours"] is None
+    assert any("unknown, not idle" in line for line in document["limits"])
+    assert document["top_changes"] == []
+
+
+@pytest.mark.slow
+def test_prices_in_another_currency_and_without_a_model_are_told_and_the_rest_goes_on(
+    sources: tuple[str, ...], state: Path, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text(
+        "name,gpu,gpu_count,price_per_hour,currency,price_date\n"
+        "p4de.24xlarge,NVIDIA-A100-SXM4-80GB,8,80.00,USD,2026-03-01\n"
+        "p5.48xlarge,NVIDIA-H100-80GB-HBM3,8,50.00,EUR,2026-03-01\n"
+        "x9.huge,NVIDIA-Z999,8,50.00,USD,2026-03-01\n"
+    )
+    config = tmp_path / "gpuwatch.yaml"
+    config.write_text(yaml.safe_dump({"prices": str(prices)}))
+    arguments = ("--state", state, "--config", config, "--format", "json")
+    result = gpuwatch("report", *sources, *arguments, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    told = " ".join(item["detail"] for item in document["gaps"])
+    assert "EUR" in told
+    assert "NVIDIA-Z999" in told
+    plain = json.loads(gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "-o", tmp_path / "out").stdout)
+    assert (
+        document["fleet"]["cost_usd"] > 1.2 * plain["fleet"]["cost_usd"]
+    )  # 10 USD a GPU-hour instead of the catalog's
+
+
+@pytest.mark.slow
+def test_a_damaged_state_is_set_aside_and_the_run_goes_on(
+    sources: tuple[str, ...], state: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "state.sqlite"
+    copy.write_bytes(state.read_bytes()[:6000])
+    result = gpuwatch("recommend", *sources, "--state", copy, "--days", "4", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert any("damaged" in item["detail"] for item in json.loads(result.stdout)["gaps"])
+    assert list(tmp_path.glob("*damaged*"))
+    with sqlite3.connect(copy) as fresh:
+        assert fresh.execute("SELECT count(*) FROM profile").fetchone()[0] > 10
+
+
+def test_a_state_that_cannot_be_a_file_is_refused(sources: tuple[str, ...], tmp_path: Path) -> None:
+    result = gpuwatch("recommend", *sources, "--state", tmp_path / "no" / "such" / "state.sqlite")
+    assert result.exit_code == 1
+    assert "no/such" in result.stderr.replace("\n", "")
+
+
+def test_one_moment_is_no_basis_for_profiles(sources: tuple[str, ...], tmp_path: Path) -> None:
+    capture = tmp_path / "moment.json.gz"
+    assert gpuwatch("capture", *sources, "-o", capture).exit_code == 0
+    result = gpuwatch("recommend", "--telemetry", capture)
+    assert result.exit_code == 1
+    assert "holds one moment" in result.stderr
+
+
+@pytest.mark.slow
+def test_explain_tells_the_right_size(sources: tuple[str, ...], state: Path, answered: dict[str, Any]) -> None:
+    live = [item for item in answered["recommendations"] if not item["key"]["workload"].startswith("StatefulSet")]
+    workload = live[0]["key"]["workload"]
+    result = gpuwatch("explain", f"workload/{workload}", *sources, "--state", state)
+    assert result.exit_code == 0, result.stderr
+    assert "Right size" in result.stdout
+    assert "Options" in result.stdout
+    document = json.loads(
+        gpuwatch("explain", f"workload/{workload}", *sources, "--state", state, "--format", "json").stdout
+    )
+    assert document["sizing"][0]["key"]["workload"] == workload
+
+
+@pytest.mark.slow
+def test_from_after_to_is_refused(sources: tuple[str, ...], tmp_path: Path) -> None:
+    result = gpuwatch("report", *sources, "--from", "2026-03-05T00:00Z", "--to", "2026-03-04T00:00Z", "-o", tmp_path)
+    assert result.exit_code == 1
+    assert "is not before" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_gives_the_advice_of_the_recording(newest_prometheus: ServerBuild, tmp_path: Path) -> None:
+    plan = FleetPlan(
+        seed=5,
+        end=END,
+        gpus=8,
+        days=3.5,
+        interval_seconds=300,
+        extended_share=1.0,
+        oversized=4,
+        faults=(),
+        idle_allocations=0,
+    )
+    fleet = build_fleet(plan)
+    write_fleet(fleet, tmp_path)
+    write_openmetrics(fleet, tmp_path / "fleet.om")
+    common = ("--cluster", tmp_path / "cluster", "--days", "3.5", "--format", "json")
+    recorded = json.loads(gpuwatch("recommend", "--telemetry", tmp_path / "telemetry.parquet", *common).stdout)
+    with running(newest_prometheus, tmp_path / "fleet.om") as url:
+        live = json.loads(gpuwatch("recommend", "--prometheus", url, "--at", recorded["at"], *common).stdout)
+
+    def essence(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+        return sorted(
+            [
+                (json.dumps(item["key"]), "advised", item["chosen"]["target"]["gpu_model"])
+                for item in document["recommendations"]
+            ]
+            + [(json.dumps(item["key"]), "left", item["kind"]) for item in document["abstentions"]]
+        )
+
+    assert essence(recorded)
+    assert essence(live) == essence(recorded)
