@@ -62,8 +62,11 @@ def update_book(
     keys = [_key(item, owners, pods) for item in windows]
     known = _with_owners(book.profiles, windows, keys, policy)
     newest: dict[PodRef, MemoryRun] = {}
+    there = {item.pod for item in windows}
     for profile in known.values():
         for run in profile.runs:
+            if run.pod not in there:
+                continue
             if run.pod not in newest or newest[run.pod].last_seen < run.last_seen:
                 newest[run.pod] = run
     past = Past(watched=bool(book.profiles or book.usage), runs=newest)

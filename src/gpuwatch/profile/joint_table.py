@@ -192,12 +192,9 @@ def _length(item: HeldWindows) -> int:
 
 
 def _column(windows: Sequence[HeldWindows], signal: Signal, lengths: Ints) -> Floats:
-    return np.concatenate(
-        [
-            np.frombuffer(values, dtype=np.float64) if (values := item.values.get(signal)) else np.full(length, np.nan)
-            for item, length in zip(windows, lengths.tolist(), strict=True)
-        ]
-    )
+    nothing = {length: np.full(length, np.nan).tobytes() for length in set(lengths.tolist())}
+    parts = (item.values.get(signal, nothing[length]) for item, length in zip(windows, lengths.tolist(), strict=True))
+    return np.frombuffer(b"".join(parts), dtype=np.float64)
 
 
 def _run_start(
