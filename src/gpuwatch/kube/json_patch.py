@@ -32,6 +32,9 @@ def pointer(*names: str) -> str:
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
 
 
+_pointer = pointer  # for functions with a parameter of that name
+
+
 def value_at(document: object, pointer: str) -> Any:
     """What the pointer finds, or ABSENT."""
     here: Any = document
@@ -43,6 +46,28 @@ def value_at(document: object, pointer: str) -> Any:
         else:
             return ABSENT
     return here
+
+
+def put(document: Any, pointer: str, value: object) -> Any:
+    """A copy with the value there; objects on the way are made where they are missing. Lists are not entered."""
+    return _put(document, parts(pointer), value)
+
+
+def _put(document: Any, names: tuple[str, ...], value: object) -> Any:
+    if not names:
+        return value
+    here = document if isinstance(document, Mapping) else {}
+    return {**here, names[0]: _put(here.get(names[0]), names[1:], value)}
+
+
+def removed(document: Any, pointer: str) -> Any:
+    """A copy without what is there. Lists are not entered."""
+    names = parts(pointer)
+    if not isinstance(document, Mapping) or names[0] not in document:
+        return document
+    if len(names) == 1:
+        return {key: value for key, value in document.items() if key != names[0]}
+    return {**document, names[0]: removed(document[names[0]], _pointer(*names[1:]))}
 
 
 def applies(document: object, test: Mapping[str, Any]) -> bool:

@@ -21,18 +21,21 @@ POOL = f"{PREFIX}pool"
 """Label on a Node: the pool that budgets count it in, where the provider's own pool label does not fit."""
 
 REMEDIATION = f"{PREFIX}remediation"
-"""Annotation on whatever was changed, written in the same request as the change: NAME/STEP, the Remediation and the index
-of its step. A controller that was killed finds in it whether it had done what it was about to do."""
+"""Annotation on whatever was changed, written in the same request as the change: the Remediation that did it. It goes
+in the request that takes the change back, so that a controller that was killed finds in it what it had done."""
 
 ANNOUNCED = f"{PREFIX}announced"
 """Annotation on the owner or the Node: which Remediation is coming, when, why, and how to object."""
 
 DEGRADED = f"{PREFIX}degraded"
-"""Taint on a Node (and on a device, by a DeviceTaintRule); its value is the cause. Other values than those that gpuwatch
-wrote itself are somebody else's and never touched."""
+"""Taint on a Node (and on a device, by a DeviceTaintRule); its value is the cause. Other values than those that
+gpuwatch wrote itself are somebody else's and never touched."""
 
 FENCED = f"{PREFIX}fenced"
 """Annotation beside the taint: JSON with the Remediation, the reason and when the taint expires."""
 
 CONDITION = "GPUDegraded"
 """Type of the Node condition that other controllers may act on."""
+
+SAVED_STATE = f"{PREFIX}saved-state"
+"""Annotation on a released owner, written in the same request: what the changed fields were before, as JSON."""

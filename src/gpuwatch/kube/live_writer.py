@@ -19,11 +19,8 @@ from kubernetes.client import ApiClient, ApiException
 
 from gpuwatch.kube.json_patch import applies
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, cause_of, without_secrets
-from gpuwatch.kube.writer import Failure, Fence, Object, PatchKind, WriteError, version_of
+from gpuwatch.kube.writer import MANAGER, Failure, Fence, Object, PatchKind, WriteError, version_of
 from gpuwatch.model.remediation import ObjectRef
-
-MANAGER = "gpuwatch"
-"""Our name in managedFields."""
 
 _CONTROLLER = "gpuwatch.dev/controller"
 _JSON = "application/json"

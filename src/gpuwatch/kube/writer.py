@@ -16,6 +16,9 @@ from gpuwatch.model.remediation import ObjectRef
 Object = dict[str, Any]
 """An object of the API server as its JSON says it."""
 
+MANAGER = "gpuwatch"
+"""Our name in managedFields."""
+
 Fence = Callable[[], None]
 """Called before each write; raises where this process may not write any more (it is no longer the leader)."""
 

@@ -1,0 +1,190 @@
+"""Who would undo a release: found before it is written. Pure but for `read_surroundings`.
+
+An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one replica is switched off while its
+target has none), but its replicas are its business: a release would contradict what the owner has asked it for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch.kube.adapters import Refused, key_of, owned_paths
+from gpuwatch.kube.json_patch import ABSENT, parts, pointer, value_at
+from gpuwatch.kube.writer import MANAGER, ClusterWriter, Object, WriteError
+
+HORIZONTAL = ("autoscaling/v2", "HorizontalPodAutoscaler")
+KEDA = ("keda.sh/v1alpha1", "ScaledObject")
+VOLCANO_GROUPS = ("scheduling.volcano.sh/v1beta1", "PodGroup")
+KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_SCALED = (("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"))
+_LAST_APPLIED = pointer("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
+
+# Deployers that write their own state again: a label or annotation that marks their objects, and how their names in
+# managedFields begin. Argo CD's and Flux' documentation.
+_DEPLOYERS = (
+    ("Argo CD", ("argocd.argoproj.io/tracking-id", "argocd.argoproj.io/instance"), ("argocd",)),
+    (
+        "Flux",
+        ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"),
+        ("kustomize-controller", "helm-controller"),
+    ),
+)
+# Controllers that make an object and leave its spec alone.
+_HANDS_OFF = frozenset({"CronJob"})
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What stands beside an object in its Namespace. unread: what could not be read, and why; it may hold anything."""
+
+    objects: tuple[Object, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def of(self, kind: str, group: str) -> Iterable[Object]:
+        return (item for item in self.objects if key_of(item) == (group, kind))
+
+
+def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
+    """Kueue's Workloads and Volcano's PodGroups in its Namespace, and the autoscalers where it can be scaled. Nothing
+    of it is raised: what cannot be read is said in `unread`."""
+    namespace = object_["metadata"].get("namespace", "")
+    found: list[Object] = []
+    unread = []
+    kinds = (VOLCANO_GROUPS, *((HORIZONTAL, KEDA) if key_of(object_) in _SCALED else ()))
+    try:
+        for version in KUEUE_VERSIONS:
+            workloads = writer.objects(version, "Workload", namespace)
+            if workloads:
+                found += workloads
+                break
+    except WriteError as error:
+        unread.append(error.message)
+    for api_version, kind in kinds:
+        try:
+            found += writer.objects(api_version, kind, namespace)
+        except WriteError as error:
+            unread.append(error.message)
+    return Surroundings(tuple(found), tuple(unread))
+
+
+def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refused | None:
+    """The Workload through which Kueue holds this object: the only thing to talk to. None where Kueue has nothing to
+    do with it."""
+    metadata = object_["metadata"]
+    if key_of(object_) == ("kueue.x-k8s.io", "Workload"):
+        return object_
+    uid = metadata.get("uid", "")
+    admitted = [
+        item
+        for item in surroundings.of("Workload", "kueue.x-k8s.io")
+        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
+    ]
+    going = [item for item in admitted if not _finished(item)]
+    if len(going) == 1:
+        return going[0]
+    if len(going) > 1:
+        names = ", ".join(sorted(item["metadata"]["name"] for item in going))
+        return Refused(f"Kueue has several Workloads for it ({names}).")
+    queue = (metadata.get("labels") or {}).get(_QUEUE)
+    if queue:
+        return Refused(f"It is in Kueue's queue {queue}, and no Workload of it was found.")
+    return None
+
+
+def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
+    """Why a release of this object would be undone, or would contradict what somebody was asked to do; sentences for
+    people. What could not be read counts as a reason."""
+    told = [f"Whether somebody would undo it is not known: {reason}" for reason in surroundings.unread]
+    if key_of(object_) != ("kueue.x-k8s.io", "Workload"):
+        workload = kueue_workload(object_, surroundings)
+        if isinstance(workload, Refused):
+            told.append(workload.reason)
+        elif workload is not None:
+            told.append(f"Kueue manages it: act on its Workload {workload['metadata']['name']}.")
+        told += _controller(object_)
+    if key_of(object_) in _SCALED:
+        told += _autoscalers(object_, surroundings)
+    return (*told, *_deployers(object_))
+
+
+def _controller(object_: Object) -> Iterable[str]:
+    for owner in object_["metadata"].get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") not in _HANDS_OFF:
+            yield f"{owner.get('kind')} {owner.get('name')} controls it, and would set it back."
+
+
+def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
+    for item in surroundings.of("HorizontalPodAutoscaler", "autoscaling"):
+        if _targets(item, object_, "", ""):
+            least, most = value_at(item, "/spec/minReplicas"), value_at(item, "/spec/maxReplicas")
+            bounds = f"{1 if least is ABSENT else least} to {most}"
+            yield f"HorizontalPodAutoscaler {item['metadata']['name']} sets its replicas ({bounds})."
+    for item in surroundings.of("ScaledObject", "keda.sh"):
+        if _targets(item, object_, "apps/v1", "Deployment") and not _paused(item):
+            yield f"KEDA's ScaledObject {item['metadata']['name']} sets its replicas."
+
+
+def _targets(autoscaler: Object, object_: Object, api_version: str, kind: str) -> bool:
+    """The defaults of what it names are KEDA's."""
+    target = value_at(autoscaler, "/spec/scaleTargetRef")
+    if target is ABSENT:
+        return False
+    group = (target.get("apiVersion") or api_version).rpartition("/")[0]
+    named = (group, target.get("kind") or kind, target.get("name"))
+    return named == (*key_of(object_), object_["metadata"]["name"])
+
+
+def _paused(scaled: Object) -> bool:
+    annotations = scaled["metadata"].get("annotations") or {}
+    # paused-replicas sets that number again and again, so only paused without it leaves the replicas alone.
+    return (
+        annotations.get("autoscaling.keda.sh/paused") == "true"
+        and "autoscaling.keda.sh/paused-replicas" not in annotations
+    )
+
+
+def _deployers(object_: Object) -> Iterable[str]:
+    metadata = object_["metadata"]
+    marked = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
+    entries = metadata.get("managedFields") or []
+    for name, marks, managers in _DEPLOYERS:
+        theirs = [item for item in entries if str(item.get("manager", "")).startswith(managers)]
+        if not theirs and not any(mark in marked for mark in marks):
+            continue
+        wanted = [path for path in owned_paths(object_) if _declared(object_, path, theirs, entries)]
+        if wanted:
+            yield f"{name} deploys it and sets {', '.join(wanted)}, which it would write again."
+
+
+def _declared(object_: Object, path: str, theirs: list[Mapping[str, Any]], entries: list[Mapping[str, Any]]) -> bool:
+    """May the deployer's own state hold this field? It may not only where the server has told whose fields are whose,
+    the field is not theirs, and it was not ours before, which would have taken it from them."""
+    applied = value_at(object_, _LAST_APPLIED)
+    if applied is not ABSENT:
+        try:
+            return value_at(json.loads(applied), path) is not ABSENT
+        except ValueError:
+            return True
+    if not theirs:
+        return True
+    ours = [item for item in entries if item.get("manager") == MANAGER]
+    return any(_manages(item, path) for item in (*theirs, *ours))
+
+
+def _manages(entry: Mapping[str, Any], path: str) -> bool:
+    here = entry.get("fieldsV1") or {}
+    for name in parts(path):
+        if f"f:{name}" not in here:
+            return False
+        here = here[f"f:{name}"]
+    return True
+
+
+def _finished(workload: Object) -> bool:
+    conditions = value_at(workload, "/status/conditions")
+    told = () if conditions is ABSENT else conditions
+    return any(item.get("type") == "Finished" and item.get("status") == "True" for item in told)
