@@ -1,5 +1,6 @@
 """What the weekly report adds up: GPU-hours, money, savings, trend, and what it says that it does not know."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -189,6 +190,23 @@ def test_lost_hours_are_added_by_cause_the_largest_first() -> None:
     found = report(hours(10, lost_gpu_hours={"xid": 0.25, "throttled": 0.5}))
     assert list(found.lost_gpu_hours_by_cause.items()) == [("throttled", 5.0), ("xid", 2.5)]
     assert found.fleet.lost_gpu_hours == pytest.approx(7.5)
+
+
+def test_a_gpu_that_is_gone_counts_as_lost_from_then_on() -> None:
+    since = END - timedelta(hours=30)
+    finding = replace(
+        idle("x/y", ("GPU-1",), since),
+        kind=FindingKind.GPU_GONE,
+        verdict=Verdict.DEGRADED,
+        subject=Subject(SubjectKind.DEVICE, "GPU-1"),
+    )
+    absent = replace(device("GPU-1"), present=False)
+    found = report(hours(), (finding,), devices=(absent,))
+    assert found.lost_gpu_hours_by_cause == {"gpu_gone": pytest.approx(30.0)}
+    assert found.fleet.lost_gpu_hours == pytest.approx(30.0)
+    assert found.fleet.capacity_gpu_hours == pytest.approx(168 * 4 + 30)
+    # One that reports again is counted by its samples.
+    assert report(hours(), (finding,), devices=(device("GPU-1"),)).lost_gpu_hours_by_cause == {}
 
 
 def test_a_workloads_week_comes_from_its_days() -> None:

@@ -51,9 +51,13 @@ def assemble_weekly(
     shares = {device.id: gpu_share_ratio(device) for device in analysis.devices}
     models = {device.id: gpu_name(device.model) for device in analysis.devices}
     savings = _Savings.of(recommendations, idle, shares, models, usd_per_gpu_hour)
+    gone = _gone_gpu_hours(analysis, start, end, shares)
     fleet = _use(hours, usd_per_gpu_hour, fleet=True)
     fleet = replace(
         fleet,
+        # A GPU that fell off the bus is paid for, and has no samples that could be counted.
+        capacity_gpu_hours=None if fleet.capacity_gpu_hours is None else fleet.capacity_gpu_hours + sum(gone.values()),
+        lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
         idle_gpu_hours=_idle_gpu_hours(idle, start, end, shares),
         savable_usd_per_week=savings.usd(),
         savable_gpu_hours_per_week=savings.gpu_hours(),
@@ -78,7 +82,7 @@ def assemble_weekly(
         top_changes=tuple(sorted(recommendations, key=_worth)[:TOP_CHANGES]),
         idle=idle,
         degraded=degraded,
-        lost_gpu_hours_by_cause=_lost(hours),
+        lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
         coverage=analysis.coverage,
         coverage_ratio=_coverage_ratio(hours),
@@ -323,8 +327,22 @@ def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
     return (-(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, item.key)
 
 
-def _lost(rows: Iterable[UsageHour]) -> dict[str, float]:
-    causes: dict[str, float] = defaultdict(float)
+def _gone_gpu_hours(
+    analysis: Analysis, start: datetime, end: datetime, shares: Mapping[str, float]
+) -> dict[str, float]:
+    """Cause → hours within the report's time of GPUs that are missing at its end."""
+    absent = {device.id for device in analysis.devices if not device.present}
+    found: dict[str, float] = defaultdict(float)
+    for item in analysis.findings:
+        if item.kind is not FindingKind.GPU_GONE or item.verdict is not Verdict.DEGRADED or item.since is None:
+            continue
+        hours = max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
+        found[str(item.kind)] += hours * sum(shares.get(name, 1.0) for name in absent.intersection(item.devices))
+    return {cause: hours for cause, hours in found.items() if hours > 0}
+
+
+def _lost(rows: Iterable[UsageHour], gone: Mapping[str, float]) -> dict[str, float]:
+    causes: dict[str, float] = defaultdict(float, gone)
     for row in rows:
         for cause, gpu_hours in row.lost_gpu_hours.items():
             causes[cause] += gpu_hours
