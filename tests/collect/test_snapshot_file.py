@@ -17,9 +17,15 @@ from gpuwatch.model.cluster import (
     Gang,
     Namespace,
     Node,
+    NodeTerm,
     OwnerStatus,
+    Placement,
     Pod,
+    PodTerm,
+    Requirement,
+    Spread,
     Taint,
+    Toleration,
     Workload,
 )
 from gpuwatch.model.decision import Snapshot
@@ -86,7 +92,10 @@ def full() -> Snapshot:
                     name="gpu-1.acme.example",
                     labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "acme.example/team-x": "fusion"},
                     annotations={"acme.example/owner": "blackbox"},
-                    taints=(Taint("nvidia.com/gpu", "acme", "NoSchedule"),),
+                    taints=(
+                        Taint("acme.example/for", "team-x", "NoSchedule"),
+                        Taint("nvidia.com/gpu", "acme", "NoSchedule"),
+                    ),
                     pool="acme-pool",
                 ),
             ),
@@ -100,6 +109,37 @@ def full() -> Snapshot:
                     gang="StatefulSet/team-x/fusion",
                     claims=("fusion-claim",),
                     priority_class="acme-high",
+                    placement=Placement(
+                        tolerations=(Toleration("acme.example/for", "Equal", "team-x", "NoSchedule"),),
+                        node_selector={"acme.example/pool": "blackbox"},
+                        node_terms=(
+                            NodeTerm(
+                                (Requirement("acme.example/zone", "In", ("blackbox",)),),
+                                (Requirement("metadata.name", "In", ("gpu-1.acme.example",)),),
+                            ),
+                        ),
+                        pod_affinity=(
+                            PodTerm(
+                                topology_key="acme.example/rack",
+                                match_labels={"acme.example/app": "fusion"},
+                                namespaces=("team-x",),
+                            ),
+                        ),
+                        pod_anti_affinity=(
+                            PodTerm(
+                                topology_key="acme.example/rack",
+                                match_expressions=(Requirement("acme.example/app", "In", ("fusion",)),),
+                                namespaces=("team-x",),
+                            ),
+                        ),
+                        spread=(
+                            Spread(
+                                topology_key="acme.example/rack",
+                                match_labels={"acme.example/app": "fusion"},
+                                match_expressions=(Requirement("acme.example/app", "Exists"),),
+                            ),
+                        ),
+                    ),
                 ),
             ),
             workloads=(
@@ -165,6 +205,10 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert device.node == pod.node == changed.cluster.nodes[0].name
     assert pod.workload == changed.cluster.workloads[0].id
     assert pod.gang == gang.id
+    assert pod.placement.tolerations[0].key == changed.cluster.nodes[0].taints[0].key
+    assert pod.placement.node_terms[0].fields[0].values == (pod.node,)
+    assert pod.placement.pod_affinity[0].namespaces == (pod.namespace,)
+    assert dict(pod.placement.pod_affinity[0].match_labels) == dict(pod.placement.spread[0].match_labels)
     assert changed.readings.values["power_watts:last:0"] == {device.uuid: 61.5}
     assert changed.cluster.claims[0].device == device.uuid
     assert changed.cluster.nodes[0].labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"

@@ -21,7 +21,7 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from kube.real_fleet import DRIVER, FIRST, GPU_UUID, LAST, PLAIN_PODS, RECORDED, create_fleet
 from parts.processes import wait_until
 
-ROLE = Path(__file__).parents[2] / "deploy" / "observe-role.yaml"
+ROLE = Path(__file__).parents[2] / "deploy" / "observe" / "role.yaml"
 PATCH = "application/merge-patch+json"
 LISTED = {
     "nodes": "",
@@ -53,7 +53,7 @@ def administrator(control_plane: ControlPlane) -> Api:
 
 @pytest.fixture(scope="module")
 def observer(administrator: Api, control_plane: ControlPlane) -> Path:
-    """Kubeconfig of the account of deploy/observe-role.yaml, which the API server has checked and taken as it is."""
+    """Kubeconfig of the account of deploy/observe/role.yaml, which the API server has checked and taken as it is."""
     administrator.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuwatch"}})
     for document in yaml.safe_load_all(ROLE.read_text()):
         administrator.create(document)
@@ -301,7 +301,8 @@ def test_a_list_that_is_refused_costs_only_itself(
     assert cluster.known == (resource != "pods")
     parts = {
         "nodes": ("nodes", "node_addresses"),
-        "pods": ("pods", "workloads", "gangs", "exporter_nodes", "exporter_pods"),
+        # Nodes carry what Pods take of them.
+        "pods": ("nodes", "pods", "workloads", "gangs", "exporter_nodes", "exporter_pods"),
         "namespaces": ("namespaces",),
         "poddisruptionbudgets": ("budgets",),
         "priorityclasses": ("priorities",),

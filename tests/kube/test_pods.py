@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
+from gpuwatch.kube.pods import ExporterPod, OtherPod, TakenPod, exporter_nodes, take_pod
 from gpuwatch.model.cluster import Pod
 from kube.cluster_json import container, pod, raw
 
@@ -26,9 +26,11 @@ def gpus(count: int | str, **more: str) -> dict[str, dict[str, str]]:
 
 
 def test_a_pod_without_accelerators_is_not_kept() -> None:
-    assert taken(pod(containers=[container(requests={"cpu": "1"})])) is None
-    assert taken(pod(containers=[])) is None
-    assert taken(pod(containers=[container(requests={"nvidia.com/gpumem": "1000"})])) is None
+    for containers in ([container(requests={"cpu": "1"})], [], [container(requests={"nvidia.com/gpumem": "1000"})]):
+        found = taken(pod(containers=containers))
+        assert found is not None
+        assert found.held is None
+        assert taken(pod(containers=containers, nodeName="")) is None, "nothing of it is in use"
 
 
 @pytest.mark.parametrize("where", ["requests", "limits"])
@@ -150,7 +152,8 @@ def test_exporters_are_known_by_image_or_label(image: str, labels: dict[str, str
     found = taken(
         pod("exporter-x", containers=[container("c", image)], meta={"labels": labels}, status={"podIP": "10.1.0.9"})
     )
-    assert found == TakenPod(None, ExporterPod(("exporter-x", "10.1.0.9"), "gpu-0", "ml/exporter-x"))
+    exporter = ExporterPod(("exporter-x", "10.1.0.9"), "gpu-0", "ml/exporter-x")
+    assert found == TakenPod(None, exporter, OtherPod("gpu-0", 0.0, 0))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,8 @@ def test_exporters_are_known_by_image_or_label(image: str, labels: dict[str, str
     ],
 )
 def test_what_is_no_running_gpu_exporter(image: str, change: dict[str, Any]) -> None:
-    assert taken(pod("exporter-x", containers=[container("c", image)], **change)) is None
+    found = taken(pod("exporter-x", containers=[container("c", image)], **change))
+    assert found is None or found.exporter is None
 
 
 def test_all_addresses_of_an_exporter_and_none_that_two_nodes_share() -> None:

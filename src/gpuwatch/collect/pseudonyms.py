@@ -14,7 +14,19 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpuwatch.model.cluster import Cluster, DisruptionBudget, Gang, Namespace, Node, Pod, Workload
+from gpuwatch.model.cluster import (
+    Cluster,
+    DisruptionBudget,
+    Gang,
+    Namespace,
+    Node,
+    NodeTerm,
+    Placement,
+    Pod,
+    PodTerm,
+    Requirement,
+    Workload,
+)
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Device, Exporter, Gap, Readings
 
@@ -145,7 +157,9 @@ def _node(item: Node, alias: _Alias) -> Node:
         uid=alias("uid", item.uid),
         labels=alias.labels(item.labels),
         annotations=alias.labels(item.annotations),
-        taints=tuple(replace(taint, value=alias("value", taint.value)) for taint in item.taints),
+        taints=tuple(
+            replace(taint, key=_taint(taint.key, alias), value=alias("value", taint.value)) for taint in item.taints
+        ),
         pool=alias("pool", item.pool),
     )
 
@@ -164,6 +178,61 @@ def _pod(item: Pod, alias: _Alias) -> Pod:
         priority_class=alias("class", item.priority_class),
         workload=alias.path(item.workload),
         gang=alias.path(item.gang),
+        placement=_placement(item.placement, alias),
+    )
+
+
+def _requirements(found: tuple[Requirement, ...], alias: _Alias) -> tuple[Requirement, ...]:
+    return tuple(
+        item
+        if _PLAIN.match(item.key)
+        else Requirement(alias("key", item.key), item.operator, tuple(alias("value", each) for each in item.values))
+        for item in found
+    )
+
+
+def _node_term(term: NodeTerm, alias: _Alias) -> NodeTerm:
+    named = tuple(replace(item, values=tuple(alias("node", each) for each in item.values)) for item in term.fields)
+    return NodeTerm(_requirements(term.labels, alias), named)
+
+
+def _taint(key: str, alias: _Alias) -> str:
+    return key if key.startswith("node.kubernetes.io/") or _PLAIN.match(key) else alias("key", key)
+
+
+def _topology(key: str, alias: _Alias) -> str:
+    return key if _PLAIN.match(key) else alias("key", key)
+
+
+def _pod_term(term: PodTerm, alias: _Alias) -> PodTerm:
+    return replace(
+        term,
+        topology_key=_topology(term.topology_key, alias),
+        match_labels=alias.labels(term.match_labels),
+        match_expressions=_requirements(term.match_expressions, alias),
+        namespaces=tuple(alias("ns", name) for name in term.namespaces),
+    )
+
+
+def _placement(item: Placement, alias: _Alias) -> Placement:
+    return replace(
+        item,
+        tolerations=tuple(
+            replace(each, key=_taint(each.key, alias), value=alias("value", each.value)) for each in item.tolerations
+        ),
+        node_selector=alias.labels(item.node_selector),
+        node_terms=tuple(_node_term(term, alias) for term in item.node_terms),
+        pod_affinity=tuple(_pod_term(term, alias) for term in item.pod_affinity),
+        pod_anti_affinity=tuple(_pod_term(term, alias) for term in item.pod_anti_affinity),
+        spread=tuple(
+            replace(
+                each,
+                topology_key=_topology(each.topology_key, alias),
+                match_labels=alias.labels(each.match_labels),
+                match_expressions=_requirements(each.match_expressions, alias),
+            )
+            for each in item.spread
+        ),
     )
 
 

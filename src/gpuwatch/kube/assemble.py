@@ -16,7 +16,7 @@ from gpuwatch.kube.gangs import GangObjects, Member, group_kinds
 from gpuwatch.kube.kinds import Kind, KindKey
 from gpuwatch.kube.nodes import node_names, take_node
 from gpuwatch.kube.owners import Owner, read_owners, take_owner
-from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod
+from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.workloads import climb_all, tie
 from gpuwatch.model.cluster import ClaimedDevice, Cluster
@@ -78,7 +78,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
-        nodes=tuple(item.node for item in nodes.items),
+        nodes=with_others((item.node for item in nodes.items), (item.other for item in pods.items if item.other)),
         pods=tied,
         workloads=workloads,
         gangs=gangs,

@@ -93,6 +93,7 @@ def _node(found: wire.Node) -> Node:
         allocatable={name: whole(allocatable.get(name, 0)) for name in counts},
         cpu_cores=float(quantity(allocatable.get("cpu", 0))),
         memory_bytes=whole(allocatable.get("memory", 0)),
+        max_pods=whole(allocatable["pods"]) if "pods" in allocatable else None,
         gpu_product=product,
         gpu_count=0 if instances_only else _gpu_count(labels, counts),
         gpu_memory_bytes=0 if instances_only else _gpu_memory(labels),

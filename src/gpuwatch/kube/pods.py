@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
@@ -14,7 +14,9 @@ import msgspec
 from gpuwatch.kube import wire
 from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
 from gpuwatch.kube.decode import own_annotations
-from gpuwatch.model.cluster import Pod
+from gpuwatch.kube.placement import placement
+from gpuwatch.kube.quantity import quantity
+from gpuwatch.model.cluster import Node, Pod
 from gpuwatch.model.telemetry import PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -51,9 +53,19 @@ class ExporterPod:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherPod:
+    """A scheduled Pod without accelerators: what it takes of its Node."""
+
+    node: str
+    cpu_cores: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TakenPod:
     held: HeldPod | None
     exporter: ExporterPod | None
+    other: OtherPod | None = None
 
 
 def take_pod(raw: msgspec.Raw) -> TakenPod | None:
@@ -62,7 +74,44 @@ def take_pod(raw: msgspec.Raw) -> TakenPod | None:
     asks = names_accelerator(found.spec) or found.spec.resource_claims
     held = _held(found) if asks else None
     exporter = _exporter(found)
-    return TakenPod(held, exporter) if held or exporter else None
+    other = None if held else _other(found)
+    return TakenPod(held, exporter, other) if held or exporter or other else None
+
+
+def _other(found: wire.Pod) -> OtherPod | None:
+    node, spec = found.spec.node_name, found.spec
+    if not node or found.status.phase in ("Succeeded", "Failed"):
+        return None
+    if spec.init_containers or spec.overhead or spec.resources:
+        requests = pod_requests(spec)
+        return OtherPod(node, float(requests.get("cpu", 0)), int(requests.get("memory", 0)))
+    # The same for the plain ones, which are nearly all: most Pods of a cluster come by here.
+    cpu = memory = Decimal(0)
+    for container in spec.containers or ():
+        asked = container.resources
+        if asked is not None:
+            limits, requested = asked.limits or {}, asked.requests or {}
+            cpu += quantity(requested.get("cpu", limits.get("cpu", 0)))
+            memory += quantity(requested.get("memory", limits.get("memory", 0)))
+    return OtherPod(node, float(cpu), int(memory))
+
+
+def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node, ...]:
+    """The Nodes with what Pods without accelerators take of them; those that offer none stay as they are."""
+    taken: dict[str, list[OtherPod]] = {}
+    for item in others:
+        taken.setdefault(item.node, []).append(item)
+    return tuple(
+        replace(
+            node,
+            other_cpu_cores=sum(item.cpu_cores for item in taken[node.name]),
+            other_memory_bytes=sum(item.memory_bytes for item in taken[node.name]),
+            other_pods=len(taken[node.name]),
+        )
+        if node.accelerators and node.name in taken
+        else node
+        for node in nodes
+    )
 
 
 def _held(found: wire.Pod) -> HeldPod:
@@ -90,6 +139,7 @@ def _held(found: wire.Pod) -> HeldPod:
         priority_class=spec.priority_class_name or "",
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in statuses),
+        placement=placement(spec, meta.namespace, meta.labels or {}),
     )
     group = spec.scheduling_group
     return HeldPod(

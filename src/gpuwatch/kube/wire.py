@@ -151,6 +151,69 @@ class PodClaim(Wire, frozen=True):
     resource_claim_name: str | None = None
 
 
+class LabelRequirement(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire, frozen=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelRequirement] | None = None
+
+
+class Toleration(Wire, frozen=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class NodeSelectorTerm(Wire, frozen=True):
+    match_expressions: list[LabelRequirement] | None = None
+    match_fields: list[LabelRequirement] | None = None
+
+
+class NodeSelector(Wire, frozen=True):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class NodeAffinity(Wire, frozen=True):
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class PodAffinityTerm(Wire, frozen=True):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Wire, frozen=True):
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class SpreadConstraint(Wire, frozen=True):
+    topology_key: str = ""
+    max_skew: int = 1
+    min_domains: int | None = None
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+
+
+class SchedulingGate(Wire, frozen=True):
+    name: str = ""
+
+
 class SchedulingGroup(Wire, frozen=True):
     pod_group_name: str | None = None
 
@@ -175,6 +238,11 @@ class PodSpec(Wire, frozen=True):
     resource_claims: list[PodClaim] | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
+    tolerations: list[Toleration] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
 
 
 class StartedAt(Wire, frozen=True):
@@ -210,17 +278,6 @@ class Pod(Wire, frozen=True):
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
-
-
-class LabelRequirement(Wire, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class LabelSelector(Wire, frozen=True):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[LabelRequirement] | None = None
 
 
 class BudgetSpec(Wire, frozen=True):

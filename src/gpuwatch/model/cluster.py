@@ -25,6 +25,78 @@ class Condition:
     since: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a label has to be. operator: In, NotIn, Exists, DoesNotExist, and of Nodes Gt and Lt (whole numbers)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """key '' with the operator Exists tolerates every taint, effect '' every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """All of it has to hold; an empty one holds for no Node. fields: of the Node's metadata.name."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTerm:
+    """Other Pods, by their labels, in one topology domain. selects_none: no selector was given.
+
+    namespaces: those that are meant, the Pod's own filled in. any_namespace: a selector of Namespaces was given, of
+    which gpuwatch does not know whom it selects, or an empty one, which selects all.
+    """
+
+    topology_key: str
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
+    selects_none: bool = False
+    namespaces: tuple[str, ...] = ()
+    any_namespace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A topology spread constraint that the scheduler must keep (DoNotSchedule)."""
+
+    topology_key: str
+    max_skew: int = 1
+    min_domains: int = 1
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
+    selects_none: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the scheduler may put a Pod, as far as it must be kept: what is only preferred is left out.
+
+    node_terms: one of them has to hold; () where any Node will do. gated: it waits for somebody to open its scheduling
+    gates, and not for room.
+    """
+
+    tolerations: tuple[Toleration, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_terms: tuple[NodeTerm, ...] = ()
+    pod_affinity: tuple[PodTerm, ...] = ()
+    pod_anti_affinity: tuple[PodTerm, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    gated: bool = False
+
+
 class Sharing(StrEnum):
     NONE = "none"
     TIME_SLICING = "time-slicing"
@@ -33,7 +105,11 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A Node. `accelerators` (capacity) and `allocatable` count extended resources by name, e.g. nvidia.com/gpu."""
+    """A Node. `accelerators` (capacity) and `allocatable` count extended resources by name, e.g. nvidia.com/gpu.
+
+    cpu_cores, memory_bytes, max_pods: allocatable; max_pods is None where it was not told. other_*: what Pods without
+    accelerators, which the Cluster does not list, ask for on it.
+    """
 
     name: str
     uid: str = ""
@@ -47,6 +123,10 @@ class Node:
     allocatable: Mapping[str, int] = field(default_factory=dict)
     cpu_cores: float = 0.0
     memory_bytes: int = 0
+    max_pods: int | None = None
+    other_cpu_cores: float = 0.0
+    other_memory_bytes: int = 0
+    other_pods: int = 0
     gpu_product: str = ""  # nvidia.com/gpu.product without its -SHARED and -MIG-… suffixes
     gpu_count: int = 0
     gpu_memory_bytes: int = 0
@@ -122,6 +202,7 @@ class Pod:
     workload: str = ""  # Workload.id of the top owner
     gang: str = ""  # Gang.id, '' where it belongs to none
     restarts: int = 0
+    placement: Placement = Placement()
 
     @property
     def ref(self) -> PodRef:

@@ -1,0 +1,76 @@
+"""Where a Pod may be scheduled: the constraints that the scheduler has to keep, in the project's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from gpuwatch.kube import wire
+from gpuwatch.model.cluster import NodeTerm, Placement, PodTerm, Requirement, Spread, Toleration
+
+_ANYWHERE = Placement()
+
+
+def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> Placement:
+    """Of one Pod; what is only preferred is left out."""
+    affinity = spec.affinity or wire.Affinity()
+    node, near, apart = affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity
+    found = Placement(
+        tolerations=tuple(
+            _toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "")
+            for item in spec.tolerations or ()
+        ),
+        node_selector=spec.node_selector or {},
+        node_terms=tuple(
+            NodeTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
+            for term in (node.required.node_selector_terms or () if node and node.required else ())
+        ),
+        pod_affinity=_pod_terms(near, namespace),
+        pod_anti_affinity=_pod_terms(apart, namespace),
+        spread=tuple(
+            _spread(item, labels)
+            for item in spec.topology_spread_constraints or ()
+            if item.when_unsatisfiable != "ScheduleAnyway"
+        ),
+        gated=bool(spec.scheduling_gates),
+    )
+    return _ANYWHERE if found == _ANYWHERE else found
+
+
+@lru_cache(maxsize=1024)
+def _toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
+    """Most Pods have the same few."""
+    return Toleration(key, operator, value, effect)
+
+
+def _requirements(items: Iterable[wire.LabelRequirement] | None) -> tuple[Requirement, ...]:
+    return tuple(Requirement(item.key, item.operator, tuple(item.values or ())) for item in items or ())
+
+
+def _pod_terms(affinity: wire.PodAffinity | None, namespace: str) -> tuple[PodTerm, ...]:
+    terms: Sequence[wire.PodAffinityTerm] = (affinity.required or ()) if affinity else ()
+    return tuple(
+        PodTerm(
+            topology_key=term.topology_key,
+            match_labels=(term.label_selector.match_labels if term.label_selector else None) or {},
+            match_expressions=_requirements(term.label_selector.match_expressions if term.label_selector else None),
+            selects_none=term.label_selector is None,
+            namespaces=tuple(term.namespaces or ()) or (() if term.namespace_selector is not None else (namespace,)),
+            any_namespace=term.namespace_selector is not None,
+        )
+        for term in terms
+    )
+
+
+def _spread(item: wire.SpreadConstraint, labels: Mapping[str, str]) -> Spread:
+    selector = item.label_selector
+    # matchLabelKeys stand for the Pod's own values of these labels; those that it lacks are ignored.
+    own = tuple(Requirement(key, "In", (labels[key],)) for key in item.match_label_keys or () if key in labels)
+    return Spread(
+        topology_key=item.topology_key,
+        max_skew=item.max_skew,
+        min_domains=item.min_domains or 1,
+        match_labels=(selector.match_labels if selector else None) or {},
+        match_expressions=(*_requirements(selector.match_expressions if selector else None), *own),
+        selects_none=selector is None,
+    )
