@@ -1,0 +1,589 @@
+"""One Remediation, one step further: what is to be kept, written, and kept then. Pure.
+
+A Move is at most one write. Its `intent` is kept before the write and its `then` after it; a process that is killed in
+between leaves a step that was begun and is not done, and the next one finds out on the object itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from gpuwatch.execute import steps as acts
+from gpuwatch.execute.budget import TELLING, occupied, over_budget
+from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.execute.precision import Precision, distrusted
+from gpuwatch.execute.recheck import Answer, Check, Health, View, health, no_execute_refused, recheck, stopped_by
+from gpuwatch.execute.requests import Request
+from gpuwatch.execute.steps import Blocked, Done, Near, as_json
+from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released
+from gpuwatch.kube.json_patch import value_at
+from gpuwatch.kube.moving import move
+from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
+from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.policy import PlanPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What `advance` has to know. near: the object to read, with what stands around it where `around` says so."""
+
+    near: ObjectRef | None = None
+    around: bool = False
+    view: bool = False
+    others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What was read for one Move. others: all Remediations kept, but this one."""
+
+    pause: Pause = Pause()
+    near: Near = Near()
+    view: View | None = None
+    others: tuple[Remediation, ...] = ()
+    measured: Mapping[str, Precision] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    plan: PlanPolicy = PlanPolicy()
+    execute: ExecutePolicy = ExecutePolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """intent: kept first. request: written then, and `then` kept after it; both None where nothing is written.
+
+    under_pause: may it be written while the pause holds?
+    """
+
+    intent: Remediation
+    request: Request | None = None
+    then: Remediation | None = None
+    under_pause: bool = False
+
+
+_RESTORABLE = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+"""Final, and yet an undo may find something to give back."""
+
+
+def idle(remediation: Remediation, now: datetime) -> bool:
+    """Is nothing to be done, whatever the world looks like? People's decisions do not wait for `next_at`."""
+    if not remediation.phase.open:
+        return not (remediation.undo_asked and remediation.phase in _RESTORABLE)
+    if _unknown(remediation) is not None:
+        return remediation.next_at is not None and now < remediation.next_at
+    asked = remediation.undo_asked or (remediation.rejected and not _touched(remediation))
+    if asked and remediation.phase is not Phase.UNDOING:
+        return False
+    return remediation.next_at is not None and now < remediation.next_at
+
+
+def needs(remediation: Remediation, now: datetime) -> Needs:
+    """What to read for `advance`; nothing where it is idle."""
+    if idle(remediation, now):
+        return Needs()
+    main = remediation.proposal.objects[0]
+    step = _next(remediation)
+    match remediation.phase:
+        case Phase.PROPOSED:
+            return Needs(others=True)
+        case Phase.ANNOUNCED:
+            return Needs(step.target) if step else Needs(main, around=True, view=True, others=True)
+        case Phase.ACTING:
+            if step is None:
+                return Needs()
+            first = not _touched(remediation)
+            around = step.kind in (StepKind.RELEASE, StepKind.RESTORE, StepKind.EVICT)
+            return Needs(step.target, around=around, view=first, others=first)
+        case Phase.VERIFYING:
+            return Needs(_verified_on(remediation), around=True)
+        case Phase.HOLDING:
+            fenced = remediation.proposal.action is ActionKind.TAINT_NODE
+            return Needs(_verified_on(remediation), view=fenced, others=fenced)
+        case Phase.UNDOING:
+            return Needs(step.target) if step else Needs()
+        case _:
+            return Needs()
+
+
+def advance(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+    """The next move; None where there is nothing to do now."""
+    if idle(remediation, now):
+        return None
+    policy = policies.execute
+    if not remediation.phase.open:
+        return _undo(remediation, Phase.UNDONE, "Undo was asked for.", now)
+    unknown = _unknown(remediation)
+    if unknown is None and remediation.phase is not Phase.UNDOING:
+        if remediation.undo_asked:
+            return _undo(remediation, Phase.UNDONE if _touched(remediation) else Phase.REJECTED, "Undo was asked.", now)
+        if remediation.rejected and not _touched(remediation):
+            return _undo(remediation, Phase.REJECTED, "A person rejected it.", now)
+    match remediation.phase:
+        case Phase.PROPOSED:
+            return _proposed(remediation, world, now, policy)
+        case Phase.ANNOUNCED:
+            return _announced(remediation, world, now, policies)
+        case Phase.ACTING:
+            return _acting(remediation, world, now, policies)
+        case Phase.VERIFYING:
+            return _verifying(remediation, world, now, policy)
+        case Phase.HOLDING:
+            return _holding(remediation, world, now, policies)
+        case _:
+            return _undoing(remediation, world, now, policy)
+
+
+def failed(
+    intent: Remediation, request: Request, error: WriteError, now: datetime, policy: ExecutePolicy
+) -> Remediation:
+    """What the Remediation is after its next step's write failed so, or the rehearsal of it."""
+    step = intent.steps[intent.step]
+    if isinstance(request, Creation) and error.failure is Failure.CONFLICT and step.kind is not StepKind.DEVICE_TAINT:
+        return _passed(intent, now, "It was sent before.")  # a Command, whose name is made of this Remediation's
+    tried = replace(step, attempts=step.attempts + 1, error=error.message)
+    if error.failure is Failure.UNSURE and step.begun_at is not None:
+        return _with_step(replace(intent, next_at=now + timedelta(seconds=policy.write_timeout_seconds)), tried)
+    tried = replace(tried, begun_at=None)
+    wait = policy.retry_after(tried.attempts)
+    if error.retry_after_seconds is not None:
+        wait = max(wait, int(error.retry_after_seconds) + 1)
+    later = _with_step(replace(intent, next_at=now + timedelta(seconds=wait)), tried)
+    unserved = error.status == 404 and error.failure is Failure.INVALID
+    if step.kind is StepKind.DEVICE_TAINT and (unserved or error.failure is Failure.NOT_FOUND):
+        return _without_device_taint(intent, step, now, policy)
+    if error.failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
+        return later
+    if error.failure is Failure.NOT_FOUND and (step.kind is StepKind.EVICT or intent.phase is Phase.UNDOING):
+        return _passed(_with_step(intent, tried), now, "It is gone.")
+    if acts.optional(step):
+        return _passed(_with_step(intent, tried), now, error.message)
+    if intent.phase is Phase.UNDOING:
+        return later  # nothing is given up while something of ours stands; people see the error
+    end = Phase.LAPSED if error.failure is Failure.NOT_FOUND and not _touched(intent) else Phase.FAILED
+    return _undo(_with_step(intent, tried), end, error.message, now).intent
+
+
+# PROPOSED and ANNOUNCED
+
+
+def _proposed(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
+    proposal = remediation.proposal
+    if now >= proposal.expires_at:
+        return _undo(remediation, Phase.EXPIRED, "Nobody approved it in time.", now)
+    if not remediation.approved:
+        doubt = distrusted(remediation, world.measured, policy.min_precision_ratio)
+        if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
+            # A history here means that it was put back for a person to decide.
+            if doubt and not remediation.history:
+                return Move(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
+            return None
+    why = f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
+    begun = replace(
+        remediation, steps=acts.announce_steps(remediation, now, policy), step=0, next_at=None, deadline_at=None
+    )
+    return Move(_turned(begun, Phase.ANNOUNCED, why, now))
+
+
+def _announced(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+    policy = policies.execute
+    if _next(remediation) is not None:
+        return _step(remediation, world, now, policy)
+    if remediation.deadline_at is None:
+        due = now + timedelta(seconds=policy.announce_seconds)
+        end = due + timedelta(seconds=policy.act_seconds)
+        return Move(_noted(replace(remediation, next_at=due, deadline_at=end), "Owners may object.", now))
+    if world.pause.paused or world.view is None:
+        return None
+    if now >= remediation.deadline_at:
+        return _undo(remediation, Phase.LAPSED, "No opening was found in time.", now)
+    check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
+    if check.answer is not Answer.GO:
+        return _not_now(remediation, check, now, policy)
+    facts = Facts(world.view.snapshot, world.view.findings)
+    devices = (facts.devices[name].node for name in remediation.proposal.devices if name in facts.devices)
+    avoid = tuple(sorted({node for node in devices if node}))
+    found = acts.act_steps(remediation, world.near, world.view.snapshot.cluster.claims, avoid, now, policy)
+    if isinstance(found, Blocked):
+        answer = Answer.WAIT if found.passing else Answer.GONE if found.gone else Answer.REFUSED
+        return _not_now(remediation, Check(answer, found.reason), now, policy)
+    claimed = replace(
+        remediation,
+        steps=(*remediation.steps, *found),
+        next_at=None,
+        deadline_at=now + timedelta(seconds=policy.act_seconds),
+    )
+    return Move(_turned(claimed, Phase.ACTING, "All guards and budgets allow it.", now))
+
+
+def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Move:
+    """Back to waiting, to a person, or to an end; what was claimed is given up, since nothing of it was begun."""
+    kept = tuple(step for step in remediation.steps if step.kind is StepKind.ANNOUNCE)
+    attempts = remediation.attempts + 1
+    told = {**remediation.verified, **(check.verified or {})}
+    given_up = replace(remediation, steps=kept, step=len(kept), attempts=attempts, verified=told)
+    match check.answer:
+        case Answer.WAIT:
+            waiting = replace(given_up, next_at=now + timedelta(seconds=policy.retry_after(attempts)))
+            if remediation.phase is Phase.ACTING:
+                waiting = replace(waiting, deadline_at=_first_deadline(remediation, policy))
+            return Move(_turned(waiting, Phase.ANNOUNCED, check.reason, now))
+        case Answer.ASK:
+            return Move(_turned(replace(given_up, next_at=None), Phase.PROPOSED, check.reason, now))
+        case Answer.OBJECTED:
+            return _undo(given_up, Phase.REJECTED, check.reason, now)
+        case Answer.REFUSED:
+            return _undo(given_up, Phase.REFUSED, check.reason, now)
+        case _:
+            return _undo(given_up, Phase.LAPSED, check.reason, now)
+
+
+def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime:
+    """Of the announcement: a claim that is given up does not win time."""
+    told = [step.done_at for step in remediation.steps if step.kind is StepKind.ANNOUNCE and step.done_at is not None]
+    last = max(told, default=remediation.proposal.created_at)
+    return last + timedelta(seconds=policy.announce_seconds + policy.act_seconds)
+
+
+# ACTING
+
+
+def _acting(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+    policy = policies.execute
+    step = _next(remediation)
+    if step is None:
+        end = now + timedelta(seconds=policy.verify_seconds)
+        return Move(_turned(replace(remediation, next_at=None, deadline_at=end), Phase.VERIFYING, "Written.", now))
+    if step.begun_at is None:
+        late = remediation.deadline_at is not None and now >= remediation.deadline_at
+        if late and step.kind not in TELLING:
+            return _late(remediation, now, policy)
+        if world.pause.paused:
+            return None
+        if not _touched(remediation):
+            if world.view is None:
+                return None
+            check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
+            if check.answer is not Answer.GO:
+                return _not_now(remediation, check, now, policy)
+        gate = _gate(remediation, step, world)
+        if gate:
+            return _wait(remediation, gate, now, policy)
+    return _step(remediation, world, now, policy)
+
+
+def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Move:
+    done = [step for step in remediation.steps[: remediation.step] if step.kind is StepKind.TAINT]
+    if done:  # the next rung was not reached in time; the last one stands
+        kept = replace(remediation, steps=remediation.steps[: remediation.step], next_at=None)
+        return Move(_turned(_held(kept, now, policy), Phase.HOLDING, "The next rung was not written in time.", now))
+    return _undo(remediation, Phase.FAILED, "It was not done in time.", now)
+
+
+def _gate(remediation: Remediation, step: Step, world: World) -> str:
+    """Why the step has to wait for what the one before it does in the cluster; '' where it has not."""
+    near = world.near
+    ours = near.object is not None and held_by(near.object) == remediation.name
+    if step.kind is StepKind.RESTORE and ours and not _release_held(near)["released"]:
+        return "It is resumed once all of its Pods are gone."
+    evictions = sum(other.kind is StepKind.EVICT for other in remediation.steps)
+    if step.kind is StepKind.EVICT and evictions > 1 and near.object is not None:
+        if near.pods is None or near.owner is None:
+            return "Its owner and its other Pods could not be read."
+        how = move(near.owner, near.pods, [step.target.uid])
+        if isinstance(how, Refused):
+            return how.reason
+    return ""
+
+
+def _step(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
+    """The next step: found done, written, or given up."""
+    step = remediation.steps[remediation.step]
+    if step.begun_at is None and world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
+        return None
+    built = acts.build(step, world.near, remediation, now)
+    if isinstance(built, Done):
+        return Move(_passed(_saving(remediation, built.saved), now, built.message))
+    if isinstance(built, Blocked):
+        if acts.optional(step):
+            return Move(_passed(remediation, now, built.reason))
+        if remediation.phase is Phase.UNDOING:
+            return _wait(remediation, built.reason, now, policy)
+        forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
+        end = Phase.LAPSED if built.gone and not _touched(forgotten) else Phase.FAILED
+        return _undo(forgotten, end, built.reason, now)
+    if world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
+        return None  # it was begun, and did not happen: it waits like any other
+    begun = replace(step, begun_at=now)
+    # Kept with the intent: after it, nobody looks for the write before it cannot be under way any more.
+    settled = now + timedelta(seconds=policy.write_timeout_seconds)
+    behind = remediation.steps[remediation.step + 1 :]
+    following = tuple(item for item in built.following if item not in behind)
+    whole = (*remediation.steps[: remediation.step], begun, *following, *behind)
+    intent = _saving(replace(remediation, steps=whole, next_at=settled), built.saved)
+    then = replace(_passed(intent, now, ""), next_at=None)
+    return Move(intent, built.request, then, under_pause=step.kind in acts.OWN_TAINT_REMOVAL)
+
+
+def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
+    """What is saved replaces what an attempt that did not happen had saved of the same field."""
+    new = tuple(item for item in saved if item not in remediation.saved)
+    if not new:
+        return remediation
+    places = {(item.target, item.path) for item in new}
+    kept = tuple(item for item in remediation.saved if (item.target, item.path) not in places)
+    return replace(remediation, saved=(*kept, *new))
+
+
+# VERIFYING and HOLDING
+
+
+def _verified_on(remediation: Remediation) -> ObjectRef:
+    """The object that tells what became of it: the one that was released, or the main one."""
+    told = [step.target for step in remediation.steps if step.kind in (StepKind.RELEASE, StepKind.RESTART)]
+    return told[0] if told else remediation.proposal.objects[0]
+
+
+def _verifying(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
+    action = remediation.proposal.action
+    if action is ActionKind.TAINT_NODE:
+        return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, "The Node is fenced.", now))
+    held = _release_held(world.near) if action is ActionKind.RELEASE_GANG else _moved(remediation, world.near)
+    seen = replace(remediation, verified={**remediation.verified, **held})
+    if all(held.values()):
+        if action is ActionKind.RELEASE_GANG:
+            return Move(_turned(_held(seen, now, policy), Phase.HOLDING, "Its GPUs are free.", now))
+        return Move(_turned(replace(seen, next_at=None), Phase.SUCCEEDED, "It runs elsewhere.", now))
+    missing = ", ".join(name for name, right in held.items() if not right)
+    if remediation.deadline_at is not None and now >= remediation.deadline_at:
+        return _undo(seen, Phase.FAILED, f"It could not be verified in time: {missing}.", now)
+    return _wait(seen, f"Not verified yet: {missing}.", now, policy)
+
+
+def _release_held(near: Near) -> dict[str, bool]:
+    if near.object is None:
+        return {"released": near.pods is not None and not near.pods}
+    return {"released": released(near.object, near.pods, near.pod_groups) is True}
+
+
+def _moved(remediation: Remediation, near: Near) -> dict[str, bool]:
+    """Are the old Pods gone, and as many ready ones on other Nodes?"""
+    pods = near.pods
+    if pods is None:
+        return {"old_pods_gone": False, "running_elsewhere": False}
+    old = {step.target.uid for step in remediation.steps if step.kind is StepKind.EVICT}
+    old = old or set(remediation.proposal.pod_uids)
+    avoid = {node for step in remediation.steps for node in step.parameters.get("avoid", "").split(",") if node}
+    left = [pod for pod in pods if pod["metadata"].get("uid") in old and not _ended(pod)]
+    new = [
+        pod
+        for pod in pods
+        if pod["metadata"].get("uid") not in remediation.proposal.pod_uids
+        and condition(pod, "Ready") is True
+        and value_at(pod, "/spec/nodeName") not in avoid
+    ]
+    return {"old_pods_gone": not left, "running_elsewhere": len(new) >= len(old)}
+
+
+def _ended(pod: Object) -> bool:
+    return value_at(pod, "/status/phase") in ("Succeeded", "Failed")
+
+
+def _held(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Remediation:
+    """As it enters HOLDING. A taint's expiry counts from its first rung, so that a ladder does not put it off."""
+    taints = [step for step in remediation.steps if step.kind in (StepKind.TAINT, StepKind.DEVICE_TAINT)]
+    if remediation.proposal.action is ActionKind.TAINT_NODE:
+        first = min((step.done_at for step in taints if step.done_at is not None), default=now)
+        end = first + timedelta(seconds=policy.taint_expiry_seconds)
+    else:
+        end = now + timedelta(seconds=policy.release_hold_seconds)
+    return replace(remediation, next_at=now + timedelta(seconds=policy.look_seconds), deadline_at=end)
+
+
+def _holding(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+    policy = policies.execute
+    fenced = remediation.proposal.action is ActionKind.TAINT_NODE
+    over = remediation.deadline_at is not None and now >= remediation.deadline_at
+    if not fenced:
+        object_ = world.near.object
+        if object_ is None:
+            return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now)
+        if held_by(object_) != remediation.name or _taken_back(remediation, object_):
+            return _undo(remediation, Phase.UNDONE, "Its owner took it back.", now)
+        if over:
+            return Move(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
+        return Move(replace(remediation, next_at=_look(now, policy)))
+    if over:
+        return _undo(remediation, Phase.UNDONE, "The taint expired without proof of health.", now)
+    node = world.near.object
+    if node is None:
+        return _undo(remediation, Phase.UNDONE, "The Node is gone.", now)
+    taints = [step for step in remediation.steps if step.kind is StepKind.TAINT and step.done_at is not None]
+    if taints and not acts.ours_on(node, remediation, taints[-1].parameters["value"]):
+        return _undo(remediation, Phase.UNDONE, "Somebody else removed the taint.", now)
+    if world.view is None:
+        return None
+    return _look_at_health(remediation, world, world.view, taints, now, policies)
+
+
+def _taken_back(remediation: Remediation, object_: Object) -> bool:
+    """Has the field that released it another value now? It was saved first, its parents behind it."""
+    mine = [item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
+    return bool(mine) and as_json(value_at(object_, mine[0].path)) != mine[0].after
+
+
+def _look(now: datetime, policy: ExecutePolicy) -> datetime:
+    return now + timedelta(seconds=policy.look_seconds)
+
+
+def _look_at_health(
+    remediation: Remediation, world: World, view: View, taints: list[Step], now: datetime, policies: Policies
+) -> Move | None:
+    policy = policies.execute
+    facts = Facts(view.snapshot, view.findings)
+    # Stale facts prove nothing; the brake does not stop a taint from being removed.
+    old = now - view.snapshot.at > timedelta(seconds=policy.fresh_seconds)
+    state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
+    gap = remediation.next_at is not None and now - remediation.next_at > timedelta(seconds=policy.look_seconds)
+    if state is Health.PROVEN:
+        since = now if remediation.clean_since is None or gap else remediation.clean_since
+        if now - since >= timedelta(seconds=policy.healthy_seconds):
+            proven = replace(remediation, verified={**remediation.verified, "healthy": True})
+            return _undo(proven, Phase.SUCCEEDED, "Proven healthy.", now)
+        return Move(replace(remediation, clean_since=since, next_at=_look(now, policy)))
+    looked = replace(remediation, clean_since=None, next_at=_look(now, policy))
+    rung = _next_rung(taints, policy)
+    stood = bool(taints) and _older(taints[-1].done_at, policy.rung_seconds, now)
+    if state is not Health.SICK or rung is None or not stood or world.pause.paused:
+        return Move(looked)
+    refused = (
+        stopped_by(view, facts, now, policies.plan, policy)
+        or occupied(remediation, world.others)
+        or over_budget(remediation, world.others, facts, policies.plan)
+        or (no_execute_refused(remediation, facts, policies.plan) if rung == "NoExecute" else "")
+    )
+    if refused:
+        return Move(looked)
+    first = min(step.parameters["expires"] for step in taints)
+    step = acts.taint_step(remediation, rung, now, policy)
+    step = replace(step, parameters={**step.parameters, "expires": first})
+    raised = replace(
+        remediation,
+        steps=(*remediation.steps, step),
+        clean_since=None,
+        next_at=None,
+        deadline_at=now + timedelta(seconds=policy.fresh_seconds),
+    )
+    return Move(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
+
+
+def _next_rung(taints: list[Step], policy: ExecutePolicy) -> str | None:
+    if not taints:
+        return None
+    ladder, now = policy.ladder, taints[-1].parameters["effect"]
+    at = ladder.index(now) + 1 if now in ladder else len(ladder)
+    return ladder[at] if at < len(ladder) else None
+
+
+def _older(at: datetime | None, seconds: int, now: datetime) -> bool:
+    return at is not None and now - at >= timedelta(seconds=seconds)
+
+
+# UNDOING
+
+
+def _undo(remediation: Remediation, end: Phase, why: str, now: datetime) -> Move:
+    """Take back all that was done, and be `end` then; at once where there is nothing to take back."""
+    behind = acts.undo_steps(remediation)
+    if end is Phase.SUCCEEDED and remediation.proposal.action is ActionKind.RELEASE_GANG:
+        behind = ()
+    # Steps that were not begun are dropped: they were never written, and never will be.
+    kept = tuple(step for step in remediation.steps if step.done_at is not None or step.begun_at is not None)
+    if not behind:
+        ended = replace(remediation, steps=kept, step=len(kept), next_at=None, deadline_at=None)
+        return Move(_turned(ended, end, why, now))
+    going = replace(remediation, steps=(*kept, *behind), step=len(kept), next_at=None, deadline_at=None, undo_to=end)
+    return Move(_turned(going, Phase.UNDOING, why, now))
+
+
+def _undoing(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
+    if _next(remediation) is None:
+        end = remediation.undo_to or Phase.UNDONE
+        return Move(_turned(replace(remediation, next_at=None), end, "All that stood was taken back.", now))
+    return _step(remediation, world, now, policy)
+
+
+# Small changes
+
+
+def _next(remediation: Remediation) -> Step | None:
+    return remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
+
+
+def _unknown(remediation: Remediation) -> Step | None:
+    """The step that was begun and has no result yet."""
+    step = _next(remediation)
+    return step if step is not None and step.begun_at is not None and step.done_at is None else None
+
+
+def _touched(remediation: Remediation) -> bool:
+    """Was anything written, or begun, beyond our own notes?"""
+    return any(
+        step.kind not in TELLING and (step.done_at is not None or step.begun_at is not None)
+        for step in remediation.steps
+    )
+
+
+def _turned(remediation: Remediation, phase: Phase, message: str, now: datetime) -> Remediation:
+    return _noted(replace(remediation, phase=phase), message, now)
+
+
+def _noted(remediation: Remediation, message: str, now: datetime) -> Remediation:
+    """A line of the history, unless it says what the last one says."""
+    last = remediation.history[-1] if remediation.history else None
+    if last is not None and (last.phase, last.message) == (remediation.phase, message):
+        return remediation
+    return replace(remediation, history=(*remediation.history, Turn(now, remediation.phase, message)))
+
+
+def _wait(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Move:
+    step = _next(remediation)
+    tries = step.attempts + 1 if step is not None else remediation.attempts + 1
+    later = replace(remediation, next_at=now + timedelta(seconds=policy.retry_after(tries)))
+    if step is not None:
+        later = _with_step(later, replace(step, attempts=tries, error=why))
+    else:
+        later = replace(later, attempts=tries)
+    return Move(_noted(later, why, now))
+
+
+def _with_step(remediation: Remediation, step: Step) -> Remediation:
+    at = remediation.step
+    return replace(remediation, steps=(*remediation.steps[:at], step, *remediation.steps[at + 1 :]))
+
+
+def _passed(remediation: Remediation, now: datetime, message: str) -> Remediation:
+    """The next step is done, or needs not be done."""
+    step = replace(remediation.steps[remediation.step], done_at=now, error=message)
+    return replace(_with_step(remediation, step), step=remediation.step + 1, next_at=None)
+
+
+def _without_device_taint(remediation: Remediation, step: Step, now: datetime, policy: ExecutePolicy) -> Remediation:
+    """Another version of the kind, or the Node's taint where the cluster serves none."""
+    versions = acts.DEVICE_TAINT_VERSIONS
+    at = versions.index(step.target.api_version) + 1
+    rest = [other for other in remediation.steps[remediation.step :] if other.kind is not StepKind.DEVICE_TAINT]
+    devices = [other for other in remediation.steps[remediation.step :] if other.kind is StepKind.DEVICE_TAINT]
+    if at < len(versions):
+        other_version = [
+            replace(each, target=replace(each.target, api_version=versions[at]), begun_at=None) for each in devices
+        ]
+        return replace(remediation, steps=(*remediation.steps[: remediation.step], *other_version, *rest), next_at=None)
+    taint = acts.taint_step(remediation, policy.first_effect, now, policy)
+    whole = replace(remediation, steps=(*remediation.steps[: remediation.step], taint, *rest), next_at=None)
+    return _noted(whole, "The cluster serves no DeviceTaintRule: the Node is fenced.", now)

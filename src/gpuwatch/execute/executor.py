@@ -1,0 +1,176 @@
+"""The effects: reads what a Move needs, keeps its intent, writes once, keeps the result. Never sleeps or retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
+from gpuwatch.execute.budget import occupied, same_target
+from gpuwatch.execute.precision import Precision, precision
+from gpuwatch.execute.propose import propose
+from gpuwatch.execute.recheck import View
+from gpuwatch.execute.requests import Notify, rehearse, send
+from gpuwatch.execute.steps import Near
+from gpuwatch.kube.fights import Surroundings, read_surroundings
+from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
+from gpuwatch.model.decision import Plan
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.store.remediations import ConflictError, RemediationStore, last_turn_at
+
+_OWNERS_DEEP = 6
+"""Controllers above a Pod that are followed: TrainJob, JobSet, Job and Pod are four."""
+
+_POD_GROUPS = ("scheduling.volcano.sh/v1beta1", "PodGroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Carries Remediations out, one write at a time.
+
+    writer: the cluster; rehearsal: the same cluster with writes that are dry runs. fresh: takes a Snapshot and assesses
+    it; it may give one that is at most `execute.fresh_seconds` old. notify: told of each announcement at least once.
+
+    Several executors may work on one store: a write belongs to whoever kept its intent, under the version that both
+    had read.
+    """
+
+    store: RemediationStore
+    writer: ClusterWriter
+    rehearsal: ClusterWriter
+    fresh: Callable[[], View]
+    notify: Notify
+    policies: Policies = Policies()
+
+    def propose(self, plan: Plan, view: View, now: datetime) -> tuple[Remediation, ...]:
+        """Keep a proposal for every admitted item of the plan whose target has none that is open, and did not fail too
+        lately. Those that are kept now. Raises StoreError."""
+        kept = []
+        for item in plan.items:
+            found = propose(item, view.snapshot, view.findings, now, self.policies.execute)
+            if found is None:
+                continue
+            known = self.store.all()
+            if any(other.phase.open and same_target(found.proposal, other.proposal) for other in known):
+                continue
+            if occupied(found, known) or self._left_alone(found, known, now):
+                continue
+            kept.append(self.store.create(found))
+        return tuple(kept)
+
+    def _left_alone(self, found: Remediation, known: tuple[Remediation, ...], now: datetime) -> bool:
+        """Did the last tries fail, so that the target is left alone for a while?"""
+        tries = [each for each in known if same_target(found.proposal, each.proposal) and not each.phase.open]
+        failures = 0
+        for each in reversed(tries):
+            if each.phase is not Phase.FAILED:
+                break
+            failures += 1
+        if not failures:
+            return False
+        quiet = self.policies.execute.leave_alone_after(failures)
+        return (now - last_turn_at(tries[-1])).total_seconds() < quiet
+
+    def due(self, now: datetime) -> tuple[str, ...]:
+        """Names of those that `run_once` may have something to do for, in the order in which it is best done: what is
+        taken back first, then what was begun, then the best score. Raises StoreError."""
+        found = [each for each in self.store.all() if not idle(each, now)]
+        rank = {Phase.UNDOING: 0, Phase.ACTING: 1, Phase.VERIFYING: 2, Phase.HOLDING: 3, Phase.ANNOUNCED: 4}
+        found.sort(key=lambda each: (rank.get(each.phase, 5), -each.proposal.score.value, each.name))
+        return tuple(each.name for each in found)
+
+    def run_once(self, name: str, now: datetime) -> Remediation | None:
+        """Take one Remediation one step further, with at most one write to the cluster. As it is kept afterwards; None
+        where there is none of this name.
+
+        Raises StoreError where the store does not answer, and what `fresh` and `notify` raise: then nothing more was
+        done, and the next run finds out how far this one came. A write that fails is kept in the Remediation.
+        """
+        remediation = self.store.get(name)
+        if remediation is None or idle(remediation, now):
+            return remediation
+        try:
+            world = self._world(remediation, needs(remediation, now))
+        except WriteError:
+            return remediation  # nothing was read, so nothing is known, and nothing is done
+        move = advance(remediation, world, now, self.policies)
+        if move is None:
+            return remediation
+        try:
+            return self._carry_out(remediation, move, now)
+        except ConflictError:
+            return self.store.get(name)  # somebody else was at it, or a person decided: what was read is not so
+
+    def _carry_out(self, remediation: Remediation, move: Move, now: datetime) -> Remediation:
+        if move.request is None or move.then is None:
+            return self.store.save(move.intent)
+        policy = self.policies.execute
+        try:
+            rehearse(self.rehearsal, move.request)
+        except WriteError as error:
+            step = replace(move.intent.steps[move.intent.step], begun_at=None)
+            unsaid = (*move.intent.steps[: move.intent.step], step, *move.intent.steps[move.intent.step + 1 :])
+            return self.store.save(failed(replace(move.intent, steps=unsaid), move.request, error, now, policy))
+        kept = self.store.save(move.intent)
+        if self.store.paused().paused and not move.under_pause:
+            return self.store.save(replace(remediation, version=kept.version))
+        try:
+            send(self.writer, move.request, kept, self.notify)
+        except WriteError as error:
+            return self.store.save(failed(kept, move.request, error, now, policy))
+        return self.store.save(replace(move.then, version=kept.version))
+
+    def _world(self, remediation: Remediation, wanted: Needs) -> World:
+        others: tuple[Remediation, ...] = ()
+        measured: Mapping[str, Precision] = {}
+        if wanted.others:
+            known = self.store.all()
+            others = tuple(each for each in known if each.name != remediation.name)
+            measured = precision(others)
+        return World(
+            pause=self.store.paused(),
+            near=self._near(remediation, wanted) if wanted.near is not None else Near(),
+            view=self.fresh() if wanted.view else None,
+            others=others,
+            measured=measured,
+        )
+
+    def _near(self, remediation: Remediation, wanted: Needs) -> Near:
+        """Raises WriteError where the object itself cannot be read."""
+        assert wanted.near is not None
+        found = self.writer.get(wanted.near)
+        if not wanted.around:
+            return Near(found)
+        main = remediation.proposal.objects[0]
+        owner = found if wanted.near == main else self.writer.get(main)
+        if main.kind == "Node":
+            return Near(found, owner)
+        surroundings = Surroundings() if found is None else read_surroundings(self.writer, found)
+        pods: tuple[Object, ...] | None = None
+        groups: tuple[Object, ...] | None = None
+        with suppress(WriteError):
+            pods = self._pods_of(main)
+        with suppress(WriteError):
+            groups = self.writer.objects(*_POD_GROUPS, main.namespace)
+        return Near(found, owner, surroundings, pods, groups)
+
+    def _pods_of(self, main: ObjectRef) -> tuple[Object, ...]:
+        """All Pods of the Namespace whose owners lead to this one. Raises WriteError."""
+        leads: dict[str, bool] = {main.uid: True}
+
+        def follow(object_: Object, namespace: str, deep: int) -> bool:
+            for owner in object_["metadata"].get("ownerReferences") or ():
+                uid = owner.get("uid", "")
+                if uid not in leads:
+                    leads[uid] = False
+                    ref = ObjectRef(owner["apiVersion"], owner["kind"], owner["name"], namespace, uid)
+                    above = self.writer.get(ref) if deep and owner.get("controller") else None
+                    leads[uid] = above is not None and follow(above, namespace, deep - 1)
+                if leads[uid]:
+                    return True
+            return False
+
+        pods = self.writer.objects("v1", "Pod", main.namespace)
+        return tuple(pod for pod in pods if follow(pod, main.namespace, _OWNERS_DEEP))

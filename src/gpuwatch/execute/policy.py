@@ -1,0 +1,99 @@
+"""The bounds of doing, each with its unit and the reason for its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+EFFECTS = ("PreferNoSchedule", "NoSchedule", "NoExecute")
+"""The ladder of a Node's taint, mildest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutePolicy:
+    """When and how what was planned is done.
+
+    approve_seconds: a proposal that nobody approved expires after it. Three days: a weekend and a Monday.
+    announce_seconds: owners have so long to object after the announcement. An hour: somebody at work reads it.
+    act_seconds: how long, after the announcement, an opening is looked for (a budget, a PodDisruptionBudget, the rate)
+        and the steps may take. Six hours: a job's next epoch ends in it.
+    verify_seconds: within which Pods have to be gone, or to run elsewhere. Half an hour: the longest grace periods and
+        an image that is pulled anew.
+    release_hold_seconds: how long after a release its outcome is open (whoever wants it back undoes it). A week.
+    taint_expiry_seconds: our taint goes after it, proof of health or not, so that nothing is fenced for ever by a
+        controller that has forgotten why. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
+    healthy_seconds: for so long every look has to find proof of health before a taint goes. An hour, the window in
+        which an event is news for the health rules.
+    look_seconds: distance of two looks at what is held; a proof of health with longer gaps begins anew.
+    rung_seconds: how long a rung of the taint's ladder stands before the next, if the Node is degraded still.
+    first_effect, last_effect: the ladder's ends. NoExecute ends Pods without asking PodDisruptionBudgets, so that it
+        has to be asked for.
+    hand_off_label: 'key=value' for a repair system, put on the fenced Node; '' for none.
+    condition: whether the Node condition GPUDegraded is written.
+    device_taints: fence the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
+    retry_seconds, retry_cap_seconds: first wait after something that may pass (a conflict, a PodDisruptionBudget, the
+        rate); doubled each time, up to the cap.
+    failure_backoff_seconds, failure_backoff_cap_seconds: after a failed Remediation its target is left alone for so
+        long, doubled with each failure in a row.
+    write_timeout_seconds: a write that was begun and has no result is looked for no sooner; above the writer's own
+        timeout, so that it cannot still be under way in another process.
+    fresh_seconds: facts that are older decide nothing.
+    actions_per_hour: Remediations that may begin in any 60 minutes, counted over all replicas and restarts.
+    min_precision_ratio: a detector whose measured precision is below it only suggests. 0.8, the plan's confidence.
+    """
+
+    approve_seconds: int = 259_200
+    announce_seconds: int = 3_600
+    act_seconds: int = 21_600
+    verify_seconds: int = 1_800
+    release_hold_seconds: int = 604_800
+    taint_expiry_seconds: int = 259_200
+    healthy_seconds: int = 3_600
+    look_seconds: int = 300
+    rung_seconds: int = 1_800
+    first_effect: str = "PreferNoSchedule"
+    last_effect: str = "NoSchedule"
+    hand_off_label: str = ""
+    condition: bool = True
+    device_taints: bool = True
+    retry_seconds: int = 60
+    retry_cap_seconds: int = 3_600
+    failure_backoff_seconds: int = 86_400
+    failure_backoff_cap_seconds: int = 1_382_400
+    write_timeout_seconds: int = 120
+    fresh_seconds: int = 600
+    actions_per_hour: int = 4
+    min_precision_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name in (item.name for item in fields(self) if item.name.endswith("_seconds")):
+            least = 0 if name == "announce_seconds" else 1
+            if getattr(self, name) < least:
+                raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be {least} or more seconds")
+        for name in ("first_effect", "last_effect"):
+            if getattr(self, name) not in EFFECTS:
+                raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be one of {', '.join(EFFECTS)}")
+        if EFFECTS.index(self.first_effect) > EFFECTS.index(self.last_effect):
+            raise ValueError(f"execute.first_effect {self.first_effect} is above last_effect {self.last_effect}")
+        if not 0 <= self.min_precision_ratio < 1:
+            raise ValueError(
+                f"execute.min_precision_ratio is {self.min_precision_ratio!r}; it has to be from 0 to below 1"
+            )
+        if self.actions_per_hour < 0:
+            raise ValueError(f"execute.actions_per_hour is {self.actions_per_hour!r}; it has to be 0 or more")
+        key, equals, value = self.hand_off_label.partition("=")
+        if self.hand_off_label and not (key and equals and value):
+            raise ValueError(f"execute.hand_off_label is {self.hand_off_label!r}; write it as key=value")
+
+    @property
+    def ladder(self) -> tuple[str, ...]:
+        return EFFECTS[EFFECTS.index(self.first_effect) : EFFECTS.index(self.last_effect) + 1]
+
+    def retry_after(self, attempts: int) -> int:
+        """Seconds to wait after that many tries that failed; without jitter, so that a test and a person can tell."""
+        return int(min(self.retry_seconds * 2 ** min(max(attempts - 1, 0), 32), self.retry_cap_seconds))
+
+    def leave_alone_after(self, failures: int) -> int:
+        """Seconds for which a target is left alone after that many failures in a row; 0 after none."""
+        if not failures:
+            return 0
+        return int(min(self.failure_backoff_seconds * 2 ** min(failures - 1, 32), self.failure_backoff_cap_seconds))

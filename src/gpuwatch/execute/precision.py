@@ -1,0 +1,97 @@
+"""How often each detector was right, measured by what became of the actions that it called for. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.model.remediation import Phase, Remediation
+
+_Z = 1.959964
+"""Of the normal distribution at 97.5 %: intervals hold with 95 %."""
+
+BUSY_AGAIN = "busy_again"
+"""In `Remediation.verified`: an idle target worked again before anything was done to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Outcomes of one detector; lower and upper are Wilson's bounds of the precision at 95 %."""
+
+    successes: int = 0
+    failures: int = 0
+
+    @property
+    def outcomes(self) -> int:
+        return self.successes + self.failures
+
+    @property
+    def lower_ratio(self) -> float:
+        return self._bound(-1)
+
+    @property
+    def upper_ratio(self) -> float:
+        return self._bound(1)
+
+    def _bound(self, side: int) -> float:
+        n = self.outcomes
+        if not n:
+            return 0.0 if side < 0 else 1.0
+        share = self.successes / n
+        spread = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+        return min(max((share + _Z**2 / (2 * n) + side * spread) / (1 + _Z**2 / n), 0.0), 1.0)
+
+    def trusted(self, bound: float) -> bool:
+        """May its findings be acted on without a person?
+
+        With enough outcomes the lower bound has to reach `bound`. With so few that even a spotless record could not
+        reach it, the upper one has to: a detector is not punished for being new, and not kept for being new either.
+
+        >>> Precision(16, 0).trusted(0.8), Precision(15, 0).trusted(0.8), Precision(14, 2).trusted(0.8)
+        (True, True, False)
+        >>> Precision(0, 0).trusted(0.8), Precision(0, 1).trusted(0.8), Precision(1, 1).trusted(0.8)
+        (True, False, True)
+        """
+        spotless = Precision(self.outcomes, 0).lower_ratio >= bound
+        return (self.lower_ratio if spotless else self.upper_ratio) >= bound
+
+
+def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
+    """Detector → what was measured. An outcome counts for every detector behind the proposal.
+
+    Right: the action was verified, and nobody took it back in the time in which it was open. Wrong: a person or an
+    owner rejected it or had it undone, or an idle target worked again before it was released. Nothing else tells about
+    the detector: not a write that failed, a proposal that nobody looked at, or a taint that expired.
+    """
+    counts: dict[str, list[int]] = {}
+    for each in history:
+        right = _right(each)
+        if right is not None:
+            for detector in each.proposal.detectors:
+                counts.setdefault(detector, [0, 0])[0 if right else 1] += 1
+    return {detector: Precision(*found) for detector, found in sorted(counts.items())}
+
+
+def _right(remediation: Remediation) -> bool | None:
+    if remediation.phase is Phase.REJECTED or remediation.undo_asked:
+        return False
+    if remediation.phase is Phase.LAPSED and remediation.verified.get(BUSY_AGAIN):
+        return False
+    # That a gang runs elsewhere says that moving works, not that its GPU was sick.
+    if remediation.phase is Phase.SUCCEEDED and remediation.proposal.action is not ActionKind.EVICT_GANG:
+        return True
+    return None
+
+
+def distrusted(remediation: Remediation, measured: Mapping[str, Precision], bound: float) -> str:
+    """Why this proposal's detectors may only suggest; '' where one of them may do more."""
+    records = {name: measured.get(name, Precision()) for name in remediation.proposal.detectors}
+    if not records or any(record.trusted(bound) for record in records.values()):
+        return ""
+    name, worst = min(records.items(), key=lambda item: (item[1].upper_ratio, item[0]))
+    return (
+        f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes "
+        f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f}); {bound:.2f} is needed to act without a person."
+    )

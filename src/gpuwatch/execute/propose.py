@@ -1,0 +1,109 @@
+"""What the plan admits becomes a proposal that is kept. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, PlanItem, Snapshot
+from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation
+from gpuwatch.plan.facts import Facts
+
+_EVIDENCE = 20
+"""Facts that a proposal carries at most, the strongest findings' first: an object of the API server is no archive."""
+
+
+def propose(
+    item: PlanItem, snapshot: Snapshot, findings: tuple[Finding, ...], now: datetime, policy: ExecutePolicy
+) -> Remediation | None:
+    """The Remediation of an admitted item; None where the mode is observe, a guard refused it, or its target cannot be
+    named by a uid.
+
+    Its name is made of the action, the target's uid and the day: the same for every replica, and at most one a day.
+    """
+    if not item.admitted or item.mode is Mode.OBSERVE:
+        return None
+    candidate, facts = item.candidate, Facts(snapshot, findings)
+    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    main = _main(candidate, pods, facts)
+    behind = [facts.findings_by_id[name] for name in candidate.findings if name in facts.findings_by_id]
+    acting = candidate.action is not ActionKind.TAINT_NODE
+    if main is None or not behind or (acting and (len(pods) < len(candidate.pods) or not all(p.uid for p in pods))):
+        return None
+    detectors = tuple(dict.fromkeys(str(finding.kind) for finding in behind))
+    proposal = Proposal(
+        action=candidate.action,
+        target=str(candidate.target),
+        reason=_sentence(behind[0], len(behind) - 1),
+        findings=candidate.findings,
+        detectors=detectors,
+        devices=candidate.devices,
+        pods=candidate.pods if acting else (),
+        pod_uids=tuple(pod.uid for pod in pods) if acting else (),
+        nodes=candidate.nodes,
+        objects=(main,),
+        score=item.score,
+        mode=item.mode,
+        created_at=now,
+        expires_at=now + timedelta(seconds=policy.approve_seconds),
+        namespace=candidate.namespace,
+        pool=candidate.pool,
+        gpu_model=candidate.gpu_model,
+        gpus=candidate.gpus,
+        framework=next((facts.gangs[pod.gang].framework for pod in pods if pod.gang in facts.gangs), ""),
+        waiter=_waiter(candidate, pods, facts),
+        evidence=tuple(fact for finding in behind for fact in finding.evidence)[:_EVIDENCE],
+    )
+    return Remediation(name=_name(candidate, main, now), proposal=proposal, phase=Phase.PROPOSED)
+
+
+def _main(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> ObjectRef | None:
+    """The Node to fence, or the top owner of the Pods; None where there is not one, or it has no uid."""
+    if candidate.action is ActionKind.TAINT_NODE:
+        node = facts.nodes.get(candidate.nodes[0]) if len(candidate.nodes) == 1 else None
+        return ObjectRef("v1", "Node", node.name, "", node.uid) if node is not None and node.uid else None
+    owners = {pod.workload for pod in pods}
+    owner = facts.workloads.get(owners.pop()) if len(owners) == 1 else None
+    if owner is None or not owner.uid:
+        return None
+    return ObjectRef(owner.api_version, owner.kind, owner.name, owner.namespace, owner.uid)
+
+
+def _name(candidate: Candidate, main: ObjectRef, now: datetime) -> str:
+    day = now.astimezone(UTC).strftime("%Y%m%d")
+    # A gang may be a part of its owner.
+    digest = hashlib.sha256(f"{candidate.action}|{main.uid}|{candidate.target}".encode()).hexdigest()[:10]
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{candidate.action}-{main.name}".lower())[:63].strip("-")
+    return f"{readable}-{digest}-{day}"
+
+
+def _sentence(finding: Finding, more: int) -> str:
+    beside = f" (and {more} more findings)" if more else ""
+    said = finding.summary[:1].upper() + finding.summary[1:].rstrip(".")
+    return f"{said}{beside}."
+
+
+def _waiter(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> str:
+    """The Pod that has waited longest for what a release would free; '' where none waits."""
+    if candidate.action is not ActionKind.RELEASE_GANG:
+        return ""
+    freed: dict[str, int] = {}
+    for pod in pods:
+        for resource, count in pod.accelerators.items():
+            freed[resource] = freed.get(resource, 0) + count
+    waiting = [
+        pod
+        for pod in facts.snapshot.cluster.pods
+        if pod.phase == "Pending"
+        and not pod.node
+        and pod.created is not None
+        and pod.ref not in candidate.pods
+        and pod.accelerators
+        and all(freed.get(resource, 0) >= count for resource, count in pod.accelerators.items())
+    ]
+    oldest = min(waiting, key=lambda pod: (pod.created, pod.ref), default=None)
+    return oldest.ref if oldest is not None else ""

@@ -1,0 +1,238 @@
+"""Does the proposal still hold on fresh facts? All guards again, the same targets, and the budgets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gpuwatch.execute.budget import occupied, over_budget, too_fast
+from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.decision import (
+    ActionKind,
+    Candidate,
+    Family,
+    Finding,
+    Mode,
+    PlanItem,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.remediation import Proposal, Remediation
+from gpuwatch.plan.budget import brake
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.guards import Case, guard
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.plan.score import score
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Fresh facts. brake: why nothing may be done now, beyond what the plan's own brake sees (an alert fires)."""
+
+    snapshot: Snapshot
+    findings: tuple[Finding, ...]
+    brake: str = ""
+
+
+class Answer(StrEnum):
+    GO = "go"
+    WAIT = "wait"  # it may pass
+    ASK = "ask"  # a person has to approve first
+    OBJECTED = "objected"
+    REFUSED = "refused"
+    GONE = "gone"  # the reason for it, or its target, is no more
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    answer: Answer
+    reason: str = ""
+    verified: Mapping[str, bool] | None = None
+
+
+# What the plan refuses now and may allow within hours. Its budget is left out: it does not know what is in flight.
+_PASSING = frozenset({"cluster_known", "node_known", "snoozed", "disruption_budget", "lands"})
+_ANSWERED_HERE = frozenset({"budget", "pool_nodes", "brake"})
+
+
+def recheck(
+    remediation: Remediation,
+    view: View,
+    others: Iterable[Remediation],
+    now: datetime,
+    plan_policy: PlanPolicy,
+    policy: ExecutePolicy,
+    measured: Mapping[str, Precision],
+) -> Check:
+    """Everything that has to hold before the first write. others: all Remediations kept but this one."""
+    proposal, others = remediation.proposal, tuple(others)
+    facts = Facts(view.snapshot, view.findings)
+    stopped = stopped_by(view, facts, now, plan_policy, policy)
+    if stopped:
+        return Check(Answer.WAIT, stopped)
+    item = _item(proposal, view, plan_policy)
+    if item is None:
+        return _gone(proposal, view)
+    changed = _changed(proposal, item.candidate, facts)
+    if changed:
+        return Check(Answer.GONE, changed)
+    beside = _beside(item.candidate, facts)
+    if beside:
+        return Check(Answer.REFUSED, beside)
+    refused = [refusal for refusal in item.refusals if refusal.guard not in _ANSWERED_HERE]
+    for refusal in refused:
+        if refusal.guard == "opted_out":
+            return Check(Answer.OBJECTED, refusal.reason)
+    for refusal in sorted(refused, key=lambda refusal: refusal.guard in _PASSING):
+        return Check(Answer.WAIT if refusal.guard in _PASSING else Answer.REFUSED, refusal.reason)
+    if item.mode is Mode.OBSERVE:
+        return Check(Answer.REFUSED, "The mode is observe now.")
+    if not remediation.approved:
+        if Mode.SUGGEST in (item.mode, proposal.mode):
+            return Check(Answer.ASK, "The mode is suggest now.")
+        doubt = distrusted(remediation, measured, policy.min_precision_ratio)
+        if doubt:
+            return Check(Answer.ASK, doubt)
+    reason = (
+        occupied(remediation, others)
+        or too_fast(others, now, policy)
+        or over_budget(remediation, others, facts, plan_policy)
+    )
+    return Check(Answer.WAIT, reason) if reason else Check(Answer.GO)
+
+
+def stopped_by(view: View, facts: Facts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy) -> str:
+    """Why nothing may be decided on this view; '' where it may."""
+    age = now - view.snapshot.at
+    if age > timedelta(seconds=policy.fresh_seconds):
+        return f"The facts are {age.total_seconds():.0f} s old; execute.fresh_seconds is {policy.fresh_seconds}."
+    return view.brake or brake(facts, plan_policy)
+
+
+def _item(proposal: Proposal, view: View, plan_policy: PlanPolicy) -> PlanItem | None:
+    for item in draw_plan(view.snapshot, view.findings, plan_policy).items:
+        if item.candidate.action is proposal.action and str(item.candidate.target) == proposal.target:
+            return item
+    return None
+
+
+def _gone(proposal: Proposal, view: View) -> Check:
+    busy = sorted(
+        finding.id
+        for finding in view.findings
+        if finding.family is Family.IDLE
+        and finding.verdict is Verdict.BUSY
+        and not set(finding.pods).isdisjoint(proposal.pods)
+    )
+    if proposal.action is ActionKind.RELEASE_GANG and busy:
+        return Check(Answer.GONE, f"It works again ({busy[0]}).", {BUSY_AGAIN: True})
+    return Check(Answer.GONE, "No finding calls for it any more.")
+
+
+def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
+    """How the targets differ from those that were proposed and announced, by uid; '' where they are the same."""
+    if proposal.action is ActionKind.TAINT_NODE:
+        known = {ref.uid for ref in proposal.objects}
+        for name in proposal.nodes:
+            node = facts.nodes.get(name)
+            if node is None or node.uid not in known:
+                return f"Node {name} is gone, or another one of that name."
+        return ""
+    uids = {facts.pods[ref].uid for ref in candidate.pods if ref in facts.pods}
+    if uids != set(proposal.pod_uids):
+        return "Its Pods are not those that were announced."
+    return ""
+
+
+def _beside(candidate: Candidate, facts: Facts) -> str:
+    """Which Pods would go with it that were not looked at: what acts on a gang acts on the whole of its owner."""
+    if candidate.action is ActionKind.TAINT_NODE:
+        return ""
+    owners = {facts.pods[ref].workload for ref in candidate.pods if ref in facts.pods}
+    if len(owners) > 1:
+        return f"Its Pods have several owners ({', '.join(sorted(owners))}), and are not one target."
+    others = sorted(
+        pod.ref
+        for pods in facts.members.values()
+        for pod in pods
+        if pod.workload in owners and pod.ref not in candidate.pods
+    )
+    return f"{others[0]} is of the same owner and of another gang; both would go." if others else ""
+
+
+def no_execute_refused(remediation: Remediation, facts: Facts, plan_policy: PlanPolicy) -> str:
+    """Why the accelerator Pods of the Nodes may not be driven off by NoExecute, which asks no budget; '' where every
+    guard of an eviction lets all of them go."""
+    proposal = remediation.proposal
+    groups: dict[str, list[Pod]] = {}
+    for pod in facts.snapshot.cluster.pods:
+        if pod.node in proposal.nodes and pod.phase in ("Running", "Pending"):
+            groups.setdefault(pod.gang or pod.workload, []).append(pod)
+    findings = tuple(name for name in proposal.findings if name in facts.findings_by_id)
+    for key, pods in sorted(groups.items()):
+        whole = facts.members.get(key) or pods
+        candidate = Candidate(
+            action=ActionKind.EVICT_GANG,
+            target=Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key),
+            findings=findings,
+            devices=proposal.devices,
+            pods=tuple(sorted(pod.ref for pod in whole)),
+            nodes=tuple(sorted({pod.node for pod in whole if pod.node})),
+            namespace=whole[0].namespace,
+            pool=proposal.pool,
+            gpu_model=proposal.gpu_model,
+            gpus=facts.gpus(whole),
+        )
+        refusals = guard(Case(candidate, score(candidate, facts, plan_policy), facts, plan_policy))
+        if refusals:
+            return f"{candidate.target}: {refusals[0].reason}"
+    return ""
+
+
+class Health(StrEnum):
+    PROVEN = "proven"
+    SICK = "sick"
+    UNKNOWN = "unknown"
+
+
+def health(proposal: Proposal, facts: Facts) -> tuple[Health, str]:
+    """What a look says of fenced devices. Proof is a HEALTHY conclusion of the detectors that fenced it, on each of the
+    devices, and no other rule against a device of the Node; silence proves nothing.
+
+    A device that telemetry no longer knows was taken out, if its Node shows as many present ones as it has.
+    """
+    on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
+    mine = set(proposal.devices)
+    against = [
+        finding
+        for finding in facts.findings
+        if finding.family is Family.HEALTH
+        and finding.verdict is Verdict.DEGRADED
+        and (not (on_nodes | mine).isdisjoint(finding.devices) or (finding.node or "") in proposal.nodes)
+    ]
+    if against:
+        return Health.SICK, against[0].summary
+    for name in proposal.nodes:
+        node = facts.nodes.get(name)
+        present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}
+        expected = 0 if node is None else node.gpu_count or facts.node_gpus(node)
+        # With MIG or time-slicing the capacity counts more than GPUs; gpu_count, where told, does not.
+        if not present or (not mine <= set(facts.devices) and len(present) < expected):
+            return Health.UNKNOWN, f"Node {name} does not show all of its GPUs."
+    for device in sorted(mine & set(facts.devices)):
+        if not facts.devices[device].present:
+            return Health.UNKNOWN, f"{device} does not report."
+        for detector in proposal.detectors:
+            said = [
+                finding.verdict for finding in facts.findings if finding.kind == detector and device in finding.devices
+            ]
+            if Verdict.HEALTHY not in said or Verdict.UNKNOWN in said:
+                return Health.UNKNOWN, f"{detector} cannot tell about {device}."
+    return Health.PROVEN, ""

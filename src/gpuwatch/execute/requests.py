@@ -1,0 +1,88 @@
+"""One write as a value, and how it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuwatch.kube.adapters import Creation, Patch
+from gpuwatch.kube.writer import ClusterWriter, Object, PatchKind
+from gpuwatch.model.remediation import ObjectRef, Remediation
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPatch:
+    """Of the subresource `status`. body: a strategic merge patch."""
+
+    target: ObjectRef
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    pod: ObjectRef
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    target: ObjectRef
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An Event on the object; `at` is when it was first meant to be said, so that saying it twice is one Event."""
+
+    regarding: ObjectRef
+    at: datetime
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notification to people, through whatever the operator set up."""
+
+
+Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
+
+Notify = Callable[[Remediation], None]
+"""Told of each announcement at least once; whoever sends it knows the Remediation's name, and sends it once."""
+
+
+def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
+    """Have the server judge it without storing anything. rehearsal: a writer whose writes are dry runs.
+
+    Raises WriteError; nothing was changed then, UNSURE included.
+    """
+    match request:
+        case Eviction(pod):
+            rehearsal.evict(pod, dry_run=True)
+        case Said() | Notice():
+            pass
+        case _:
+            _write(rehearsal, request)
+
+
+def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify) -> None:
+    """Raises WriteError, and whatever `notify` raises."""
+    match request:
+        case Eviction(pod):
+            writer.evict(pod)
+        case Said(regarding, at, note):
+            writer.event(regarding, at=at, reason="RemediationAnnounced", action="Announce", note=note, warning=True)
+        case Notice():
+            notify(remediation)
+        case _:
+            _write(writer, request)
+
+
+def _write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Deletion) -> None:
+    match request:
+        case Patch(target, body, version):
+            writer.patch(target, body, version=version)
+        case StatusPatch(target, body):
+            writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status")
+        case Creation(object_):
+            writer.create(object_)
+        case Deletion(target):
+            writer.delete(target)

@@ -1,0 +1,501 @@
+"""Which steps an action consists of, which take it back, and what each writes to the object as it was just read. Pure.
+
+A step is built from the object itself each time: where its effect stands already, under our mark, it is done, and
+where the object is not as it has to be, it is blocked. So a step that was cut off is not done twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.execute.requests import Deletion, Eviction, Notice, Request, Said, StatusPatch
+from gpuwatch.kube import keys
+from gpuwatch.kube.adapters import (
+    Creation,
+    Patch,
+    Refused,
+    held_by,
+    release,
+    restore,
+    saved_state,
+    still_holds,
+)
+from gpuwatch.kube.fights import Surroundings, fights, kueue_workload
+from gpuwatch.kube.json_patch import ABSENT, value_at
+from gpuwatch.kube.moving import How, move, rollout
+from gpuwatch.kube.writer import Object, ref_of, version_of
+from gpuwatch.model.cluster import ClaimedDevice
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
+
+DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
+"""Of DeviceTaintRule, newest first; tried in this order."""
+
+OWN_TAINT_REMOVAL = frozenset({StepKind.UNTAINT, StepKind.DEVICE_UNTAINT})
+"""Allowed under the pause and the brake."""
+
+_OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
+
+
+def optional(step: Step) -> bool:
+    """May it be left out where the cluster does not let us? The action stands without it."""
+    return step.kind in _OPTIONAL or step.parameters.get("by") == "event"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """saved: what the write changes. following: steps that this one turned out to need right behind it."""
+
+    request: Request
+    saved: tuple[Saved, ...] = ()
+    following: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing is to be written: it was, or there is nothing to change (any more)."""
+
+    message: str = ""
+    saved: tuple[Saved, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """gone: its target is no more. passing: it may pass by itself."""
+
+    reason: str
+    gone: bool = False
+    passing: bool = False
+
+
+Built = Ready | Done | Blocked
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """An object as it was just read, and what stands around it. object: None where it is gone, or another has its name.
+
+    owner: `Proposal.objects[0]`. pods: all Pods whose owners lead to it; None where they were not read. pod_groups:
+    Volcano's in its Namespace, None as well.
+    """
+
+    object: Object | None = None
+    owner: Object | None = None
+    surroundings: Surroundings = Surroundings()
+    pods: tuple[Object, ...] | None = None
+    pod_groups: tuple[Object, ...] | None = ()
+
+
+def announce_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> tuple[Step, ...]:
+    """Event, annotation and notification, on and about the object that is written first."""
+    proposal = remediation.proposal
+    due = now + timedelta(seconds=policy.announce_seconds)
+    what = {
+        ActionKind.TAINT_NODE: "fence this Node",
+        ActionKind.EVICT_GANG: f"move {len(proposal.pods)} Pods elsewhere",
+        ActionKind.RELEASE_GANG: f"release {proposal.gpus} idle GPUs by suspending this",
+    }[proposal.action]
+    text = (
+        f"{remediation.name}: gpuwatch will {what} at {_text(due)} or later. {proposal.reason} "
+        f"Object with the annotation {keys.OBJECT}=REASON, or put it off with {keys.SNOOZE_UNTIL}=TIME."
+    )
+    target = proposal.objects[0]
+    return tuple(
+        Step(kind=StepKind.ANNOUNCE, target=target, parameters={"by": by, "text": text})
+        for by in ("annotation", "event", "notice")
+    )
+
+
+def act_steps(
+    remediation: Remediation,
+    near: Near,
+    claims: tuple[ClaimedDevice, ...],
+    avoid: tuple[str, ...],
+    now: datetime,
+    policy: ExecutePolicy,
+) -> tuple[Step, ...] | Blocked:
+    """What is written, in this order. avoid: Nodes on which moved Pods should not be found again."""
+    proposal = remediation.proposal
+    main = proposal.objects[0]
+    if near.object is None:
+        return Blocked(f"{main} is gone, or another object has its name.", gone=True)
+    clear = Step(kind=StepKind.CLEAR, target=main)
+    if proposal.action is ActionKind.TAINT_NODE:
+        return (*_fencing(remediation, claims, now, policy), clear)
+    workload = kueue_workload(near.object, near.surroundings)
+    if isinstance(workload, Refused):
+        return Blocked(workload.reason)
+    target = main if workload is None else ref_of(workload)
+    avoided = {"avoid": ",".join(avoid)}
+    away = Step(kind=StepKind.RELEASE, target=target, parameters=avoided)
+    if proposal.action is ActionKind.RELEASE_GANG:
+        return (away, clear)
+    if near.pods is None:
+        return Blocked(f"The Pods of {main} could not be read.", passing=True)
+    how = move(near.object if workload is None else workload, near.pods, proposal.pod_uids)
+    if isinstance(how, Refused):
+        return Blocked(how.reason, passing=True)
+    match how.how:
+        case How.CYCLE:
+            return (away, Step(kind=StepKind.RESTORE, target=target), clear)
+        case How.ROLLOUT:
+            again = Step(kind=StepKind.RESTART, target=main, parameters=avoided)
+            return (again, replace(clear, parameters={"mark": "true"}))
+        case How.EVICT:
+            return (*(Step(kind=StepKind.EVICT, target=pod, parameters=avoided) for pod in how.pods), clear)
+
+
+def pods_of(remediation: Remediation) -> tuple[ObjectRef, ...]:
+    proposal = remediation.proposal
+    return tuple(
+        ObjectRef("v1", "Pod", ref.partition("/")[2], ref.partition("/")[0], uid)
+        for ref, uid in zip(proposal.pods, proposal.pod_uids, strict=True)
+    )
+
+
+def _fencing(
+    remediation: Remediation, claims: tuple[ClaimedDevice, ...], now: datetime, policy: ExecutePolicy
+) -> tuple[Step, ...]:
+    proposal = remediation.proposal
+    held = {claim.device: claim for claim in claims if claim.device}
+    node = proposal.objects[0]
+    steps: list[Step] = []
+    if policy.device_taints and policy.last_effect != "PreferNoSchedule" and set(proposal.devices) <= set(held):
+        steps += [_device_taint(remediation, held[device]) for device in proposal.devices]
+    if not steps:
+        steps.append(taint_step(remediation, policy.first_effect, now, policy))
+    if policy.condition:
+        message = f"Remediation {remediation.name}: {proposal.reason}"
+        parameters = {"status": "True", "reason": _camel(cause(remediation)), "message": message}
+        steps.append(Step(kind=StepKind.CONDITION, target=node, parameters=parameters))
+    if policy.hand_off_label:
+        key, _, value = policy.hand_off_label.partition("=")
+        steps.append(Step(kind=StepKind.HAND_OFF, target=node, parameters={"label": key, "value": value}))
+    return tuple(steps)
+
+
+def taint_step(remediation: Remediation, effect: str, now: datetime, policy: ExecutePolicy) -> Step:
+    expires = _text(now + timedelta(seconds=policy.taint_expiry_seconds))
+    parameters = {"value": cause(remediation), "effect": effect, "expires": expires}
+    return Step(kind=StepKind.TAINT, target=remediation.proposal.objects[0], parameters=parameters)
+
+
+def _device_taint(remediation: Remediation, claim: ClaimedDevice) -> Step:
+    digest = hashlib.sha256(f"{remediation.name}|{claim.device}".encode()).hexdigest()[:12]
+    return Step(
+        kind=StepKind.DEVICE_TAINT,
+        target=ObjectRef(DEVICE_TAINT_VERSIONS[0], "DeviceTaintRule", f"gpuwatch-{digest}"),
+        parameters={
+            "driver": claim.driver,
+            "pool": claim.pool,
+            "device": claim.name,
+            "value": cause(remediation),
+            "effect": "NoSchedule",
+        },
+    )
+
+
+def cause(remediation: Remediation) -> str:
+    """The taint's value: the strongest finding's detector."""
+    return remediation.proposal.detectors[0]
+
+
+def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
+    """What takes back all that was done or may have been, our taints first: they may go under the pause."""
+    done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
+    untaint: dict[tuple[StepKind, ObjectRef], Step] = {}
+    rest: dict[tuple[StepKind, ObjectRef], Step] = {}
+    for step in done:
+        target, told = step.target, step.parameters
+        match step.kind:
+            case StepKind.TAINT:
+                taint = Step(kind=StepKind.UNTAINT, target=target, parameters={"value": told["value"]})
+                untaint[StepKind.UNTAINT, target] = taint
+            case StepKind.DEVICE_TAINT:
+                kind = StepKind.DEVICE_UNTAINT
+                untaint[kind, target] = Step(kind=kind, target=target)
+            case StepKind.CONDITION:
+                cleared = {**told, "status": "False", "reason": "Cleared"}
+                rest[step.kind, target] = Step(kind=step.kind, target=target, parameters=cleared)
+            case StepKind.HAND_OFF:
+                off = {**told, "remove": "true"}
+                rest[step.kind, target] = Step(kind=step.kind, target=target, parameters=off)
+            case StepKind.RELEASE:
+                rest[StepKind.RESTORE, target] = Step(kind=StepKind.RESTORE, target=target)
+            case StepKind.ANNOUNCE:
+                rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target)
+            case StepKind.RESTART:
+                rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target, parameters={"mark": "true"})
+            case _:
+                pass
+    return (*untaint.values(), *rest.values())
+
+
+def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Built:
+    """What the step writes to its target as it is now."""
+    object_ = near.object
+    match step.kind:
+        case StepKind.ANNOUNCE:
+            return _announce(step, object_, remediation)
+        case StepKind.CLEAR:
+            return _clear(step, object_, remediation)
+        case StepKind.TAINT:
+            return _taint(step, object_, remediation)
+        case StepKind.UNTAINT:
+            return _untaint(step, object_, remediation)
+        case StepKind.CONDITION:
+            return _condition(step, object_, remediation, now)
+        case StepKind.HAND_OFF:
+            return _hand_off(step, object_, remediation)
+        case StepKind.DEVICE_TAINT:
+            return _fence_device(step, object_, remediation)
+        case StepKind.DEVICE_UNTAINT:
+            return _free_device(object_, remediation)
+        case StepKind.EVICT:
+            return _evict(step, object_)
+        case StepKind.RELEASE:
+            return _release(step, object_, remediation, near.surroundings, now)
+        case StepKind.RESTORE:
+            return _restore(step, object_, remediation)
+        case StepKind.RESTART:
+            return _restart(step, object_, remediation, now)
+
+
+def ours_on(node: Object, remediation: Remediation, value: str) -> list[Mapping[str, Any]]:
+    """Taints of the Node that this Remediation wrote: its mark, our key and its value."""
+    if held_by(node) != remediation.name:
+        return []
+    return [taint for taint in _taints(node) if taint.get("key") == keys.DEGRADED and taint.get("value") == value]
+
+
+def _taints(node: Object) -> list[Mapping[str, Any]]:
+    found = value_at(node, "/spec/taints")
+    return found if isinstance(found, list) else []
+
+
+def _gone(step: Step) -> Blocked:
+    return Blocked(f"{step.target} is gone, or another object has its name.", gone=True)
+
+
+def _annotations(object_: Object) -> Mapping[str, str]:
+    return object_["metadata"].get("annotations") or {}
+
+
+def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
+    return Patch(ref_of(object_), {"metadata": {"annotations": dict(annotations)}}, version_of(object_))
+
+
+def _announce(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+    if object_ is None:
+        return _gone(step)
+    text = step.parameters["text"]
+    match step.parameters["by"]:
+        case "event":
+            return Ready(Said(step.target, remediation.proposal.created_at, text))
+        case "notice":
+            return Ready(Notice())
+    if _annotations(object_).get(keys.ANNOUNCED) == text:
+        return Done()
+    return Ready(_annotate(object_, {keys.ANNOUNCED: text}))
+
+
+def _clear(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+    if object_ is None:
+        return Done()
+    ours: dict[str, str | None] = {}
+    if _annotations(object_).get(keys.ANNOUNCED, "").startswith(f"{remediation.name}: "):
+        ours[keys.ANNOUNCED] = None
+    if (
+        step.parameters.get("mark")
+        and keys.SAVED_STATE not in _annotations(object_)
+        and held_by(object_) == remediation.name
+    ):
+        ours[keys.REMEDIATION] = None
+    return Ready(_annotate(object_, ours)) if ours else Done()
+
+
+def _restart(step: Step, object_: Object | None, remediation: Remediation, now: datetime) -> Built:
+    if object_ is None:
+        return _gone(step)
+    if held_by(object_) == remediation.name:
+        return Done()
+    if held_by(object_):
+        return Blocked(f"The Remediation {held_by(object_)} holds {step.target} already.")
+    return Ready(rollout(object_, remediation=remediation.name, at=now))
+
+
+def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
+    if node is None:
+        return _gone(step)
+    value, effect = step.parameters["value"], step.parameters["effect"]
+    ours = ours_on(node, remediation, value)
+    if any(taint.get("effect") == effect for taint in ours):
+        return Done()
+    foreign = [taint for taint in _taints(node) if taint.get("key") == keys.DEGRADED and taint not in ours]
+    if foreign:
+        return Blocked(f"{step.target} has the taint {keys.DEGRADED}={foreign[0].get('value', '')} of somebody else.")
+    if held_by(node) not in ("", remediation.name):
+        return Blocked(f"The Remediation {held_by(node)} holds {step.target} already.")
+    mark = {
+        "remediation": remediation.name,
+        "reason": remediation.proposal.reason,
+        "expires": step.parameters["expires"],
+    }
+    taints = [taint for taint in _taints(node) if taint not in ours]
+    body = {
+        "metadata": {"annotations": {keys.REMEDIATION: remediation.name, keys.FENCED: json.dumps(mark)}},
+        "spec": {"taints": [*taints, {"key": keys.DEGRADED, "value": value, "effect": effect}]},
+    }
+    return Ready(Patch(ref_of(node), body, version_of(node)))
+
+
+def _untaint(step: Step, node: Object | None, remediation: Remediation) -> Built:
+    if node is None or held_by(node) != remediation.name:
+        return Done("It carries no taint of this Remediation.")
+    ours = ours_on(node, remediation, step.parameters["value"])
+    body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.FENCED: None}}}
+    if ours:
+        body["spec"] = {"taints": [taint for taint in _taints(node) if taint not in ours] or None}
+    return Ready(Patch(ref_of(node), body, version_of(node)))
+
+
+def _condition(step: Step, node: Object | None, remediation: Remediation, now: datetime) -> Built:
+    if node is None:
+        return Done()
+    told = step.parameters
+    conditions = value_at(node, "/status/conditions")
+    here = next((item for item in ([] if conditions is ABSENT else conditions) if item["type"] == keys.CONDITION), None)
+    ours = here is not None and remediation.name in here.get("message", "")
+    if told["status"] == "False" and (here is None or not ours):
+        return Done()
+    if here is not None and here.get("status") == told["status"] and (ours or told["status"] == "True"):
+        return Done()
+    stamp = _text(now)
+    condition = {
+        "type": keys.CONDITION,
+        "status": told["status"],
+        "reason": told["reason"],
+        "message": told["message"],
+        "lastTransitionTime": stamp,
+        "lastHeartbeatTime": stamp,
+    }
+    return Ready(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}))
+
+
+def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Built:
+    if node is None:
+        return Done()
+    label, value = step.parameters["label"], step.parameters["value"]
+    now = (node["metadata"].get("labels") or {}).get(label)
+    path = f"/metadata/labels/{label.replace('~', '~0').replace('/', '~1')}"
+    if step.parameters.get("remove"):
+        saved = next((item for item in remediation.saved if item.path == path), None)
+        if saved is None or now != value:
+            return Done("What others changed since is theirs." if saved else "")
+        before = json.loads(saved.before) if saved.before else None
+        return Ready(Patch(ref_of(node), {"metadata": {"labels": {label: before}}}, version_of(node)))
+    if now == value:
+        return Done()
+    saved = Saved(target=step.target, path=path, before="" if now is None else json.dumps(now), after=json.dumps(value))
+    return Ready(Patch(ref_of(node), {"metadata": {"labels": {label: value}}}, version_of(node)), (saved,))
+
+
+def _fence_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:
+    if rule is not None:
+        if held_by(rule) == remediation.name:
+            return Done()
+        return Blocked(f"{step.target} exists, and is somebody else's.")
+    told = step.parameters
+    return Ready(
+        Creation(
+            {
+                "apiVersion": step.target.api_version,
+                "kind": step.target.kind,
+                "metadata": {"name": step.target.name, "annotations": {keys.REMEDIATION: remediation.name}},
+                "spec": {
+                    "deviceSelector": {key: told[key] for key in ("driver", "pool", "device")},
+                    "taint": {"key": keys.DEGRADED, "value": told["value"], "effect": told["effect"]},
+                },
+            }
+        )
+    )
+
+
+def _free_device(rule: Object | None, remediation: Remediation) -> Built:
+    if rule is None or held_by(rule) != remediation.name:
+        return Done("There is no device taint of this Remediation.")
+    return Ready(Deletion(ref_of(rule)))
+
+
+def _evict(step: Step, pod: Object | None) -> Built:
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return Done()
+    return Ready(Eviction(step.target))
+
+
+def _release(
+    step: Step, object_: Object | None, remediation: Remediation, surroundings: Surroundings, now: datetime
+) -> Built:
+    if object_ is None:
+        return _gone(step)
+    if "object" in step.parameters:  # the second write of a release, such as Volcano's Command
+        return Ready(Creation(json.loads(step.parameters["object"]))) if still_holds(object_) else Done()
+    if held_by(object_) != remediation.name:
+        against = fights(object_, surroundings)
+        if against:
+            return Blocked(" ".join(against))
+    found = release(object_, remediation=remediation.name, at=now)
+    if isinstance(found, Refused):
+        return Blocked(found.reason)
+    if not found.writes:
+        return Done(saved=found.saved)
+    first, *more = found.writes
+    following = tuple(
+        Step(kind=StepKind.RELEASE, target=step.target, parameters={"object": json.dumps(write.object)})
+        for write in more
+        if isinstance(write, Creation)
+    )
+    return Ready(first, found.saved, following)
+
+
+def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+    if object_ is None:
+        return Done(f"{step.target} is gone.")
+    if held_by(object_) != remediation.name:
+        return Done("It carries no mark of this Remediation: it was restored, or changed hands.")
+    saved: tuple[Saved, ...] | Refused = tuple(
+        item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")
+    )
+    if not saved:
+        saved = saved_state(object_)
+    if isinstance(saved, Refused):
+        return Blocked(saved.reason)
+    found = restore(object_, saved, remediation=remediation.name)
+    if isinstance(found, Refused):
+        return Blocked(found.reason)
+    if not found.writes:
+        return Done()
+    first, *more = found.writes
+    if step.parameters.get("part") == "last":
+        return Ready(found.writes[-1])
+    following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
+    return Ready(first, (), following)
+
+
+def as_json(value: object) -> str:
+    """As `Saved` holds it: '' where there is nothing."""
+    return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _text(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
