@@ -1,0 +1,355 @@
+"""Everything that is shipped, applied to a living control plane; what the account may then do, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cluster.api import Api, Object
+from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
+from deploy.manifests import DEPLOY, apply, documents
+from gpuwatch.kube.live import api_client, connect
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.kube.writer import Failure, PatchKind, WriteError
+from gpuwatch.model.remediation import ObjectRef, Pause, Phase
+from gpuwatch.model.telemetry import GapKind
+from gpuwatch.store.kubernetes import KubernetesRemediations
+from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.store.store import StoreError
+from parts.processes import wait_until
+from store.remediation_stores import remediation
+
+TEAM = "team-a"
+NODE = ObjectRef("v1", "Node", "gpu-1")
+POD = ObjectRef("v1", "Pod", "worker", TEAM)
+JOB = ObjectRef("batch/v1", "Job", "train", TEAM)
+DEPLOYMENT = ObjectRef("apps/v1", "Deployment", "chat", TEAM)
+LEASE = ObjectRef("coordination.k8s.io/v1", "Lease", "gpuwatch", "gpuwatch")
+PAUSE = ObjectRef("v1", "ConfigMap", "gpuwatch-pause", "gpuwatch")
+RULE: Object = {
+    "apiVersion": "resource.k8s.io/v1beta2",
+    "kind": "DeviceTaintRule",
+    "metadata": {"name": "gpuwatch-1"},
+    "spec": {
+        "deviceSelector": {"driver": "gpu.example.com", "pool": "gpu-1", "device": "gpu-0"},
+        "taint": {"key": "gpuwatch.dev/degraded", "value": "xid", "effect": "NoSchedule"},
+    },
+}
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def living(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
+    """One of its own: what is applied here would stand in the way of others' tests."""
+    with running(control_plane_build, alive=True) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def administrator(living: ControlPlane) -> Api:
+    api = Api(living.administrator)
+    container = {"name": "main", "image": "worker"}
+    template = {
+        "metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+    served = {"metadata": {"labels": {"app": "chat"}}, "spec": {"containers": [container]}}
+    apply(
+        api,
+        [
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": NODE.name},
+                "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}},
+            },
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}},
+        ],
+    )
+    room = {"status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}}}
+    api.answer("PATCH", f"/api/v1/nodes/{NODE.name}/status", room, content_type="application/merge-patch+json")
+    account = f"/api/v1/namespaces/{TEAM}/serviceaccounts/default"
+    wait_until(lambda: api.answer("GET", account).ok, lambda: "no account was made")
+    apply(
+        api,
+        [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": POD.name, "namespace": TEAM},
+                "spec": {"containers": [container]},
+            },
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": JOB.name, "namespace": TEAM},
+                "spec": {"template": template},
+            },
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": DEPLOYMENT.name, "namespace": TEAM},
+                "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "chat"}}, "template": served},
+            },
+        ],
+    )
+    return api
+
+
+@pytest.fixture(scope="module")
+def deployed(administrator: Api, living: ControlPlane) -> Path:
+    """Kubeconfig of the controller's account in mode observe, once its rights count."""
+    apply(administrator, documents(DEPLOY / "base"))
+    return counted(living.service_account("gpuwatch", "gpuwatch"), "/apis/gpuwatch.dev/v1alpha1/remediations")
+
+
+def counted(kubeconfig: Path, path: str, method: str = "GET") -> Path:
+    """A new binding counts a moment later."""
+    api = Api(kubeconfig)
+    wait_until(
+        lambda: api.answer(method, path, None if method == "GET" else {}).status_code != 403,
+        lambda: f"{method} {path} stays forbidden",
+    )
+    return kubeconfig
+
+
+@pytest.fixture(scope="module")
+def writer(deployed: Path) -> Iterator[LiveWriter]:
+    with api_client(deployed) as client:
+        yield LiveWriter(client)
+
+
+@pytest.fixture(scope="module")
+def store(writer: LiveWriter) -> RemediationStore:
+    return KubernetesRemediations(writer, "gpuwatch")
+
+
+def refused(do: object, *arguments: object, **named: object) -> bool:
+    """Whether the API server said that it is not allowed, and nothing else went wrong."""
+    try:
+        do(*arguments, **named)  # type: ignore[operator]
+    except WriteError as error:
+        assert error.failure is Failure.FORBIDDEN, error
+        return True
+    except StoreError as error:
+        assert "Grant the verb" in str(error), error
+        return True
+    return False
+
+
+def write_to_node(writer: LiveWriter) -> None:
+    writer.patch(NODE, {"metadata": {"annotations": {"gpuwatch.dev/remediation": "x"}}})
+
+
+def suspend(writer: LiveWriter) -> None:
+    writer.patch(JOB, {"spec": {"suspend": True}})
+
+
+# Mode observe. The order of this file is that of the modes: each adds a role.
+
+
+def test_two_replicas_run_and_keep_to_the_strictest_pod_standard(administrator: Api, deployed: Path) -> None:
+    def ready() -> int:
+        status = administrator.get("/apis/apps/v1/namespaces/gpuwatch/deployments/gpuwatch")["status"]
+        return int(status.get("readyReplicas", 0))
+
+    def said() -> str:
+        events = administrator.get("/api/v1/namespaces/gpuwatch/events")["items"]
+        return str([event["message"] for event in events])
+
+    wait_until(lambda: ready() == 2, said)
+    # A Pod that does not keep to it would have been refused.
+    bad = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "root", "namespace": "gpuwatch"},
+        "spec": {"containers": [{"name": "main", "image": "x"}]},
+    }
+    assert administrator.answer("POST", "/api/v1/namespaces/gpuwatch/pods?dryRun=All", bad).status_code == 403
+    (budget,) = administrator.get("/apis/policy/v1/namespaces/gpuwatch/poddisruptionbudgets")["items"]
+    wait_until(
+        lambda: (
+            administrator.get("/apis/policy/v1/namespaces/gpuwatch/poddisruptionbudgets/" + budget["metadata"]["name"])[
+                "status"
+            ].get("currentHealthy")
+            == 2
+        ),
+        lambda: "the budget does not count the replicas",
+    )
+
+
+def test_the_report_alone_can_be_applied_beside_it(administrator: Api, deployed: Path) -> None:
+    apply(administrator, documents(DEPLOY / "report"))
+    apply(administrator, documents(DEPLOY / "optional" / "network-policy.yaml"))
+    job = administrator.get("/apis/batch/v1/namespaces/gpuwatch/cronjobs/gpuwatch-report")["spec"]["jobTemplate"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **job["spec"]["template"],
+        "metadata": {"name": "report", "namespace": "gpuwatch"},
+    }
+    answer = administrator.answer("POST", "/api/v1/namespaces/gpuwatch/pods?dryRun=All", pod)
+    assert answer.ok, answer.text
+
+
+def test_reading_finds_nothing_forbidden(deployed: Path, store: RemediationStore) -> None:
+    cluster = connect(deployed).read(datetime.now(UTC))
+    assert cluster.known
+    assert [gap for gap in cluster.gaps if gap.kind is GapKind.REFUSED] == []
+    assert store.all() == store.open_() == ()
+    assert store.get("nobody") is None
+    assert store.paused() == Pause()
+
+
+def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -> None:
+    assert refused(store.create, remediation())
+    assert refused(writer.event, NODE, at=NOW, reason="Remediation", action="Announce", note="x")
+    assert refused(write_to_node, writer)
+    assert refused(writer.patch, NODE, {"status": {}}, kind=PatchKind.STRATEGIC, subresource="status")
+    assert refused(writer.create, RULE)
+    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(suspend, writer)
+    assert refused(writer.delete, POD)
+    assert refused(store.pause, "gpuwatch", "a storm", NOW)
+    secret = ObjectRef("v1", "Secret", "any", "gpuwatch")
+    assert refused(writer.get, secret)
+    assert refused(writer.get, ObjectRef("v1", "ConfigMap", "gpuwatch-settings", "gpuwatch"))
+
+
+def test_it_keeps_its_lease_and_no_other(writer: LiveWriter) -> None:
+    lease: Object = {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": {"name": LEASE.name, "namespace": LEASE.namespace},
+        "spec": {"holderIdentity": "gpuwatch-0"},
+    }
+    writer.create(lease)
+    writer.patch(LEASE, {"spec": {"holderIdentity": "gpuwatch-1"}})
+    held = writer.get(LEASE)
+    assert held is not None
+    assert held["spec"]["holderIdentity"] == "gpuwatch-1"
+    assert refused(writer.get, replace(LEASE, name="other"))
+    assert refused(writer.create, {**lease, "metadata": {"name": "gpuwatch", "namespace": TEAM}})
+
+
+def test_the_pause_is_read_at_once(administrator: Api, store: RemediationStore) -> None:
+    path = f"/api/v1/namespaces/gpuwatch/configmaps/{PAUSE.name}"
+    merge = "application/merge-patch+json"
+    paused = {"data": {"paused": "true", "reason": "maintenance"}}
+    assert administrator.answer("PATCH", path, paused, content_type=merge).ok
+    assert store.paused() == Pause(paused=True, reason="maintenance")
+    apply(administrator, documents(DEPLOY / "base" / "pause.yaml"))
+    assert store.paused().paused  # applying the manifests again ends no pause
+    assert administrator.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=merge).ok
+    assert store.paused() == Pause()
+
+
+# Mode suggest
+
+
+def test_suggest_keeps_proposals_and_says_them_and_decides_nothing(
+    administrator: Api, deployed: Path, writer: LiveWriter, store: RemediationStore
+) -> None:
+    apply(administrator, documents(DEPLOY / "roles" / "suggest.yaml"))
+    counted(deployed, "/apis/gpuwatch.dev/v1alpha1/remediations?dryRun=All", "POST")
+    created = store.create(remediation(attempts=1))
+    stored = store.save(replace(created, phase=Phase.EXPIRED))
+    assert store.get(created.name) == stored
+    for _ in range(2):
+        writer.event(NODE, at=NOW, reason="RemediationAnnounced", action="Announce", note="tomorrow")
+    assert refused(store.approve, created.name, "gpuwatch")
+    assert refused(store.reject, created.name)
+    assert refused(store.ask_undo, created.name)
+    assert refused(write_to_node, writer)
+    assert refused(suspend, writer)
+    assert refused(writer.evict, POD, dry_run=True)
+    assert store.forget_final(NOW, at_most=0) == 1
+
+
+# Mode enforce, one kind of action after the other
+
+
+def test_enforcing_taints_writes_to_nodes_alone(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
+    apply(administrator, documents(DEPLOY / "roles" / "enforce-taint.yaml"))
+    counted(deployed, f"/api/v1/nodes/{NODE.name}")
+    write_to_node(writer)
+    ready = {"type": "GPUDegraded", "status": "True", "reason": "Xid", "message": "XID 79"}
+    writer.patch(NODE, {"status": {"conditions": [ready]}}, kind=PatchKind.STRATEGIC, subresource="status")
+    rule = writer.create(RULE)
+    assert [each["metadata"]["name"] for each in writer.objects(RULE["apiVersion"], RULE["kind"])] == ["gpuwatch-1"]
+    writer.delete(ObjectRef(RULE["apiVersion"], RULE["kind"], rule["metadata"]["name"]))
+    assert refused(writer.delete, NODE)
+    assert refused(suspend, writer)
+    assert refused(writer.evict, POD, dry_run=True)
+
+
+def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
+    apply(administrator, documents(DEPLOY / "roles" / "enforce-release.yaml"))
+    counted(deployed, f"/apis/apps/v1/namespaces/{TEAM}/deployments/{DEPLOYMENT.name}")
+    suspend(writer)
+    writer.patch(DEPLOYMENT, {"spec": {"replicas": 0}})
+    assert writer.objects("autoscaling/v2", "HorizontalPodAutoscaler", TEAM) == ()
+    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.delete, JOB)
+    assert refused(writer.delete, POD)
+    assert refused(writer.patch, POD, {"metadata": {"labels": {"a": "b"}}})
+
+
+def test_enforcing_evictions_evicts_and_deletes_nothing(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
+    apply(administrator, documents(DEPLOY / "roles" / "enforce-evict.yaml"))
+    counted(deployed, f"/api/v1/namespaces/{TEAM}/pods/{POD.name}")
+    found = writer.get(POD)
+    assert found is not None
+    writer.evict(replace(POD, uid=found["metadata"]["uid"]))
+    wait_until(lambda: writer.get(POD) is None, lambda: "the Pod was not evicted")
+    assert refused(writer.delete, JOB)
+    assert refused(writer.delete, NODE)
+    assert refused(writer.patch, replace(POD, name="other"), {"metadata": {"labels": {"a": "b"}}})
+
+
+# People
+
+
+def test_people_decide_and_pause_with_their_roles_alone(administrator: Api, living: ControlPlane) -> None:
+    apply(administrator, documents(DEPLOY / "roles" / "people.yaml"))
+    subject = [{"kind": "User", "name": "stranger", "apiGroup": "rbac.authorization.k8s.io"}]
+    group = "rbac.authorization.k8s.io"
+    apply(
+        administrator,
+        [
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": "approvers"},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "gpuwatch-approver"},
+                "subjects": subject,
+            },
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": "pausers", "namespace": "gpuwatch"},
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": "gpuwatch-pauser"},
+                "subjects": subject,
+            },
+        ],
+    )
+    person = living.user("stranger")
+    counted(person, "/apis/gpuwatch.dev/v1alpha1/remediations")
+    with api_client(living.administrator) as client:
+        KubernetesRemediations(LiveWriter(client), "gpuwatch").create(remediation())
+    with api_client(person) as client:
+        writer = LiveWriter(client)
+        theirs = KubernetesRemediations(writer, "gpuwatch")
+        assert theirs.approve(remediation().name, "ana").approved
+        assert theirs.ask_undo(remediation().name).undo_asked
+        assert theirs.pause("ana", "enough", NOW).paused
+        assert theirs.resume() == theirs.paused() == Pause()
+        found = theirs.get(remediation().name)
+        assert found is not None
+        assert refused(theirs.save, replace(found, phase=Phase.SUCCEEDED))
+        assert refused(theirs.create, remediation("another"))
+        assert refused(writer.get, ObjectRef("v1", "ConfigMap", "gpuwatch-settings", "gpuwatch"))

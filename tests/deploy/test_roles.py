@@ -1,0 +1,126 @@
+"""The shipped roles allow exactly what the code asks for: no less (a gap, a refusal), and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from cluster.api import Object
+from deploy.manifests import DEPLOY, documents
+from gpuwatch.kube import fights, kinds, moving
+from gpuwatch.kube.adapters import ADAPTERS
+from gpuwatch.kube.kinds import Kind, KindKey
+
+PLACES = ["base", *sorted(f"roles/{each.name}" for each in (DEPLOY / "roles").glob("*.yaml"))]
+
+Rights = set[tuple[str, str, str]]
+"""API group, resource with its subresource, verb."""
+
+
+def rights(place: Path, kind: str = "ClusterRole") -> Rights:
+    return {
+        (group, resource, verb)
+        for document in documents(place)
+        if document["kind"] == kind
+        for rule in document["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def of(key: KindKey) -> Kind:
+    return {**kinds.OWNERS, kinds.KUEUE_WORKLOAD.key: kinds.KUEUE_WORKLOAD}[key]
+
+
+def written(keys: Iterable[KindKey]) -> Rights:
+    """What a writer needs that reads an owner again and patches it."""
+    return {(of(key).group, of(key).plural, verb) for key in keys for verb in ("get", "patch")}
+
+
+# What stands beside an owner is listed, Volcano is asked by a Command.
+SURROUNDINGS: Rights = {
+    *(
+        (api_version.rpartition("/")[0], f"{kind.lower()}s", "list")
+        for api_version, kind in (fights.HORIZONTAL, fights.KEDA)
+    ),
+    ("bus.volcano.sh", "commands", "create"),
+}
+
+
+def test_observe_is_what_the_reader_lists() -> None:
+    listed = [item for item in vars(kinds).values() if isinstance(item, Kind)]
+    wanted = {(kind.group, kind.plural, "list") for kind in (*listed, *kinds.OWNERS.values())}
+    assert rights(DEPLOY / "observe") == wanted
+
+
+def test_release_is_what_the_adapters_patch() -> None:
+    assert rights(DEPLOY / "roles" / "enforce-release.yaml") == written(ADAPTERS) | SURROUNDINGS
+
+
+def test_evict_is_what_moves_and_the_evictions() -> None:
+    moved = [key for key in ADAPTERS if key in moving._RULES or key in moving._CYCLED]
+    evictions = {("", "pods", "get"), ("", "pods/eviction", "create")}
+    assert rights(DEPLOY / "roles" / "enforce-evict.yaml") == written(moved) | SURROUNDINGS | evictions
+
+
+def test_taint_is_nodes_and_devices() -> None:
+    assert rights(DEPLOY / "roles" / "enforce-taint.yaml") == {
+        ("", "nodes", "get"),
+        ("", "nodes", "patch"),
+        ("", "nodes/status", "patch"),
+        *(("resource.k8s.io", "devicetaintrules", verb) for verb in ("create", "delete", "get", "list", "patch")),
+    }
+
+
+def test_suggest_writes_proposals_and_events_alone() -> None:
+    assert rights(DEPLOY / "roles" / "suggest.yaml") == {
+        ("gpuwatch.dev", "remediations", "create"),
+        ("gpuwatch.dev", "remediations", "delete"),
+        ("gpuwatch.dev", "remediations/status", "patch"),
+        *(("events.k8s.io", "events", verb) for verb in ("create", "get", "patch")),
+    }
+
+
+def test_without_a_mode_only_own_objects_are_written() -> None:
+    for document in documents(DEPLOY / "base"):
+        for rule in document.get("rules", ()):
+            own = (
+                rule["apiGroups"] == ["gpuwatch.dev"]
+                or rule.get("resourceNames") in (["gpuwatch"], ["gpuwatch-pause"])
+                or (rule["resources"], rule["verbs"]) == (["leases"], ["create"])
+            )
+            assert own or set(rule["verbs"]) == {"list"}, (document["metadata"]["name"], rule)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nobody_but_people_may_decide_or_pause(place: str) -> None:
+    found = rights(DEPLOY / place) | rights(DEPLOY / place, "Role")
+    decides = {each for each in found if each[:2] == ("gpuwatch.dev", "remediations")} & {
+        ("gpuwatch.dev", "remediations", verb) for verb in ("patch", "update")
+    }
+    pauses = {each for each in found if each[1] == "configmaps" and each[2] != "get"}
+    assert bool(decides) == bool(pauses) == (place == "roles/people.yaml")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_role_has_a_wildcard(place: str) -> None:
+    found = rights(DEPLOY / place) | rights(DEPLOY / place, "Role")
+    assert found
+    assert not [each for each in found if "*" in each]
+
+
+def test_each_role_is_bound_to_the_account_of_the_controller() -> None:
+    for place in set(PLACES) - {"roles/people.yaml"}:
+        objects: list[Object] = list(documents(DEPLOY / place))
+        roles = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"].endswith("Role")}
+        bound = {
+            (each["roleRef"]["kind"], each["roleRef"]["name"]): each["subjects"]
+            for each in objects
+            if each["kind"].endswith("RoleBinding")
+        }
+        assert set(bound) == roles
+        account = [{"kind": "ServiceAccount", "name": "gpuwatch", "namespace": "gpuwatch"}]
+        assert all(subjects == account for subjects in bound.values())
