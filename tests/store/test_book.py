@@ -117,6 +117,13 @@ def _replace_row(path: Path, kept: Row, where: str, table: str = "profile") -> N
     db.close()
 
 
+def _damage_body(path: Path, where: str, table: str) -> None:
+    """The digest stays that of what was written."""
+    with sqlite3.connect(path) as db:
+        assert db.execute(f"UPDATE {table} SET body = x'00' WHERE {where}").rowcount == 1
+    db.close()
+
+
 def test_a_row_without_newer_fields_has_their_defaults_and_unknown_ones_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     saved(path, book(count=1))
@@ -167,6 +174,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda body: body[: len(body) // 2],
     "empty": lambda body: b"",
     "zeros": lambda body: bytes(len(body)),
+    "another whole body": lambda body: row(*encode(profile(2, tag=9.0))).body,
 }
 
 
@@ -216,8 +224,11 @@ def test_a_damaged_hour_costs_that_hour(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     saved(path, book(count=3))
     micros = int((T0 - 2 * HOUR).timestamp()) * 1_000_000
-    for damaged in (Row(VERSION, b"?", b"?"), row(*encode((use(T0 - 3 * HOUR),)))):
-        _replace_row(path, damaged, f"hour = {micros}", "usage")
+    for damage in ("body", "another's"):
+        if damage == "body":
+            _damage_body(path, f"hour = {micros}", "usage")
+        else:
+            _replace_row(path, row(*encode((use(T0 - 3 * HOUR),))), f"hour = {micros}", "usage")
         with SqliteStore.open(path) as store:
             found, gaps = store.load_book()
             assert found is not None
@@ -231,7 +242,7 @@ def test_a_damaged_part_begins_anew_and_a_book_without_its_end_is_none(tmp_path:
     path = tmp_path / "state.db"
     for name, left in (("power", replace(book(), power={})), ("until", None), ("step_seconds", None)):
         saved(path, book())
-        _replace_row(path, Row(VERSION, b"?", b"?"), f"field = '{name}'", "book")
+        _damage_body(path, f"field = '{name}'", "book")
         with SqliteStore.open(path) as store:
             found, gaps = store.load_book()
             assert found == left
@@ -258,7 +269,7 @@ def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Pa
             store.save_book(book(tag=2.0))
     assert _rows(path) == before
     # A version that is only a damaged number is damage.
-    _replace_row(path, Row(VERSION + 1, b"?", b"?"), where, table)
+    _replace_row(path, replace(later, version=VERSION + 64), where, table)
     with SqliteStore.open(path) as store:
         _, gaps = store.load_book()
         assert len(gaps) == 1

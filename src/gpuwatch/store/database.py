@@ -180,13 +180,13 @@ def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
         who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
         return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
     if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-        return f"the file is damaged ({error}); run again, and it is moved aside"
+        return f"the file is damaged ({error}); move it away, or put back a copy"
     return {
         sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",
         sqlite3.SQLITE_FULL: "the disk is full; what was kept before is whole. Make room and run again",
         sqlite3.SQLITE_IOERR: f"the disk failed ({error}); what was kept before is whole. Check the disk and its room",
         sqlite3.SQLITE_CANTOPEN: f"{error}; make the file and its folder readable and writable, or name another file",
-    }.get(code, f"{error}; if it stays so, move the file away, and the state begins anew")
+    }.get(code, f"{error}; if it stays so, move the file away, or put back a copy")
 
 
 def _code(error: sqlite3.Error) -> int:
