@@ -18,7 +18,7 @@ from typing import Any
 from gpuwatch.kube import keys
 from gpuwatch.kube.json_patch import ABSENT, difference, parts, pointer, put, removed, value_at
 from gpuwatch.kube.kinds import KindKey
-from gpuwatch.kube.writer import ClusterWriter, Object, ref_of, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of, version_of
 from gpuwatch.model.remediation import ObjectRef, Saved
 
 _STOPPED_NOTEBOOK = pointer("metadata", "annotations", "kubeflow-resource-stopped")
@@ -52,8 +52,8 @@ Write = Patch | Creation
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The writes, in this order, and what is saved on the object by the first of them. No writes: it was done before,
-    by the same Remediation."""
+    """The writes, in this order, and what is saved on the object by the first of them. No writes: they were sent
+    before, in the name of the same Remediation."""
 
     writes: tuple[Write, ...]
     saved: tuple[Saved, ...]
@@ -95,7 +95,7 @@ class Adapter:
 
 def condition(object_: Object, kind: str) -> bool | None:
     """Whether the condition is True; None where it is not told."""
-    for item in value_at(object_, "/status/conditions") or () if "status" in object_ else ():
+    for item in value_at(object_, "/status/conditions") or ():
         if item.get("type") == kind:
             return bool(item.get("status") == "True")
     return None
@@ -156,14 +156,14 @@ def _ray_job_refuses(object_: Object) -> str:
     # KubeRay fails a RayJob that asks for either.
     if value_at(object_, "/spec/shutdownAfterJobFinishes") is not True:
         return "KubeRay suspends a RayJob only with shutdownAfterJobFinishes: true."
-    if value_at(object_, "/spec/clusterSelector") not in (ABSENT, {}):
+    if value_at(object_, "/spec/clusterSelector"):
         return "It runs on a RayCluster that it selected, and KubeRay does not suspend such a RayJob."
     return ""
 
 
 def _ray_job_holds(object_: Object) -> str:
     told = value_at(object_, "/status/jobDeploymentStatus")
-    return "" if told in (ABSENT, "", "Suspended") else f"/status/jobDeploymentStatus is {told}"
+    return "" if not told or told == "Suspended" else f"/status/jobDeploymentStatus is {told}"
 
 
 def _ray_job_ended(object_: Object) -> bool:
@@ -174,8 +174,9 @@ def _ray_cluster_holds(object_: Object) -> str:
     told = condition(object_, "RayClusterSuspended")
     if told is False:
         return "the condition RayClusterSuspended is not True"
-    if told is None and value_at(object_, "/status/state") not in (ABSENT, "", "suspended"):
-        return f"/status/state is {value_at(object_, '/status/state')}"
+    state = value_at(object_, "/status/state")
+    if told is None and state and state != "suspended":
+        return f"/status/state is {state}"
     return ""
 
 
@@ -199,7 +200,7 @@ def _volcano_ended(object_: Object) -> bool:
 
 def _kueue_refuses(object_: Object) -> str:
     owners = value_at(object_, "/metadata/ownerReferences")
-    if owners is ABSENT or any(owner.get("kind") == "Pod" for owner in owners):
+    if not owners or any(owner.get("kind") == "Pod" for owner in owners):
         return "It admits Pods, which nobody would bring back."
     return ""
 
@@ -316,7 +317,11 @@ def release(object_: Object, *, remediation: str, at: datetime) -> Release | Ref
     holder = held_by(object_)
     if holder == remediation and keys.SAVED_STATE in object_["metadata"]["annotations"]:
         done = saved_state(object_)
-        return done if isinstance(done, Refused) else Release((), done)
+        if isinstance(done, Refused):
+            return done
+        # The mark is written before the Command, so it alone does not tell that the Command was.
+        again = row.commands and bool(row.holds(object_))
+        return Release((Creation(_command(object_, remediation, "AbortJob")),) if again else (), done)
     if holder and holder != remediation:
         return Refused(f"The Remediation {holder} holds it already.")
     refusal = _refusal(row, object_, at)
@@ -358,10 +363,10 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
     left = []
     resumes = False
     for item in saved:
-        if _json(value_at(changed, item.path)) != item.after:
-            left.append(item.path)
-        elif row.commands:
+        if row.commands and value_at(changed, item.path) in ("Aborting", "Aborted"):
             resumes = True
+        elif _json(value_at(changed, item.path)) != item.after:
+            left.append(item.path)
         elif item.before:
             changed = put(changed, item.path, json.loads(item.before))
         else:
@@ -421,13 +426,17 @@ def saved_state(object_: Object) -> tuple[Saved, ...] | Refused:
 def write(writer: ClusterWriter, writes: Sequence[Write]) -> None:
     """Send them in order. Raises WriteError; the writes before it are done.
 
-    A Command that exists already was sent before, and is not yet carried out.
+    What is to be created has a name of the Remediation's own, so what exists under it was sent before.
     """
     for item in writes:
         if isinstance(item, Patch):
             writer.patch(item.target, item.body, version=item.version)
-        else:
+            continue
+        try:
             writer.create(item.object)
+        except WriteError as error:
+            if error.failure is not Failure.CONFLICT:
+                raise
 
 
 def _refusal(row: Adapter, object_: Object, at: datetime) -> str:
@@ -497,8 +506,7 @@ def _command(job: Object, remediation: str, action: str) -> Object:
 
 
 def _keeps_room(group: Object, uid: str) -> bool:
-    owners = value_at(group, "/metadata/ownerReferences")
-    ours = owners is not ABSENT and any(owner.get("uid") == uid for owner in owners)
+    ours = any(owner.get("uid") == uid for owner in value_at(group, "/metadata/ownerReferences") or ())
     return ours and value_at(group, "/status/phase") in ("Running", "Inqueue")
 
 

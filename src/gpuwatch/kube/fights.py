@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch.kube.adapters import Refused, key_of, owned_paths
+from gpuwatch.kube.adapters import Refused, condition, key_of, owned_paths
 from gpuwatch.kube.json_patch import ABSENT, parts, pointer, value_at
 from gpuwatch.kube.writer import MANAGER, ClusterWriter, Object, WriteError
 
@@ -185,6 +185,4 @@ def _manages(entry: Mapping[str, Any], path: str) -> bool:
 
 
 def _finished(workload: Object) -> bool:
-    conditions = value_at(workload, "/status/conditions")
-    told = () if conditions is ABSENT else conditions
-    return any(item.get("type") == "Finished" and item.get("status") == "True" for item in told)
+    return condition(workload, "Finished") is True

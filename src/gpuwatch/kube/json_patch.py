@@ -8,7 +8,10 @@ from typing import Any
 
 
 class Absent:
-    """What a pointer finds where there is nothing; None would be JSON's null."""
+    """What a pointer finds where there is nothing; None would be JSON's null. Like that it counts as false."""
+
+    def __bool__(self) -> bool:
+        return False
 
     def __repr__(self) -> str:
         return "absent"

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from gpuwatch.kube import keys
 from gpuwatch.kube.adapters import ADAPTERS, Patch, Refused, condition, key_of, number
-from gpuwatch.kube.json_patch import ABSENT, value_at
+from gpuwatch.kube.json_patch import value_at
 from gpuwatch.kube.kinds import KindKey
 from gpuwatch.kube.writer import Object, ref_of, version_of
 from gpuwatch.model.remediation import ObjectRef
@@ -80,7 +80,7 @@ def _job(job: Object, _there: Sequence[Object], chosen: Sequence[Object], _: int
     """A lone Pod may be evicted where that does not count as a failure of the Job. The first rule that matches counts,
     and an earlier one could match what the Pod exits with."""
     rules = value_at(job, "/spec/podFailurePolicy/rules")
-    first = rules[0] if rules is not ABSENT and rules else {}
+    first = rules[0] if rules else {}
     ignored = first.get("action") == "Ignore" and any(
         item.get("type") == "DisruptionTarget" and item.get("status", "True") == "True"
         for item in first.get("onPodConditions") or ()
@@ -114,8 +114,7 @@ def _volcano(job: Object, there: Sequence[Object], chosen: Sequence[Object], lea
     """The surplus above minAvailable, where no policy makes more of a Pod's end than that; else the whole Job."""
     told = value_at(job, "/spec/minAvailable")
     needed = told if isinstance(told, int) else least
-    tasks = value_at(job, "/spec/tasks")
-    holders = [job["spec"], *(() if tasks is ABSENT else tasks)]
+    holders = [job["spec"], *(value_at(job, "/spec/tasks") or ())]
     harsh = any(
         policy.get("action") not in ("RestartTask", "SyncJob", "EnqueueJob", None)
         for holder in holders

@@ -1,0 +1,377 @@
+"""Release, proof and restoration of every owner kind, on the cluster in memory."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.kube import keys
+from gpuwatch.kube.adapters import (
+    ADAPTERS,
+    Creation,
+    Patch,
+    Refused,
+    Release,
+    Restoration,
+    release,
+    released,
+    restore,
+    saved_state,
+    still_holds,
+    write,
+)
+from gpuwatch.kube.json_patch import ABSENT, difference, merged, put, removed, value_at
+from gpuwatch.kube.memory_cluster import MemoryCluster
+from gpuwatch.kube.writer import Failure, Object, WriteError, ref_of
+from kube.adapter_samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NAME = "release-4f2a"
+EVERY = pytest.mark.parametrize("sample", SAMPLES, ids=[sample.id for sample in SAMPLES])
+ALL = pytest.mark.parametrize("sample", (*SAMPLES, VOLCANO), ids=[sample.id for sample in (*SAMPLES, VOLCANO)])
+
+
+def ready(result: Release | Refused) -> Release:
+    assert isinstance(result, Release), result
+    return result
+
+
+def given_back(result: Restoration | Refused) -> Restoration:
+    assert isinstance(result, Restoration), result
+    return result
+
+
+def started(sample: Sample, **metadata: Any) -> tuple[MemoryCluster, Object]:
+    cluster = MemoryCluster()
+    return cluster, cluster.put({**sample.named("team-a", **metadata), "status": sample.status})
+
+
+def now(cluster: MemoryCluster, object_: Object) -> Object:
+    found = cluster.get(ref_of(object_))
+    assert found is not None
+    return found
+
+
+def text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def reason(result: object) -> str:
+    assert isinstance(result, Refused), result
+    return result.reason
+
+
+@EVERY
+@pytest.mark.parametrize("annotations", [{}, ANNOTATIONS], ids=["bare", "annotated"])
+def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whole(
+    sample: Sample, annotations: dict[str, str]
+) -> None:
+    cluster, before = started(sample, **({"annotations": annotations} if annotations else {}))
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    assert [type(item) for item in plan.writes] == [Patch]
+    write(cluster, plan.writes)
+    gone = now(cluster, before)
+    assert int(gone["metadata"]["resourceVersion"]) == int(before["metadata"]["resourceVersion"]) + 1
+    assert plan.saved[0].path == sample.path
+    assert text(value_at(gone, sample.path)) == text(json.loads(plan.saved[0].after))
+    assert gone["metadata"]["annotations"][keys.REMEDIATION] == NAME
+    assert saved_state(gone) == plan.saved
+    back = given_back(restore(gone, plan.saved, remediation=NAME))
+    assert back.left == ()
+    write(cluster, back.writes)
+    again = now(cluster, before)
+    assert text(again["spec"]) == text(before["spec"])
+    assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))
+
+
+@EVERY
+def test_twice_is_once(sample: Sample) -> None:
+    cluster, before = started(sample)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    write(cluster, plan.writes)
+    again = ready(release(now(cluster, before), remediation=NAME, at=NOW))
+    assert again == Release((), plan.saved)
+    write(cluster, given_back(restore(now(cluster, before), plan.saved, remediation=NAME)).writes)
+    assert restore(now(cluster, before), plan.saved, remediation=NAME) == Restoration(())
+
+
+@ALL
+def test_what_another_remediation_holds_is_left_alone(sample: Sample) -> None:
+    cluster, before = started(sample)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    write(cluster, plan.writes)
+    assert NAME in reason(release(now(cluster, before), remediation="other", at=NOW))
+    assert NAME in reason(restore(now(cluster, before), plan.saved, remediation="other"))
+
+
+@EVERY
+def test_what_somebody_changed_since_is_theirs(sample: Sample) -> None:
+    cluster, before = started(sample)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    write(cluster, plan.writes)
+    theirs = {"true": False, "false": True, "0": 7}.get(plan.saved[0].after, "2030-01-01T00:00:00Z")
+    cluster.put(put(now(cluster, before), sample.path, theirs))
+    back = given_back(restore(now(cluster, before), plan.saved, remediation=NAME))
+    assert back.left[0] == sample.path
+    write(cluster, back.writes)
+    after = now(cluster, before)
+    assert value_at(after, sample.path) == theirs
+    assert keys.REMEDIATION not in after["metadata"].get("annotations", {})
+
+
+@EVERY
+def test_a_write_between_reading_and_releasing_is_a_conflict(sample: Sample) -> None:
+    cluster, before = started(sample)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    cluster.patch(ref_of(before), {"metadata": {"labels": {"somebody": "else"}}})
+    with pytest.raises(WriteError) as caught:
+        write(cluster, plan.writes)
+    assert caught.value.failure is Failure.CONFLICT
+
+
+@EVERY
+def test_a_namesake_is_not_restored(sample: Sample) -> None:
+    cluster, before = started(sample)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    write(cluster, plan.writes)
+    namesake = now(cluster, before)
+    namesake["metadata"]["uid"] = "another"
+    assert "another object" in reason(restore(namesake, plan.saved, remediation=NAME))
+
+
+@ALL
+def test_what_is_released_by_somebody_else_or_going_away_is_not_touched(sample: Sample) -> None:
+    _, object_ = started(sample)
+    stopped = ADAPTERS[sample.object["apiVersion"].rpartition("/")[0], sample.object["kind"]].fields(object_, NOW)
+    for path, value in stopped:
+        assert "by somebody else" in reason(release(put(object_, path, value), remediation=NAME, at=NOW))
+    leaving = put(object_, "/metadata/deletionTimestamp", "2026-11-21T11:00:00Z")
+    assert "deleted" in reason(release(leaving, remediation=NAME, at=NOW))
+    odd = {**object_, "apiVersion": f"{object_['apiVersion'].rpartition('/')[0]}/v99"}
+    assert "not known" in reason(release(odd, remediation=NAME, at=NOW))
+
+
+@ALL
+def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> None:
+    cluster, before = started(sample)
+    assert released(before, ()) is False
+    write(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    told = now(cluster, before)
+    gone = {**told, "status": {**sample.released, "observedGeneration": told["metadata"]["generation"]}}
+    pod = {"metadata": {"name": "p"}, "status": {"phase": "Running"}}
+    assert released(gone, ()) is True
+    assert released(gone, [{**pod, "status": {"phase": "Succeeded"}}, {**pod, "status": {"phase": "Failed"}}]) is True
+    assert released(gone, None) is None
+    assert released(gone, (), None) is None
+    assert released(gone, [pod]) is False
+    assert released(gone, [{**pod, "metadata": {"name": "p", "deletionTimestamp": "2026-11-21T12:00:00Z"}}]) is False
+    group = {"metadata": {"ownerReferences": [{"uid": told["metadata"]["uid"]}]}, "status": {"phase": "Running"}}
+    assert released(gone, (), [group]) is False
+    assert released(gone, (), [{**group, "status": {"phase": "Pending"}}]) is True
+    assert released(gone, (), [{**group, "metadata": {"ownerReferences": [{"uid": "other"}]}}]) is True
+    if sample is not VOLCANO:
+        for item in saved_of(told):
+            undone = removed(gone, item.path) if item.before == "" else put(gone, item.path, json.loads(item.before))
+            assert released(undone, ()) is False
+
+
+def saved_of(object_: Object) -> tuple[Any, ...]:
+    found = saved_state(object_)
+    assert isinstance(found, tuple)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("id_", "status"),
+    [
+        ("job", {"active": 1}),
+        ("job", {"observedGeneration": 1}),
+        ("jobset", {"replicatedJobsStatus": [{"name": "a", "active": 0}, {"name": "b", "active": 1}]}),
+        ("lws", {"replicas": 1}),
+        ("pytorchjob", {"replicaStatuses": {"Master": {}, "Worker": {"active": 1}}}),
+        ("mpijob", {"replicaStatuses": {"Launcher": {"active": 1}}}),
+        ("trainjob", {"jobsStatus": [{"active": 1}]}),
+        ("rayjob", {"jobDeploymentStatus": "Suspending"}),
+        ("raycluster", {"state": "ready"}),
+        ("raycluster", {"state": "suspended", "conditions": [{"type": "RayClusterSuspended", "status": "False"}]}),
+        ("workload", {"conditions": [{"type": "QuotaReserved", "status": "True"}]}),
+        ("deployment", {"replicas": 1}),
+        ("deployment", {"observedGeneration": 1}),
+        ("statefulset", {"replicas": 1}),
+        ("notebook", {"readyReplicas": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_a_status_that_says_otherwise_is_no_proof(id_: str, status: Object) -> None:
+    sample = next(item for item in SAMPLES if item.id == id_)
+    cluster, before = started(sample)
+    write(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    told = {**now(cluster, before), "status": status}
+    assert released(told, ()) is False
+    assert still_holds(told)
+
+
+def test_pods_of_a_kind_without_adapter_prove_nothing() -> None:
+    seldon = {"apiVersion": "machinelearning.seldon.io/v1", "kind": "SeldonDeployment", "metadata": {"name": "s"}}
+    assert released(seldon, ()) is None
+    assert "no way" in reason(release(seldon, remediation=NAME, at=NOW))
+    assert "no way" in reason(restore(seldon, (), remediation=NAME))
+
+
+@pytest.mark.parametrize(
+    ("id_", "changes", "told"),
+    [
+        ("job", {"/spec/managedBy": "kueue.x-k8s.io/multikueue"}, "multikueue runs it"),
+        ("job", {"/status": {"conditions": [{"type": "Complete", "status": "True"}]}}, "has ended"),
+        ("job", {"/status": {"conditions": [{"type": "Failed", "status": "True"}]}}, "has ended"),
+        ("jobset", {"/status/conditions": [{"type": "Completed", "status": "True"}]}, "has ended"),
+        ("pytorchjob", {"/status/conditions": [{"type": "Succeeded", "status": "True"}]}, "has ended"),
+        ("trainjob", {"/status/conditions": [{"type": "Complete", "status": "True"}]}, "has ended"),
+        ("rayjob", {"/spec/shutdownAfterJobFinishes": False}, "shutdownAfterJobFinishes"),
+        ("rayjob", {"/spec/clusterSelector": {"ray.io/cluster": "shared"}}, "selected"),
+        ("rayjob", {"/status/jobDeploymentStatus": "Complete"}, "has ended"),
+        ("workload", {"/status/conditions": [{"type": "Finished", "status": "True"}]}, "has ended"),
+        ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "nobody would bring back"),
+        ("inferenceservice", {"/status/deploymentMode": "RawDeployment"}, "at least one replica"),
+        ("inferenceservice", {"/status": {}}, "not told"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "with",
+)
+def test_what_would_not_work_is_refused(id_: str, changes: dict[str, Any], told: str) -> None:
+    sample = next(item for item in SAMPLES if item.id == id_)
+    _, object_ = started(sample)
+    for path, value in changes.items():
+        object_ = put(object_, path, value)
+    assert told in reason(release(object_, remediation=NAME, at=NOW))
+
+
+def test_a_workload_without_an_owner_is_refused() -> None:
+    sample = next(item for item in SAMPLES if item.id == "workload")
+    _, object_ = started(sample)
+    assert "nobody" in reason(release(removed(object_, "/metadata/ownerReferences"), remediation=NAME, at=NOW))
+
+
+def test_an_annotation_of_the_mode_counts_before_the_status() -> None:
+    sample = next(item for item in SAMPLES if item.id == "inferenceservice")
+    _, object_ = started(sample, annotations={"serving.kserve.io/deploymentMode": "RawDeployment"})
+    assert "RawDeployment" in reason(release(object_, remediation=NAME, at=NOW))
+
+
+def test_a_broken_saved_state_is_said() -> None:
+    sample = SAMPLES[0]
+    cluster, before = started(sample)
+    write(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    broken = put(now(cluster, before), "/metadata/annotations", {keys.REMEDIATION: NAME, keys.SAVED_STATE: "[{"})
+    assert "by hand" in reason(saved_state(broken))
+    assert "by hand" in reason(release(broken, remediation=NAME, at=NOW))
+
+
+def volcano(**status: Any) -> Object:
+    _, object_ = started(VOLCANO)
+    return {**object_, "status": {"state": {"phase": "Running"}, **status}}
+
+
+def test_volcano_is_told_by_a_command_after_the_mark() -> None:
+    cluster, before = started(VOLCANO)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    assert [type(item) for item in plan.writes] == [Patch, Creation]
+    write(cluster, plan.writes)
+    (command,) = cluster.objects("bus.volcano.sh/v1alpha1", "Command", "team-a")
+    assert (command["metadata"]["name"], command["action"]) == (f"{NAME}-abortjob", "AbortJob")
+    assert (command["target"]["name"], command["target"]["uid"]) == ("volcano", before["metadata"]["uid"])
+    assert now(cluster, before)["spec"] == before["spec"]
+    # Killed between the two writes: the Command is sent again, and what was sent before is not an error.
+    again = ready(release(now(cluster, before), remediation=NAME, at=NOW))
+    assert ([type(item) for item in again.writes], again.saved) == ([Creation], plan.saved)
+    write(cluster, again.writes)
+    for phase in ("Aborting", "Aborted"):
+        aborted = cluster.put({**now(cluster, before), "status": {"state": {"phase": phase}}})
+        back = given_back(restore(aborted, plan.saved, remediation=NAME))
+        assert [type(item) for item in back.writes] == [Creation, Patch]
+    assert ready(release(aborted, remediation=NAME, at=NOW)).writes == ()
+    write(cluster, back.writes)
+    actions = {item["action"] for item in cluster.objects("bus.volcano.sh/v1alpha1", "Command")}
+    assert actions == {"AbortJob", "ResumeJob"}
+    assert keys.REMEDIATION not in now(cluster, before)["metadata"].get("annotations", {})
+
+
+def test_a_volcano_job_that_somebody_resumed_is_left_running() -> None:
+    cluster, before = started(VOLCANO)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    write(cluster, plan.writes)
+    back = given_back(restore(now(cluster, before), plan.saved, remediation=NAME))
+    assert ([type(item) for item in back.writes], back.left) == ([Patch], ("/status/state/phase",))
+
+
+@pytest.mark.parametrize(
+    ("status", "spec", "told"),
+    [
+        ({"retryCount": 1}, {}, ""),
+        ({"retryCount": 2}, {}, "last of its 3 tries"),
+        ({"retryCount": 2}, {"maxRetry": 4}, ""),
+        ({"retryCount": 0}, {"maxRetry": 1}, "last of its 1 tries"),
+        ({"state": {"phase": "Pending"}}, {}, "only a running Job"),
+        ({"state": {"phase": "Completed"}}, {}, "has ended"),
+    ],
+    ids=["one-left", "none-left", "four", "never", "pending", "completed"],
+)
+def test_resuming_a_volcano_job_costs_a_try(status: Object, spec: Object, told: str) -> None:
+    object_ = volcano(**status)
+    object_ = {**object_, "spec": {**object_["spec"], **spec}}
+    found = release(object_, remediation=NAME, at=NOW)
+    if told:
+        assert told in reason(found)
+    else:
+        assert isinstance(found, Release)
+
+
+_values = st.recursive(
+    st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+_objects = st.dictionaries(st.text("ab~/", min_size=1, max_size=3), _values, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(SAMPLES), _objects, st.dictionaries(st.text("ab~/.", min_size=1, max_size=4), st.text(max_size=5))
+)
+def test_whatever_the_spec_it_comes_back_byte_for_byte(
+    sample: Sample, more: Object, annotations: dict[str, str]
+) -> None:
+    made = sample.named("team-a")
+    made["spec"] = {**copy.deepcopy(more), **made["spec"]}
+    if annotations:
+        made["metadata"]["annotations"] = annotations
+    cluster = MemoryCluster()
+    before = cluster.put({**made, "status": sample.status})
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    write(cluster, plan.writes)
+    gone = now(cluster, before)
+    assert gone["spec"] != before["spec"] or sample.id == "notebook"
+    write(cluster, given_back(restore(gone, plan.saved, remediation=NAME)).writes)
+    again = now(cluster, before)
+    assert text(again["spec"]) == text(before["spec"])
+    assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))
+
+
+@settings(max_examples=100, deadline=None)
+@given(_objects, _objects)
+def test_a_difference_makes_the_one_of_the_other(before: Object, after: Object) -> None:
+    assert text(merged(before, difference(before, after))) == text(after)
+
+
+def test_a_pointer_finds_what_it_names() -> None:
+    document = {"a/b": {"~": [1, {"c": None}]}}
+    assert value_at(document, "/a~1b/~0/1/c") is None
+    assert value_at(document, "/a~1b/~0/2") is ABSENT
+    assert value_at(document, "") is document
+    with pytest.raises(ValueError, match="no JSON pointer"):
+        value_at(document, "a")
