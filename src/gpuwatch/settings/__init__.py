@@ -23,8 +23,10 @@ from gpuwatch.collect.profiles import FetchPolicy
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.settings.run_policy import RunPolicy
 from gpuwatch.telemetry.connection import Connection
 
 PREFIX = "GPUWATCH_"
@@ -46,11 +48,13 @@ class Settings(BaseSettings):
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
     plan: PlanPolicy = PlanPolicy()
+    execute: ExecutePolicy = ExecutePolicy()
     fetch: FetchPolicy = FetchPolicy()
     profiles: ProfilePolicy = ProfilePolicy()
     advice: AdvicePolicy = AdvicePolicy()
     mig_plan: MigPlanPolicy = MigPlanPolicy()
     delivery: DeliveryPolicy = DeliveryPolicy()
+    run: RunPolicy = RunPolicy()
     state: Path | None = None
     """SQLite file with the profiles, so that a run fetches only what is new, and with the advice that was given."""
     prices: Path | None = None
