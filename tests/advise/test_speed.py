@@ -238,7 +238,10 @@ def test_without_a_floor_the_catalogs_is_used_and_without_range_power_is_nothing
     floorless = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=None, ceiling_watts=250.0, devices=8)
     catalog = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=46.0, ceiling_watts=250.0, devices=8)
     assert speed(job, envelope=floorless) == speed(job, envelope=catalog)
-    flat = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=60.0, ceiling_watts=60.0, devices=8)
+    # Boards whose holders keep their clocks up are no measure of rest: the lower floor counts.
+    awake = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=70.0, ceiling_watts=250.0, devices=8)
+    assert speed(job, envelope=awake) == speed(job, envelope=catalog)
+    flat = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=46.0, ceiling_watts=46.0, devices=8)
     assert speed(job, envelope=flat).tier is EvidenceTier.ENGINE
 
 

@@ -132,12 +132,13 @@ def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | Non
     """Where the board's power lies between its rest and what the fleet's boards were seen to draw at most.
 
     The limit of the data sheet only bounds the ceiling: a board that was set to less never reaches it, and measuring
-    against it would make every workload look small. NaN without an envelope, and on a slice, which has no power.
+    against it would make every workload look small. The lower of the fleet's and the catalog's floor counts, for the
+    same reason. NaN without an envelope, and on a slice, which has no power.
     """
     if envelope is None or now.mig_on:
         return np.full_like(power, np.nan)
     ceiling = min(envelope.ceiling_watts, now.power_limit_watts)
-    floor = now.idle_power_watts if envelope.floor_watts is None else envelope.floor_watts
+    floor = now.idle_power_watts if envelope.floor_watts is None else min(envelope.floor_watts, now.idle_power_watts)
     if ceiling <= floor:
         return np.full_like(power, np.nan)
     share: Floats = np.clip((power - floor) / (ceiling - floor), 0.0, 1.0)

@@ -15,8 +15,9 @@ from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.profile.joint_table import Table
 
 _BIN_WATTS = 5.0
-_FLOOR_QUANTILE = 0.5
-"""The median idle window: the lowest ones are boards that had clocked down, which a working board never does."""
+_FLOOR_QUANTILE = 0.1
+"""A low one: an idle board whose holder keeps its clocks up draws more than rest, and a floor that is too high makes
+work look smaller than it is. Not the minimum, which one bad reading would set."""
 _CEILING_QUANTILE = 0.995
 """Not the maximum: boards overshoot their limit for single samples."""
 _LEAST_SECONDS = 3600.0
