@@ -24,9 +24,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: str, port: int, healthy: Complaints, ready: Complaints, registry: CollectorRegistry):
         self.healthy, self.ready, self.registry = healthy, ready, registry
-        if not address and socket.has_dualstack_ipv6():
-            self.address_family = socket.AF_INET6
-        elif ":" in address:
+        if ":" in address or (not address and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6
         super().__init__((address, port), _Handler)
 
@@ -55,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._answer(404, _PLAIN, b"There are /healthz, /readyz and /metrics.\n")
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 - the name that the standard library looks for
 
     def _say(self, complaints: list[str]) -> None:
         text = "\n".join(complaints) if complaints else "ok"

@@ -114,7 +114,7 @@ class Metrics:
 
     def remembered(self, remediations: Iterable[Remediation], pause: Pause) -> None:
         """Replace what is said about Remediations."""
-        tally = Tally((str(each.proposal.action), str(each.phase)) for each in remediations)
+        tally: Tally[tuple[str, ...]] = Tally((str(each.proposal.action), str(each.phase)) for each in remediations)
         _counted(self._remediations, tally)
         self._paused.set(pause.paused)
 
@@ -136,7 +136,7 @@ class Metrics:
             self.settings_at.set(at.timestamp())
 
 
-def _counted(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
+def _counted(gauge: Gauge, values: Mapping[tuple[str, ...], int]) -> None:
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)

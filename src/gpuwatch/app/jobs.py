@@ -1,0 +1,146 @@
+"""Jobs that come again: when they run, how long they may, what became of each run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from gpuwatch.app.metrics import Metrics
+
+log = logging.getLogger("gpuwatch.jobs")
+
+_LATE_SECONDS = 30
+"""A run that is due for so long and was not even tried: the thread of the scheduler does not run."""
+
+_CRON_GRACE_SECONDS = 6 * 3600
+"""A weekly report that is hours late is still wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """seconds: distance of two runs; 0 where `cron` (crontab(5), UTC) says when. stuck_seconds: longer than this no run
+    takes, and one that does is stuck."""
+
+    name: str
+    work: Callable[[], None]
+    stuck_seconds: float
+    seconds: int = 0
+    cron: str = ""
+
+
+class Jobs:
+    """Runs each job in a thread of its own, never twice at once; a run that fails costs itself alone.
+
+    expected: faults of the surroundings, told in a sentence; any other keeps its traceback.
+    """
+
+    def __init__(self, jobs: tuple[Job, ...], metrics: Metrics, expected: tuple[type[Exception], ...]) -> None:
+        self._metrics = metrics
+        self._expected = expected
+        self._jobs = {job.name: job for job in jobs}
+        self._running: dict[str, float] = {}
+        self._changed = threading.Condition()
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(max_workers=len(jobs))}, timezone=UTC
+        )
+        self._scheduler.add_listener(self._left_out, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
+        for job in jobs:
+            metrics.job(job.name)
+            self._add(job)
+
+    def start(self) -> None:
+        """Those with an interval at once, the others when their time comes."""
+        self._scheduler.start()
+
+    def change(self, jobs: tuple[Job, ...]) -> None:
+        """New times for the same jobs; a run in hand goes on."""
+        for job in jobs:
+            before = self._jobs.get(job.name)
+            self._jobs[job.name] = job
+            if before is None or (before.seconds, before.cron) != (job.seconds, job.cron):
+                self._add(job)
+        for name in set(self._jobs) - {job.name for job in jobs}:
+            del self._jobs[name]
+            self._scheduler.remove_job(name)
+
+    def complaints(self) -> list[str]:
+        """Which job is stuck, and whether the scheduler runs."""
+        now = time.monotonic()
+        with self._changed:
+            running = dict(self._running)
+        found = [
+            f"job {name} has been running for {now - began:.0f} s; {self._jobs[name].stuck_seconds:.0f} are the most"
+            for name, began in running.items()
+            if name in self._jobs and now - began > self._jobs[name].stuck_seconds
+        ]
+        due = [job.next_run_time for job in self._scheduler.get_jobs() if job.next_run_time is not None]
+        late = (datetime.now(UTC) - min(due)).total_seconds() if due else 0.0
+        if late > _LATE_SECONDS:
+            found.append(f"the scheduler has started nothing for {late:.0f} s though a job is due")
+        return found
+
+    def stop(self, seconds: float) -> list[str]:
+        """Start nothing more, and wait so long for what runs. Names of those that still run then."""
+        self._scheduler.shutdown(wait=False)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout=seconds)
+            return sorted(self._running)
+
+    def _add(self, job: Job) -> None:
+        now = datetime.now(UTC)
+        if job.seconds:
+            trigger = IntervalTrigger(seconds=job.seconds, timezone=UTC)
+            # One that comes so late that the next one is due is left out; the next one does its work.
+            grace, first = max(job.seconds, 1), {"next_run_time": now + timedelta(milliseconds=1)}
+        else:
+            trigger = CronTrigger.from_crontab(job.cron, timezone=UTC)
+            grace, first = _CRON_GRACE_SECONDS, {}
+        self._scheduler.add_job(
+            self._run,
+            trigger,
+            args=(job.name,),
+            id=job.name,
+            coalesce=True,
+            max_instances=1,
+            misfire_grace_time=grace,
+            replace_existing=True,
+            **first,
+        )
+
+    def _run(self, name: str) -> None:
+        job = self._jobs.get(name)
+        if job is None:
+            return
+        began = time.monotonic()
+        with self._changed:
+            self._running[name] = began
+        try:
+            job.work()
+        except self._expected as error:
+            self._metrics.job_errors.labels(name).inc()
+            log.error("%s failed: %s", name, error)  # noqa: TRY400 - the sentence says it all
+        except Exception:
+            self._metrics.job_errors.labels(name).inc()
+            log.exception("%s failed", name)
+        else:
+            self._metrics.job_success.labels(name).set_to_current_time()
+        finally:
+            self._metrics.job_seconds.labels(name).observe(time.monotonic() - began)
+            with self._changed:
+                del self._running[name]
+                self._changed.notify_all()
+
+    def _left_out(self, event: JobEvent) -> None:
+        self._metrics.job_missed.labels(event.job_id).inc()
+        why = "the one before still runs" if event.code == EVENT_JOB_MAX_INSTANCES else "it came too late"
+        log.warning("a run of %s is left out: %s", event.job_id, why)
