@@ -43,9 +43,12 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Measured results to hold predictions against; without them synthetic kernels alone are evaluated.
+MEASURED := $(if $(wildcard ../shared/data/miso_dev.csv),--miso ../shared/data/miso_dev.csv --gavel ../shared/data/gavel) --shapes 2000
+
 evaluate: $(STAMP)  ## Precision and recall per finding kind on fleets that no threshold was tuned on; predicted against measured speeds
 	$(BIN)/python -m gpuwatch.simulate.evaluate
-	$(BIN)/python -m gpuwatch.simulate.evaluate_sizing
+	$(BIN)/python -m gpuwatch.simulate.evaluate_sizing $(MEASURED)
 
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
 	$(BIN)/python benchmarks/run.py
