@@ -4,7 +4,8 @@
   fleet  the last hour of 10,000 GPUs and of 1,000, each in a Prometheus of its own
 
 Every update is a process of its own, and begins with discovery and the inventory; what is measured is update_profiles
-as the controller calls it, from the question to the new book. Ratios matter, not seconds.
+as the controller calls it, from the question to the new book. Ratios matter, not seconds; those of CPU time, client and
+server together, matter where other work keeps the cores busy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -78,14 +80,22 @@ def measure(url: str, gpus: int, history_seconds: int, hours_ago: float, book_fi
     fetch = FetchPolicy(history_seconds=history_seconds)
     at = load.END - timedelta(hours=hours_ago)
     with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
+        busy = time.process_time() + server_cpu_seconds(url)
         began = time.perf_counter()
         book, gaps = update_profiles(book, TelemetrySource(store), state, at, ProfilePolicy(), fetch=fetch)
         seconds = time.perf_counter() - began
+        busy = time.process_time() + server_cpu_seconds(url) - busy
     failures = [gap for gap in gaps if gap.kind != "signal_missing"]
     if failures or book.until < at - timedelta(seconds=600):
         sys.exit(f"the update did not get to its end, so the comparison is void: {failures[:3]}, {book.until}")
     book_file.write_bytes(pickle.dumps(book))
-    return {"seconds": seconds, "peak_mib": peak_mib(), "profiles": len(book.profiles)}
+    return {"seconds": seconds, "cpu_seconds": busy, "peak_mib": peak_mib(), "profiles": len(book.profiles)}
+
+
+def server_cpu_seconds(url: str) -> float:
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total "))
 
 
 def in_process(url: str, gpus: int, history: int, hours_ago: float, book: Path) -> dict[str, float]:
@@ -143,18 +153,16 @@ def show(
     title: str, ways: tuple[str, str], rounds: Sequence[tuple[dict[str, float], dict[str, float]]], ratio: str
 ) -> None:
     table = Table(title=title)
-    for column in ("update", "seconds", ratio, "peak MiB", "profiles"):
+    for column in ("update", "seconds", ratio, "CPU seconds", ratio, "peak MiB", "profiles"):
         table.add_column(column, justify="right")
     middle = len(rounds) // 2
     for index, way in enumerate(ways):
-        ratios = sorted(each[index]["seconds"] / each[0]["seconds"] for each in rounds)
-        table.add_row(
-            way,
-            f"{sorted(each[index]['seconds'] for each in rounds)[middle]:.2f}",
-            f"{ratios[middle]:.4f}",
-            f"{max(each[index]['peak_mib'] for each in rounds):.0f}",
-            f"{rounds[0][index]['profiles']:.0f}",
-        )
+        cells = []
+        for measured in ("seconds", "cpu_seconds"):
+            ratios = sorted(each[index][measured] / each[0][measured] for each in rounds)
+            cells += [f"{sorted(each[index][measured] for each in rounds)[middle]:.2f}", f"{ratios[middle]:.4f}"]
+        peak = max(each[index]["peak_mib"] for each in rounds)
+        table.add_row(way, *cells, f"{peak:.0f}", f"{rounds[0][index]['profiles']:.0f}")
     Console().print(table)
 
 
