@@ -36,6 +36,8 @@ from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot
 from gpuwatch.model.telemetry import Schema, SignalFound
+from gpuwatch.plan.brakes import BRAKES
+from gpuwatch.plan.budget import LEDGER_GUARDS
 from gpuwatch.plan.guards import GUARDS
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile import explanation
@@ -55,7 +57,7 @@ POLICIES: dict[str, HealthPolicy | IdlePolicy | PlanPolicy] = {
 RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"health.{FindingKind.HEALTH_UNKNOWN}", f"idle.{FindingKind.IDLE_UNKNOWN}"}
-GUARD_NAMES = {*GUARDS, "pool_nodes", "budget", "brake"}
+GUARD_NAMES = {*GUARDS, *LEDGER_GUARDS, *BRAKES, "demand"}
 HEADINGS = [
     "What it says.",
     "What it looks at.",

@@ -39,3 +39,9 @@ CONDITION = "GPUDegraded"
 
 SAVED_STATE = f"{PREFIX}saved-state"
 """Annotation on a released owner, written in the same request: what the changed fields were before, as JSON."""
+
+LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
+"""Annotation on a Pod or its owner: when the job last saved its state, such as 2026-01-31T18:00:00Z."""
+
+EXPECTED_END = f"{PREFIX}expected-end"
+"""Annotation on a Pod or its owner: when the job is expected to end by itself, written in the same way."""

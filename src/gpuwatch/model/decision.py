@@ -179,6 +179,7 @@ class ActionKind(StrEnum):
     TAINT_NODE = "taint_node"
     EVICT_GANG = "evict_gang"  # move it elsewhere
     RELEASE_GANG = "release_gang"  # suspend or scale away an idle allocation
+    RESIZE_WORKLOAD = "resize_workload"  # what a recommendation advises; its owner's to do, never written by gpuwatch
 
 
 class Mode(StrEnum):
@@ -189,7 +190,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Something that could be done. `target` is the Node of a taint, or the workload of a release."""
+    """Something that could be done. `target` is the Node of a taint, or the workload of a release.
+
+    detectors: kinds of its findings, or the misfit's name. reason: why, of a misfit, which rests on no finding but on a
+    recommendation or on the Nodes' labels; confidence_ratio: how sure that is (findings have their own).
+    waiter: the pending Pod that could be scheduled with what this frees. pods: of a release all that its owner runs; of
+    a move those that move.
+    """
 
     action: ActionKind
     target: Subject
@@ -201,6 +208,10 @@ class Candidate:
     pool: str = ""
     gpu_model: str = ""
     gpus: int = 0
+    detectors: tuple[str, ...] = ()
+    reason: str = ""
+    confidence_ratio: float = 0.0
+    waiter: PodRef = ""
 
     @property
     def id(self) -> str:
@@ -236,12 +247,34 @@ class Score:
         return (self.gained_gpu_hours * self.confidence_ratio - self.disrupted_gpu_hours) / self.pool_gpu_hours
 
 
+class TimingKind(StrEnum):
+    NOW = "now"
+    WHEN_IDLE = "when_idle"
+    AFTER_CHECKPOINT = "after_checkpoint"
+    AT_JOB_END = "at_job_end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """When it costs least. at: None for now. cost_gpu_hours: lost by waiting for it and by the restart then. reason: what
+    it was held against."""
+
+    kind: TimingKind = TimingKind.NOW
+    at: datetime | None = None
+    cost_gpu_hours: float = 0.0
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
+    """mode_reason: what made the mode what it is."""
+
     candidate: Candidate
     score: Score
     mode: Mode
     refusals: tuple[Refusal, ...] = ()
+    timing: Timing = Timing()
+    mode_reason: str = ""
 
     @property
     def admitted(self) -> bool:
@@ -261,12 +294,17 @@ class BudgetUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every candidate, admitted or refused, best score first; a brake refuses them all and says why."""
+    """Every candidate, admitted or refused, best score first; a brake refuses them all and says why.
+
+    last_storm: when too much looked sick or idle at once, or telemetry was missing, the last time within the cool-down;
+    kept by the caller and given to the next plan, so that the cool-down outlasts a restart.
+    """
 
     at: datetime
     items: tuple[PlanItem, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
     brake: str = ""
+    last_storm: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

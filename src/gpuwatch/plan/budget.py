@@ -1,140 +1,222 @@
-"""Budgets and the brake: how much may be out of service or disturbed at once, whoever caused it."""
+"""Budgets and rates: how much may be out of service or disturbed at once, and begun in an hour, whoever caused it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Family, Refusal, Severity, Verdict
-from gpuwatch.model.telemetry import DeviceId, GapKind
+from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Refusal
+from gpuwatch.model.remediation import Phase, Proposal, Remediation
+from gpuwatch.plan.brakes import brake as brake  # noqa: PLC0414 - where the brake used to be
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
+LEDGER_GUARDS = ("pool_nodes", "budget", "rate")
+"""Names of the refusals that depend on what else is planned."""
+
+RATE_WINDOW = timedelta(hours=1)
+
 
 def budgets(facts: Facts, policy: PlanPolicy) -> dict[str, BudgetUse]:
-    """One budget per pool and per GPU model, with every fence that is already in place counted against it."""
+    """One budget per pool and per GPU model, with every fence that is in place and every Remediation in flight counted
+    against it, each GPU once."""
+    harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
     for node in facts.nodes.values():
         if facts.node_gpus(node):
             for scope in _scopes(facts.pool(node), node.gpu_product):
                 scopes.setdefault(scope, []).append(node)
-    return {scope: _use(scope, nodes, facts, policy) for scope, nodes in sorted(scopes.items())}
+    return {
+        scope: _use(scope, nodes, harmed, elsewhere, reasons, facts, policy) for scope, nodes in sorted(scopes.items())
+    }
 
 
 def _scopes(pool: str, gpu_model: str) -> list[str]:
     return [f"pool/{pool or 'default'}", *([f"model/{gpu_model}"] if gpu_model else [])]
 
 
-def _use(scope: str, nodes: list[Node], facts: Facts, policy: PlanPolicy) -> BudgetUse:
+def _use(
+    scope: str,
+    nodes: list[Node],
+    harmed: Mapping[str, int],
+    elsewhere: Mapping[str, int],
+    reasons: Mapping[str, list[str]],
+    facts: Facts,
+    policy: PlanPolicy,
+) -> BudgetUse:
     total = sum(facts.node_gpus(node) for node in nodes)
-    fenced = [(node, reason) for node in nodes if (reason := facts.fenced(node))]
     return BudgetUse(
         scope=scope,
         limit_gpus=max(policy.budget_min_gpus, math.floor(policy.budget_ratio * total)),
         total_gpus=total,
-        in_flight_gpus=sum(facts.node_gpus(node) for node, _ in fenced),
-        reasons=tuple(reason for _, reason in fenced),
+        in_flight_gpus=sum(harmed.get(node.name, 0) for node in nodes) + elsewhere.get(scope, 0),
+        reasons=tuple(
+            dict.fromkeys(why for key in (*(node.name for node in nodes), scope) for why in reasons.get(key, ()))
+        ),
     )
 
 
-class Ledger:
-    """What is left of the budgets while one Plan is drawn up, best candidates first.
+def _harm(facts: Facts) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
+    """GPUs that are out of service or disturbed, by Node; by scope where their Nodes are gone; and why, by either.
 
-    The GPUs of a Node that one action fences are not counted again for the gang that moves off it.
+    A Node has no more to harm than its GPUs: a fence and the gang that moves off it are one harm.
     """
+    harmed: dict[str, int] = {}
+    elsewhere: Counter[str] = Counter()
+    reasons: dict[str, list[str]] = {}
+    for node in facts.nodes.values():
+        if reason := facts.fenced(node):
+            harmed[node.name] = facts.node_gpus(node)
+            reasons.setdefault(node.name, []).append(reason)
+    for item in facts.weighing:
+        why = f"{item.name} is {item.phase}"
+        known = [name for name in item.proposal.nodes if name in facts.nodes]
+        for name, gpus in _proposed(item.proposal, known, facts).items():
+            harmed[name] = min(harmed.get(name, 0) + gpus, facts.node_gpus(facts.nodes[name]))
+            reasons.setdefault(name, []).append(why)
+        if not known:
+            for scope in _scopes(item.proposal.pool, item.proposal.gpu_model):
+                elsewhere[scope] += item.proposal.gpus
+                reasons.setdefault(scope, []).append(why)
+    return harmed, elsewhere, reasons
+
+
+def _proposed(proposal: Proposal, nodes: list[str], facts: Facts) -> dict[str, int]:
+    """GPUs of a Remediation by Node: all of a fenced one; of a gang, whose Pods may be gone, as if it were spread
+    evenly."""
+    if proposal.action is ActionKind.TAINT_NODE:
+        return {name: facts.node_gpus(facts.nodes[name]) for name in nodes}
+    return {name: math.ceil(proposal.gpus / len(proposal.nodes)) for name in nodes}
+
+
+def begun_at(remediation: Remediation) -> datetime | None:
+    """When it began to act; None where it never did. One in flight without a word of when began as it was proposed."""
+    acting = [turn.at for turn in remediation.history if turn.phase is Phase.ACTING]
+    done = [step.done_at for step in remediation.steps if step.done_at is not None]
+    if acting or (done and remediation.phase is not Phase.ANNOUNCED):
+        return min(acting, default=None) or min(done)
+    return remediation.proposal.created_at if remediation.phase.in_flight else None
+
+
+class Ledger:
+    """What is left of budgets and rates while one Plan is drawn up, best candidates first."""
 
     def __init__(self, facts: Facts, policy: PlanPolicy) -> None:
         self._facts = facts
         self._policy = policy
         self._budgets = budgets(facts, policy)
-        self._spent: dict[str, int] = dict.fromkeys(self._budgets, 0)
-        self._charged: set[DeviceId] = set()
+        self._harmed, _, _ = _harm(facts)
+        self._spent: Counter[str] = Counter()
         self._fenced: set[str] = set()
+        begun = [item for item in facts.history if (at := begun_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
+        self._begun: Counter[tuple[str, str]] = Counter()
+        for item in begun:
+            self._begun.update(_rates(item.proposal.namespace, {item.proposal.pool or "default"}))
 
     @property
     def budgets(self) -> tuple[BudgetUse, ...]:
         return tuple(self._budgets.values())
 
-    def charge(self, candidate: Candidate) -> Refusal | None:
-        """Take the candidate's GPUs from its budgets, or say which one is used up and take nothing."""
-        last = self._last_nodes(candidate)
-        if last:
-            return Refusal(guard="pool_nodes", reason=last)
-        gpus = self._gpus(candidate)
-        scopes = [scope for scope in _scopes(candidate.pool, candidate.gpu_model) if scope in self._budgets]
+    def charge(self, candidate: Candidate) -> tuple[Refusal, ...]:
+        """Take the candidate's GPUs from its budgets, or give all reasons against it and take nothing."""
+        by_node = self._by_node(candidate)
+        refusals = [
+            *self._last_nodes(candidate),
+            *self._over_budget(by_node),
+            *self._too_fast(candidate),
+        ]
+        if refusals:
+            return tuple(refusals)
+        for scope, gpus in self._more(by_node).items():
+            self._spent[scope] += gpus
+        for name, gpus in by_node.items():
+            self._harmed[name] = self._after(name, gpus)
+        if candidate.action is ActionKind.TAINT_NODE:
+            self._fenced.update(candidate.nodes)
+        self._begun.update(_rates(candidate.namespace, self._pools(candidate)))
+        return ()
+
+    def _by_node(self, candidate: Candidate) -> dict[str, int]:
+        """GPUs of the candidate, by Node of the cluster."""
+        facts = self._facts
+        if candidate.action is ActionKind.TAINT_NODE:
+            return {name: facts.node_gpus(facts.nodes[name]) for name in candidate.nodes if name in facts.nodes}
+        found: Counter[str] = Counter()
+        for ref in candidate.pods:
+            pod = facts.pods.get(ref)
+            if pod is not None and pod.node in facts.nodes:
+                found[pod.node] += facts.gpus([pod])
+        return dict(found)
+
+    def _after(self, name: str, gpus: int) -> int:
+        return min(self._harmed.get(name, 0) + gpus, self._facts.node_gpus(self._facts.nodes[name]))
+
+    def _more(self, by_node: Mapping[str, int]) -> Counter[str]:
+        more: Counter[str] = Counter()
+        for name, gpus in by_node.items():
+            node = self._facts.nodes[name]
+            for scope in _scopes(self._facts.pool(node), node.gpu_product):
+                more[scope] += self._after(name, gpus) - self._harmed.get(name, 0)
+        return more
+
+    def _over_budget(self, by_node: Mapping[str, int]) -> Iterable[Refusal]:
+        more = self._more(by_node)
+        scopes = [scope for scope in more if scope in self._budgets]
         if not scopes:
-            return Refusal(guard="budget", reason="The GPUs of its pool are not known, so it has no budget.")
+            yield Refusal(guard="budget", reason="The GPUs of its pool are not known, so it has no budget.")
         for scope in scopes:
             use = self._budgets[scope]
-            after = use.in_flight_gpus + self._spent[scope] + gpus
-            if after > use.limit_gpus:
+            after = use.in_flight_gpus + self._spent[scope] + more[scope]
+            # What harms no GPU that is not harmed already is no further harm.
+            if more[scope] and after > use.limit_gpus:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
-                return Refusal(
+                yield Refusal(
                     guard="budget",
                     reason=f"{scope}: {after} of {use.total_gpus} GPUs would be out of service or disturbed; "
                     f"the limit is {use.limit_gpus}, {use.in_flight_gpus} already are{why} "
                     f"and {self._spent[scope]} are planned.",
                 )
-        for scope in scopes:
-            self._spent[scope] += gpus
-        self._charged.update(self._devices(candidate))
-        if candidate.action is ActionKind.TAINT_NODE:
-            self._fenced.update(candidate.nodes)
-        return None
 
-    def _devices(self, candidate: Candidate) -> set[DeviceId]:
-        if candidate.action is ActionKind.TAINT_NODE:
-            return {d.id for name in candidate.nodes for d in self._facts.devices_of_node.get(name, ())}
-        pods = set(candidate.pods)
-        return {d.id for d in self._facts.devices.values() if pods.intersection(d.holders)}
+    def _pools(self, candidate: Candidate) -> set[str]:
+        nodes = (self._facts.nodes.get(name) for name in candidate.nodes)
+        return {self._facts.pool(node) for node in nodes if node is not None} or {candidate.pool or "default"}
 
-    def _gpus(self, candidate: Candidate) -> int:
-        return max(candidate.gpus - len(self._devices(candidate) & self._charged), 0)
-
-    def _last_nodes(self, candidate: Candidate) -> str:
+    def _last_nodes(self, candidate: Candidate) -> Iterable[Refusal]:
         if candidate.action is not ActionKind.TAINT_NODE:
-            return ""
-        pool = [node for node in self._facts.nodes.values() if self._facts.pool(node) == candidate.pool]
-        left = [
-            node.name
-            for node in pool
-            if not self._facts.fenced(node) and node.name not in self._fenced and node.name not in candidate.nodes
-        ]
-        if len(left) >= self._policy.min_pool_nodes_left:
-            return ""
+            return
+        away = {*self._fenced, *self._facts.fenced_by_us, *candidate.nodes}
         must = self._policy.min_pool_nodes_left
-        return f"Pool {candidate.pool} would have {len(left)} Nodes in service left; {must} must stay."
+        for pool in sorted(self._pools(candidate)):
+            left = [
+                node.name
+                for node in self._facts.nodes.values()
+                if self._facts.pool(node) == pool and not self._facts.fenced(node) and node.name not in away
+            ]
+            if len(left) < must:
+                reason = f"Pool {pool} would have {len(left)} Nodes in service left; {must} must stay."
+                yield Refusal(guard="pool_nodes", reason=reason)
+
+    def _too_fast(self, candidate: Candidate) -> Iterable[Refusal]:
+        limits = {
+            "all": self._policy.actions_per_hour,
+            "namespace": self._policy.namespace_actions_per_hour,
+            "pool": self._policy.pool_actions_per_hour,
+        }
+        for kind, name in _rates(candidate.namespace, self._pools(candidate)):
+            begun = self._begun[kind, name]
+            if begun >= limits[kind]:
+                where = f" in {kind} {name}" if name else ""
+                yield Refusal(
+                    guard="rate",
+                    reason=f"{begun} actions{where} began in the last 60 min or are planned; "
+                    f"{limits[kind]} may begin in an hour.",
+                )
 
 
-def brake(facts: Facts, policy: PlanPolicy) -> str:
-    """Why nothing at all may be done now; '' when the picture looks plausible."""
-    present = [device for device in facts.snapshot.devices if device.present]
-    known = len(facts.snapshot.devices)
-    if not known:
-        return "Telemetry shows no device at all."
-    partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
-    if partial is not None:
-        return f"Telemetry answered in part only: {partial.detail}"
-    if any(
-        finding.verdict is Verdict.UNKNOWN and finding.subject.name == "fleet" and finding.severity is Severity.CRITICAL
-        for finding in facts.findings
-    ):
-        return "Telemetry of the fleet as a whole is missing or stale."
-    if len(present) < policy.min_coverage_ratio * known:
-        return f"Only {len(present)} of {known} known devices report."
-    sick = _devices(facts, Family.HEALTH, Verdict.DEGRADED)
-    if len(sick) >= policy.storm_min_gpus and len(sick) > policy.storm_ratio * known:
-        return f"{len(sick)} of {known} devices look degraded at once, more than {policy.storm_ratio:.0%}."
-    held = {device.id for device in present if device.holders}
-    idle = _devices(facts, Family.IDLE, Verdict.IDLE) & held
-    if len(idle) >= policy.storm_min_gpus and len(idle) > policy.idle_storm_ratio * len(held):
-        return f"{len(idle)} of {len(held)} held devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
-    return ""
-
-
-def _devices(facts: Facts, family: Family, verdict: Verdict) -> set[DeviceId]:
-    chosen: Iterable[tuple[DeviceId, ...]] = (
-        finding.devices for finding in facts.findings if finding.family is family and finding.verdict is verdict
-    )
-    return {device for devices in chosen for device in devices}
+def _rates(namespace: str, pools: Iterable[str]) -> list[tuple[str, str]]:
+    """(kind of limit, name) of each rate that an action counts for."""
+    named = [("namespace", namespace)] if namespace else []
+    return [("all", ""), *named, *(("pool", pool) for pool in sorted(pools))]

@@ -18,6 +18,9 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.frameworks import rights
+from gpuwatch.plan.misfit import resizing, scattered
+from gpuwatch.plan.policy import PlanPolicy
 
 # Advice that needs the Node to be kept free of new Pods; the rest is watching, or somebody else's work.
 _FENCING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
@@ -25,9 +28,11 @@ _FENCING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advic
 _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
-def candidates(facts: Facts) -> list[Candidate]:
-    """Every action that a finding calls for, before any guard has spoken."""
-    return [*_fencing(facts), *_moving(facts), *_releasing(facts)]
+def candidates(facts: Facts, policy: PlanPolicy) -> list[Candidate]:
+    """Every action that a finding or a misfit calls for, before any guard has spoken; each target once."""
+    found = [*_fencing(facts), *_moving(facts), *_releasing(facts), *scattered(facts, policy), *resizing(facts)]
+    # A gang that is moved off a sick GPU needs no second reason.
+    return list({item.id: item for item in reversed(found)}.values())[::-1]
 
 
 def _degraded(facts: Facts) -> Iterable[Finding]:
@@ -37,6 +42,10 @@ def _degraded(facts: Facts) -> Iterable[Finding]:
 def _strongest(findings: Iterable[Finding]) -> tuple[str, ...]:
     rank = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
     return tuple(item.id for item in sorted(findings, key=lambda f: (rank[f.severity], -f.confidence_ratio, f.id)))
+
+
+def _detectors(findings: Iterable[Finding]) -> tuple[str, ...]:
+    return tuple(sorted({str(item.kind) for item in findings}))
 
 
 def _fencing(facts: Facts) -> Iterable[Candidate]:
@@ -58,6 +67,7 @@ def _fencing(facts: Facts) -> Iterable[Candidate]:
             pool=facts.pool(node),
             gpu_model=node.gpu_product if node else "",
             gpus=facts.node_gpus(node) if node else len(devices),
+            detectors=_detectors(findings),
         )
 
 
@@ -81,6 +91,7 @@ def _group_candidate(
         pool=facts.pool(node),
         gpu_model=node.gpu_product if node else "",
         gpus=facts.gpus(pods),
+        detectors=_detectors(findings),
     )
 
 
@@ -89,11 +100,17 @@ def _moving(facts: Facts) -> Iterable[Candidate]:
     for finding in _degraded(facts):
         if finding.advice in _MOVING and finding.severity is Severity.CRITICAL:
             for pod in facts.pods_on(finding.devices):
-                by_group[pod.gang or pod.workload].append(finding)
+                if pod in facts.members[pod.gang or pod.workload]:
+                    by_group[pod.gang or pod.workload].append(finding)
     for key, findings in sorted(by_group.items()):
         unique = list({finding.id: finding for finding in findings}.values())
         devices = [device for finding in unique for device in finding.devices]
-        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, facts.members[key], unique, devices)
+        pods = facts.members[key]
+        if not rights(facts.gangs.get(key), facts.workloads.get(key)).whole:
+            # Independent of each other, so only those on the sick devices move.
+            hit = {pod.ref for pod in facts.pods_on(devices)}
+            pods = [pod for pod in pods if pod.ref in hit]
+        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, pods, unique, devices)
 
 
 def _releasing(facts: Facts) -> Iterable[Candidate]:

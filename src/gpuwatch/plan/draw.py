@@ -3,54 +3,131 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
-from gpuwatch.kube import keys
-from gpuwatch.model.decision import Candidate, Finding, Mode, Plan, PlanItem, Refusal, Snapshot
-from gpuwatch.plan.budget import Ledger, brake
+from gpuwatch.model.decision import ActionKind, Candidate, Finding, Plan, PlanItem, Refusal, Snapshot
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.sizing import Recommendation
+from gpuwatch.model.telemetry import PodRef
+from gpuwatch.plan.brakes import brakes, last_storm
+from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
+from gpuwatch.plan.demand import waiters
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.guards import Case, guard
+from gpuwatch.plan.landing import Nowhere, Room
+from gpuwatch.plan.modes import mode_of
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.score import score
+from gpuwatch.plan.score import weigh
 
 
-def draw_plan(snapshot: Snapshot, findings: tuple[Finding, ...], policy: PlanPolicy) -> Plan:
-    """Every candidate with its score and all reasons against it, best first; the budget is given out in that order."""
-    facts = Facts(snapshot, findings)
-    halted = brake(facts, policy)
-    items = []
-    for candidate in candidates(facts):
-        worth = score(candidate, facts, policy)
-        items.append(
-            PlanItem(
-                candidate=candidate,
-                score=worth,
-                mode=_mode(candidate, facts, policy),
-                refusals=guard(Case(candidate, worth, facts, policy)),
-            )
-        )
+def draw_plan(
+    snapshot: Snapshot,
+    findings: tuple[Finding, ...],
+    policy: PlanPolicy,
+    history: Sequence[Remediation] = (),
+    recommendations: Sequence[Recommendation] = (),
+    alerts: Sequence[str] | None = (),
+    pause: Pause = Pause(),  # noqa: B008 - frozen
+    precision: Mapping[str, float] | None = None,
+    storm_at: datetime | None = None,
+) -> Plan:
+    """Every candidate with its score and all reasons against it, best first; the budget is given out in that order.
+
+    history: Remediations, the open ones and those of the last hour at least. alerts: names of those that fire, None
+    where nobody could tell. precision: detector → lower bound of its measured precision. storm_at: `Plan.last_storm` of
+    the plan before.
+    """
+    facts = Facts(
+        snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
+    )
+    stopped = brakes(facts, policy)
+    items = _demanded([_item(candidate, facts, policy) for candidate in candidates(facts, policy)], facts, policy)
     items.sort(key=lambda item: (-item.score.value if math.isfinite(item.score.value) else math.inf, item.candidate.id))
     ledger = Ledger(facts, policy)
+    if stopped:
+        drawn = [replace(item, refusals=(*item.refusals, *stopped)) for item in items]
+    else:
+        drawn = _together(_granted(items, ledger, facts), policy)
+    return Plan(
+        at=snapshot.at,
+        items=tuple(drawn),
+        budgets=ledger.budgets,
+        brake=" ".join(item.reason for item in stopped),
+        last_storm=last_storm(facts, policy),
+    )
+
+
+def _item(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> PlanItem:
+    worth, timing = weigh(candidate, facts, policy)
+    mode, why = mode_of(candidate, facts, policy)
+    return PlanItem(
+        candidate=candidate,
+        score=worth,
+        mode=mode,
+        refusals=guard(Case(candidate, worth, facts, policy)),
+        timing=timing,
+        mode_reason=why,
+    )
+
+
+def _demanded(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
+    """The releases with those that wait for them; without one, and where that is asked for, refused."""
+    waiting = waiters([item for item in items if not item.refusals], facts)
+    return [_with_demand(item, waiting.get(item.candidate.id, ""), policy) for item in items]
+
+
+def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem:
+    if waiter:
+        return replace(item, candidate=replace(item.candidate, waiter=waiter))
+    if policy.reclaim_only_on_demand and item.candidate.action is ActionKind.RELEASE_GANG:
+        reason = "No pending Pod could be scheduled with what it frees, or others free it with less harm."
+        return replace(item, refusals=(*item.refusals, Refusal(guard="demand", reason=reason)))
+    return item
+
+
+def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts) -> list[PlanItem]:
+    """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use."""
+    room = facts.ground.room.copy()
     drawn = []
     for item in items:
-        if halted:
-            drawn.append(replace(item, refusals=(*item.refusals, Refusal(guard="brake", reason=halted))))
-            continue
-        # A refused candidate takes nothing from the budget that a possible one could use.
-        refusal = None if item.refusals else ledger.charge(item.candidate)
-        drawn.append(replace(item, refusals=(*item.refusals, refusal)) if refusal else item)
-    return Plan(at=snapshot.at, items=tuple(drawn), budgets=ledger.budgets, brake=halted)
+        candidate = item.candidate
+        refusals = item.refusals
+        trial: Room | None = None
+        if not refusals:
+            if candidate.action is ActionKind.EVICT_GANG:
+                trial = room.copy()
+                refusals = _landing(candidate, trial, facts)
+            refusals = refusals or ledger.charge(candidate)
+        if not refusals:
+            room = trial or room
+            if candidate.action is ActionKind.TAINT_NODE:
+                room.avoid(candidate.nodes, "it is to be fenced by this plan")
+        drawn.append(replace(item, refusals=refusals))
+    return drawn
 
 
-_MILDEST_FIRST = (Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE)
+def _landing(candidate: Candidate, room: Room, facts: Facts) -> tuple[Refusal, ...]:
+    """Does it land beside those that this plan moves before it?"""
+    room.without(candidate.pods)
+    places = room.land([facts.pods[ref] for ref in candidate.pods])
+    return (Refusal(guard="lands", reason=places.reason),) if isinstance(places, Nowhere) else ()
 
 
-def _mode(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Mode:
-    """The policy's mode, or a milder one that the Namespace asks for; what it cannot mean counts as observe."""
-    asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
-    allowed = policy.mode(candidate.action)
-    if asked is None:
-        return allowed
-    wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
-    return min(allowed, wanted, key=_MILDEST_FIRST.index)
+def _together(items: list[PlanItem], policy: PlanPolicy) -> list[PlanItem]:
+    """Where several releases make room for one Pod, each of them alone would be for nothing."""
+    if not policy.reclaim_only_on_demand:
+        return items
+    short = {item.candidate.waiter: item.candidate.id for item in items if item.candidate.waiter and not item.admitted}
+    return [
+        replace(item, refusals=(_needs_more(item.candidate.waiter, short[item.candidate.waiter]),))
+        if item.admitted and item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter in short
+        else item
+        for item in items
+    ]
+
+
+def _needs_more(waiter: PodRef, refused: str) -> Refusal:
+    return Refusal(guard="demand", reason=f"Pod {waiter} needs {refused} as well, which is refused.")

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 
+from gpuwatch.kube import keys
 from gpuwatch.model.cluster import Gang, Node, Pod, Workload
-from gpuwatch.model.decision import Finding, Snapshot, Verdict
+from gpuwatch.model.decision import ActionKind, Finding, Snapshot, Verdict
+from gpuwatch.model.remediation import Pause, Phase, Remediation
+from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
+from gpuwatch.plan.landing import Nowhere, Room, waiting_groups
 
-# Taints by which Kubernetes itself fences a Node. Other NoSchedule taints (nvidia.com/gpu, dedicated=…) only say who
-# may use it: counting them as harm would use up every budget on a healthy cluster.
+# Taints by which Kubernetes itself fences a Node; gpuwatch's own do the same. Other NoSchedule taints (nvidia.com/gpu,
+# dedicated=…) only say who may use it: counting them as harm would use up every budget on a healthy cluster.
 _FENCE_PREFIX = "node.kubernetes.io/"
 
 
 @dataclass(frozen=True)
+class Ground:
+    """The room that is left once the Pods that wait have taken what they can have.
+
+    settled: groups that fit now, with their places: the scheduler is about to put them there. unsettled: groups that
+    fit nowhere now.
+    """
+
+    room: Room
+    settled: tuple[tuple[tuple[Pod, ...], Mapping[PodRef, str]], ...]
+    unsettled: tuple[tuple[Pod, ...], ...]
+
+
+@dataclass(frozen=True)
 class Facts:
-    """A Snapshot and its findings, indexed."""
+    """A Snapshot, its findings, and what is remembered beside them, indexed.
+
+    history: Remediations, open ones and those of the last hour at least. alerts: names of those that fire, None where
+    nobody could tell. precision: detector → lower bound of its measured precision. last_storm: see `Plan`.
+    """
 
     snapshot: Snapshot
     findings: tuple[Finding, ...]
+    history: Sequence[Remediation] = ()
+    recommendations: Sequence[Recommendation] = ()
+    alerts: Sequence[str] | None = ()
+    pause: Pause = Pause()
+    precision: Mapping[str, float] = field(default_factory=dict)
+    last_storm: datetime | None = None
 
     @cached_property
     def devices(self) -> dict[DeviceId, Device]:
@@ -69,6 +97,40 @@ class Facts:
         return found
 
     @cached_property
+    def owned(self) -> dict[str, list[Pod]]:
+        """Live Pods that hold accelerators, by workload id."""
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for pods in self.members.values():
+            for pod in pods:
+                found[pod.workload].append(pod)
+        return found
+
+    @cached_property
+    def weighing(self) -> tuple[Remediation, ...]:
+        """Remediations that keep GPUs out of service or disturb their users. What a release or a move that is verified
+        has freed works for others, so while it is held only a fence weighs."""
+        return tuple(
+            item
+            for item in self.history
+            if item.phase.in_flight
+            and (item.phase is not Phase.HOLDING or item.proposal.action is ActionKind.TAINT_NODE)
+        )
+
+    @cached_property
+    def fenced_by_us(self) -> dict[str, str]:
+        """Node → the Remediation that fences it, whether its taint shows yet or not."""
+        return {
+            name: item.name
+            for item in self.weighing
+            if item.proposal.action is ActionKind.TAINT_NODE
+            for name in item.proposal.nodes
+        }
+
+    @cached_property
+    def sick_nodes(self) -> frozenset[str]:
+        return frozenset(item.node for item in self.findings if item.verdict is Verdict.DEGRADED and item.node)
+
+    @cached_property
     def idle_pods(self) -> frozenset[PodRef]:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
@@ -91,9 +153,36 @@ class Facts:
         if node.ready is not True:
             return f"{node.name} is {'NotReady' if node.ready is False else 'without a Ready condition'}"
         for taint in node.taints:
-            if taint.key.startswith(_FENCE_PREFIX) and taint.effect in ("NoSchedule", "NoExecute"):
+            if taint.key.startswith((_FENCE_PREFIX, keys.PREFIX)) and taint.effect in ("NoSchedule", "NoExecute"):
                 return f"{node.name} has the taint {taint.key}"
         return ""
+
+    @cached_property
+    def out_of_service(self) -> dict[str, str]:
+        """Node → why nothing should land there: fenced by anybody, or degraded."""
+        out = {node.name: reason for node in self.nodes.values() if (reason := self.fenced(node))}
+        for name, remediation in self.fenced_by_us.items():
+            out.setdefault(name, f"it is being fenced by {remediation}")
+        for name in self.sick_nodes:
+            out.setdefault(name, "it has a degraded GPU")
+        return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
+
+    @cached_property
+    def bare_room(self) -> Room:
+        """Without the Pods that wait. Copied before it is changed."""
+        return Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
+
+    @cached_property
+    def ground(self) -> Ground:
+        room = self.bare_room.copy()
+        settled, unsettled = [], []
+        for group in waiting_groups(self.snapshot.cluster.pods):
+            places = room.land(group)
+            if isinstance(places, Nowhere):
+                unsettled.append(tuple(group))
+            else:
+                settled.append((tuple(group), places))
+        return Ground(room, tuple(settled), tuple(unsettled))
 
     @cached_property
     def _claimed(self) -> Counter[str]:

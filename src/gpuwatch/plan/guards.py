@@ -14,6 +14,9 @@ from gpuwatch.kube import keys
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Refusal, Score, Verdict
 from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.frameworks import move_refusal, release_refusal
+from gpuwatch.plan.landing import Nowhere
+from gpuwatch.plan.misfit import SCATTERED, one_domain
 from gpuwatch.plan.policy import PlanPolicy
 
 
@@ -29,9 +32,11 @@ class Case:
 
 Guard = Callable[[Case], str | None]
 
-# Frameworks whose Pods nothing may act on automatically: a released member is gone for good, or there is no way to
-# restore it (Kueue does not recreate a plain group's Pods; Argo's suspend holds new steps back only).
-_REPORT_ONLY = frozenset({"Kueue pod group", "Argo Workflow", "Tekton", "Spark"})
+_OTHERS_OPT_OUTS = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+"""Annotations on a Pod by which its owner asks other controllers to leave it alone."""
 
 
 def guard(case: Case) -> tuple[Refusal, ...]:
@@ -61,7 +66,7 @@ def _evidence(case: Case) -> str | None:
     findings = [case.facts.findings_by_id[name] for name in case.candidate.findings]
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
         return "A finding behind it is UNKNOWN."
-    best = max((finding.confidence_ratio for finding in findings), default=0.0)
+    best = max((finding.confidence_ratio for finding in findings), default=case.candidate.confidence_ratio)
     if best < case.policy.min_confidence_ratio:
         return f"The best evidence has a confidence of {best:.2f}; {case.policy.min_confidence_ratio:.2f} is needed."
     return None
@@ -105,6 +110,8 @@ def _opted_out(case: Case) -> str | None:
             return f"{where} opted out with {keys.OPT_OUT}={value}."
         if key == keys.OBJECT and value:
             return f"{where} objects: {value}"
+        if _OTHERS_OPT_OUTS.get(key) == value and case.candidate.action is not ActionKind.TAINT_NODE:
+            return f"{where} asks with {key}={value} not to be disturbed."
     return None
 
 
@@ -147,20 +154,34 @@ def _owner(case: Case) -> str | None:
 
 
 def _framework(case: Case) -> str | None:
-    gang = case.facts.gangs.get(case.candidate.target.name)
-    if case.candidate.action is not ActionKind.TAINT_NODE and gang is not None and gang.framework in _REPORT_ONLY:
-        return f"{gang.framework} gangs are reported, never acted on: they cannot be restored."
+    candidate, facts = case.candidate, case.facts
+    if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
+        return None
+    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    gang = facts.gangs.get(candidate.target.name)
+    for name in dict.fromkeys(pod.workload for pod in pods):
+        owner = facts.workloads.get(name)
+        if owner is None or owner.status is not OwnerStatus.FOUND:
+            continue  # the guard of owners says so
+        if candidate.action is ActionKind.RELEASE_GANG:
+            reason = release_refusal(gang, owner)
+        else:
+            reason = move_refusal(gang, owner, pods, facts.owned.get(name, []))
+        if reason:
+            return f"{gang.framework if gang else owner.kind}: {reason}"
     return None
 
 
 def _whole_group_idle(case: Case) -> str | None:
     if case.candidate.action is not ActionKind.RELEASE_GANG:
         return None
-    working = [
-        pod.ref for pod in case.facts.members.get(case.candidate.target.name, ()) if pod.ref not in case.facts.idle_pods
-    ]
+    facts = case.facts
+    group = facts.members.get(case.candidate.target.name, ())
+    # A release goes through the owner, which may run other gangs than this one.
+    owned = [pod for name in {pod.workload for pod in group} for pod in facts.owned.get(name, ())]
+    working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
     if working:
-        return f"{len(working)} of its Pods are not proven idle, such as {sorted(working)[0]}."
+        return f"{len(working)} of its owner's Pods are not proven idle, such as {working[0]}."
     return None
 
 
@@ -228,29 +249,44 @@ def _already_fenced(case: Case) -> str | None:
 
 
 def _lands(case: Case) -> str | None:
-    """Capacity only: enough free accelerators of each resource on Nodes in service, the candidate's Nodes left out."""
+    """The Pods that wait already have taken their places before it."""
     if case.candidate.action is not ActionKind.EVICT_GANG:
         return None
-    sick = {finding.node for finding in case.facts.findings if finding.verdict is Verdict.DEGRADED}
-    wanted: dict[str, int] = {}
-    moved = set(case.candidate.pods)
-    for ref in case.candidate.pods:
-        pod = case.facts.pods.get(ref)
-        for resource, count in (pod.accelerators if pod else {}).items():
-            wanted[resource] = wanted.get(resource, 0) + count
-    for resource, count in sorted(wanted.items()):
-        free = 0
-        for node in case.facts.nodes.values():
-            if node.name in sick or case.facts.fenced(node):
-                continue
-            used = sum(
-                pod.accelerators.get(resource, 0)
-                for pod in case.facts.snapshot.cluster.pods
-                if pod.node == node.name and pod.ref not in moved and pod.phase in ("Running", "Pending")
-            )
-            free += max(node.allocatable.get(resource, 0) - used, 0)
-        if free < count:
-            return f"It needs {count} {resource}, and Nodes in service have {free} free: it would land nowhere."
+    candidate, facts = case.candidate, case.facts
+    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    if not pods:
+        return None  # the guard of owners says so
+    room = facts.ground.room.copy()
+    room.without(candidate.pods)
+    if candidate.detectors == (SCATTERED,):
+        return "" if one_domain(pods, room, facts, case.policy) else "No single domain has room for all of it any more."
+    places = room.land(pods)
+    return places.reason if isinstance(places, Nowhere) else None
+
+
+def _waiting_gangs(case: Case) -> str | None:
+    """A gang that is admitted and waits for its Pods to be placed must not lose its last place to a fence."""
+    candidate, facts = case.candidate, case.facts
+    if candidate.action is not ActionKind.TAINT_NODE:
+        return None
+    nodes = set(candidate.nodes)
+    if not any(nodes.intersection(places.values()) for _, places in facts.ground.settled):
+        return None
+    room = facts.bare_room.copy()
+    room.avoid(nodes, "it would be fenced")
+    for group, _ in facts.ground.settled:
+        places = room.land(group)
+        if isinstance(places, Nowhere):
+            name = group[0].gang or group[0].ref
+            return f"{name} waits to be placed and would have no place left. {places.reason}"
+    return None
+
+
+def _already_open(case: Case) -> str | None:
+    for item in case.facts.history:
+        same = item.proposal.action is case.candidate.action and item.proposal.target == str(case.candidate.target)
+        if item.phase.open and same:
+            return f"Remediation {item.name} of it is {item.phase}."
     return None
 
 
@@ -268,5 +304,7 @@ GUARDS: dict[str, Guard] = {
     "priority": _priority,
     "disruption_budget": _disruption_budget,
     "already_fenced": _already_fenced,
+    "already_open": _already_open,
     "lands": _lands,
+    "waiting_gangs": _waiting_gangs,
 }

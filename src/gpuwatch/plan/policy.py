@@ -4,8 +4,111 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpuwatch.model.decision import ActionKind, Mode
+
+MILDEST_FIRST = (Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE)
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeScope:
+    """A mode for what it names: an action kind, a Namespace, a node pool, or several of them together.
+
+    Actions that touch no Namespace (fencing a Node) are in no scope that names one.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+    mode: Mode
+    action: ActionKind | None = None
+    namespace: str = ""
+    pool: str = ""
+
+    @property
+    def specificity(self) -> int:
+        """How many things it names."""
+        return (self.action is not None) + bool(self.namespace) + bool(self.pool)
+
+    def covers(self, action: ActionKind, namespace: str, pool: str) -> bool:
+        return (
+            self.action in (None, action) and self.namespace in ("", namespace) and self.pool in ("", pool or "default")
+        )
+
+    def __str__(self) -> str:
+        named = {"action": self.action or "", "namespace": self.namespace, "pool": self.pool}
+        return ", ".join(f"{name} {value}" for name, value in named.items() if value) or "everything"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """A time in which nothing may be done. By the clock on the wall of `time_zone`, summer time included.
+
+    weekdays: mon to sun, () for all. start, end: hours as '18:00'; an end at or before the start is on the next day,
+    and the weekday is that of the start. first_day, last_day: days such as 2026-12-20 on which it may start.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+    weekdays: tuple[str, ...] = ()
+    start: str = "00:00"
+    end: str = "00:00"
+    time_zone: str = "UTC"
+    first_day: str = ""
+    last_day: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for day in self.weekdays:
+            if day not in WEEKDAYS:
+                raise ValueError(f"plan.freezes: weekday {day!r} is not one of {', '.join(WEEKDAYS)}")
+        for name in ("start", "end"):
+            try:
+                time.fromisoformat(getattr(self, name))
+            except ValueError:
+                raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is no time such as 18:00") from None
+        for name in ("first_day", "last_day"):
+            try:
+                date.fromisoformat(getattr(self, name) or "2026-01-01")
+            except ValueError:
+                raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is no day such as 2026-12-20") from None
+        self._zone()
+
+    def _zone(self) -> tzinfo:
+        if self.time_zone == "UTC":
+            return UTC  # known without a time zone database
+        try:
+            return ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"plan.freezes: time zone {self.time_zone!r} is not known here; write it as Europe/Berlin, and install "
+                "tzdata where the system has no time zone database"
+            ) from None
+
+    def holds(self, at: datetime) -> bool:
+        """Is it frozen at this moment? The start is within, the end is not."""
+        local = at.astimezone(self._zone()).replace(tzinfo=None)
+        start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
+        if start < end:
+            return start <= local.time() < end and self._may_start(local.date())
+        begun_today = local.time() >= start and self._may_start(local.date())
+        return begun_today or (local.time() < end and self._may_start(local.date() - timedelta(days=1)))
+
+    def _may_start(self, day: date) -> bool:
+        if self.weekdays and WEEKDAYS[day.weekday()] not in self.weekdays:
+            return False
+        first, last = self.first_day or "0001-01-01", self.last_day or "9999-12-31"
+        return date.fromisoformat(first) <= day <= date.fromisoformat(last)
+
+    def __str__(self) -> str:
+        days = " ".join(self.weekdays) or "every day"
+        span = (
+            f" from {self.first_day or 'ever'} to {self.last_day or 'ever'}" if self.first_day or self.last_day else ""
+        )
+        return f"{days} {self.start} to {self.end} {self.time_zone}{span}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,38 +116,72 @@ class PlanPolicy:
     """How much may be planned at once, and what is never planned.
 
     modes: what may be done with an admitted action, per kind. Everything starts at `observe`.
+    scopes: the same for an action kind, a Namespace and a pool together; whoever names most things wins, and of equals
+        the mildest. The keys of `modes` are scopes that name an action kind.
     horizon_hours: over which gain and disruption are added up. A day: long enough that a repair pays, short
         enough that nobody has to believe in a forecast.
     min_confidence_ratio: findings below it are shown, never planned. 0.8 leaves out single weak signals.
+    min_precision_ratio: where a detector's measured precision (its lower bound) is below it, what rests on it alone is
+        suggested and not enforced. 0.8, as much as a finding itself has to claim.
     min_score: of the pool; 0 means that the expected gain has to exceed the expected disruption.
     budget_ratio and budget_min_gpus: share of a pool and of a GPU model that may be out of service or disturbed at
         once, whoever caused it; the absolute floor (one node of 8) because a share alone blocks small pools for ever
         (karpenter #2134), the share because a count alone grows harmless in large ones.
     min_pool_nodes_left: schedulable Nodes of a pool that planning never goes below.
+    actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
+        in all, of one Namespace and of one pool, counted from what is remembered. Four: one per quarter of an hour is
+        what a person can follow; a pool has room for a fence, its move and one more; no team meets more than half.
     storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the observer is the likelier
         patient (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
     idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
     min_coverage_ratio: share of the known devices that report now, below which everything is refused.
+    storm_cool_down_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
+        judged, so that no sample of the storm decides anything.
+    brake_alerts: names of alerts that stop everything while they fire.
+    freezes: times in which nothing is done.
     restart_cost_cap_hours: what a restart is taken to cost at most per GPU where the last checkpoint is unknown;
         the Pod's age is the estimate (without a checkpoint all of it is lost).
+    checkpoint_interval_hours: how often jobs save their state, for those that tell when they last did; 0: not known,
+        and then nothing waits for a checkpoint.
     repair_hours: how long a fenced Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
+    reclaim_only_on_demand: release idle GPUs only when a pending Pod could be scheduled with them.
+    topology_labels: Node labels whose value names an NVLink domain or a rack: of GPU Feature Discovery, and of
+        Topograph (accelerator and leaf switch).
+    scattered_loss_ratio: share of its speed that a gang loses over several domains of a topology label. 0: it depends
+        on the network and the model, nobody measured it here, and so nothing is moved for it.
     """
 
     modes: Mapping[ActionKind, Mode] = field(default_factory=dict)
+    scopes: tuple[ModeScope, ...] = ()
     horizon_hours: float = 24.0
     min_confidence_ratio: float = 0.8
+    min_precision_ratio: float = 0.8
     min_score: float = 0.0
     budget_ratio: float = 0.1
     budget_min_gpus: int = 8
     min_pool_nodes_left: int = 1
+    actions_per_hour: int = 4
+    namespace_actions_per_hour: int = 2
+    pool_actions_per_hour: int = 3
     storm_ratio: float = 0.2
     storm_min_gpus: int = 16
     idle_storm_ratio: float = 0.8
     min_coverage_ratio: float = 0.5
+    storm_cool_down_seconds: int = 1800
+    brake_alerts: tuple[str, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
     restart_cost_cap_hours: float = 24.0
+    checkpoint_interval_hours: float = 0.0
     repair_hours: float = 20.0
     protected_priority: int = 2_000_000_000
+    reclaim_only_on_demand: bool = False
+    topology_labels: tuple[str, ...] = (
+        "nvidia.com/gpu.clique",
+        "network.topology.nvidia.com/accelerator",
+        "network.topology.nvidia.com/leaf",
+    )
+    scattered_loss_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.name.endswith("_ratio")):
@@ -55,10 +192,33 @@ class PlanPolicy:
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"plan.{name} is {value!r}; it has to be a number of hours above 0")
-        for name in ("budget_min_gpus", "storm_min_gpus", "min_pool_nodes_left"):
+        if not 0 <= self.checkpoint_interval_hours < float("inf"):
+            raise ValueError(
+                f"plan.checkpoint_interval_hours is {self.checkpoint_interval_hours!r}; it has to be 0 or more hours"
+            )
+        for name in (
+            "budget_min_gpus",
+            "storm_min_gpus",
+            "min_pool_nodes_left",
+            "actions_per_hour",
+            "namespace_actions_per_hour",
+            "pool_actions_per_hour",
+            "storm_cool_down_seconds",
+        ):
             value = getattr(self, name)
             if value < 0:
                 raise ValueError(f"plan.{name} is {value!r}; it has to be 0 or more")
 
-    def mode(self, action: ActionKind) -> Mode:
-        return self.modes.get(action, Mode.OBSERVE)
+    def mode(self, action: ActionKind, namespace: str = "", pool: str = "") -> Mode:
+        """What may be done with an action of this kind, there."""
+        return self.scope(action, namespace, pool).mode
+
+    def scope(self, action: ActionKind, namespace: str = "", pool: str = "") -> ModeScope:
+        """The scope that decides the mode."""
+        named = (ModeScope(mode=mode, action=kind) for kind, mode in self.modes.items())
+        covering = [scope for scope in (*self.scopes, *named) if scope.covers(action, namespace, pool)]
+        return min(
+            covering,
+            key=lambda scope: (-scope.specificity, MILDEST_FIRST.index(scope.mode)),
+            default=ModeScope(mode=Mode.OBSERVE),
+        )

@@ -1,0 +1,105 @@
+"""Brakes: what stops everything at once. A picture that is not plausible, a storm not long ago, an alert, a freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from gpuwatch.model.decision import Family, Refusal, Severity, Verdict
+from gpuwatch.model.telemetry import DeviceId, GapKind
+from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.policy import PlanPolicy
+
+
+def brakes(facts: Facts, policy: PlanPolicy) -> tuple[Refusal, ...]:
+    """Every reason against doing anything now; empty when things may go on."""
+    return tuple(
+        Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts, policy))
+    )
+
+
+def brake(facts: Facts, policy: PlanPolicy) -> str:
+    """All of `brakes` in one line; '' for none."""
+    return " ".join(item.reason for item in brakes(facts, policy))
+
+
+def last_storm(facts: Facts, policy: PlanPolicy) -> datetime | None:
+    """When the last storm was, as far as it still matters: what the next plan has to be given."""
+    if _storm(facts, policy):
+        return facts.snapshot.at
+    return facts.last_storm if _cooling(facts, policy) else None
+
+
+def _paused(facts: Facts, _: PlanPolicy) -> str:
+    pause = facts.pause
+    if not pause.paused:
+        return ""
+    by = f" by {pause.by}" if pause.by else ""
+    since = f" since {pause.since:%Y-%m-%d %H:%M %Z}" if pause.since else ""
+    return f"gpuwatch is paused{by}{since}{f': {pause.reason}' if pause.reason else ''}."
+
+
+def _storm(facts: Facts, policy: PlanPolicy) -> str:
+    present = [device for device in facts.snapshot.devices if device.present]
+    known = len(facts.snapshot.devices)
+    if not known:
+        return "Telemetry shows no device at all."
+    partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
+    if partial is not None:
+        return f"Telemetry answered in part only: {partial.detail}"
+    if any(
+        finding.verdict is Verdict.UNKNOWN and finding.subject.name == "fleet" and finding.severity is Severity.CRITICAL
+        for finding in facts.findings
+    ):
+        return "Telemetry of the fleet as a whole is missing or stale."
+    if len(present) < policy.min_coverage_ratio * known:
+        return f"Only {len(present)} of {known} known devices report."
+    sick = _devices(facts, Family.HEALTH, Verdict.DEGRADED)
+    if len(sick) >= policy.storm_min_gpus and len(sick) > policy.storm_ratio * known:
+        return f"{len(sick)} of {known} devices look degraded at once, more than {policy.storm_ratio:.0%}."
+    held = {device.id for device in present if device.holders}
+    idle = _devices(facts, Family.IDLE, Verdict.IDLE) & held
+    if len(idle) >= policy.storm_min_gpus and len(idle) > policy.idle_storm_ratio * len(held):
+        return f"{len(idle)} of {len(held)} held devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
+    return ""
+
+
+def _cooling(facts: Facts, policy: PlanPolicy) -> str:
+    if facts.last_storm is None:
+        return ""
+    until = facts.last_storm + timedelta(seconds=policy.storm_cool_down_seconds)
+    if facts.snapshot.at >= until:
+        return ""
+    return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; nothing is done before {until:%H:%M:%S}."
+
+
+def _alert(facts: Facts, policy: PlanPolicy) -> str:
+    if not policy.brake_alerts:
+        return ""
+    if facts.alerts is None:
+        return f"Nobody could tell whether {', '.join(policy.brake_alerts)} fires."
+    firing = [name for name in policy.brake_alerts if name in facts.alerts]
+    return f"The alert {', '.join(firing)} fires." if firing else ""
+
+
+def _freeze(facts: Facts, policy: PlanPolicy) -> str:
+    for item in policy.freezes:
+        if item.holds(facts.snapshot.at):
+            return f"Nothing is done in {item}{f': {item.reason}' if item.reason else ''}."
+    return ""
+
+
+BRAKES: dict[str, Callable[[Facts, PlanPolicy], str]] = {
+    "paused": _paused,
+    "brake": _storm,
+    "cool_down": _cooling,
+    "alert": _alert,
+    "freeze": _freeze,
+}
+
+
+def _devices(facts: Facts, family: Family, verdict: Verdict) -> set[DeviceId]:
+    chosen: Iterable[tuple[DeviceId, ...]] = (
+        finding.devices for finding in facts.findings if finding.family is family and finding.verdict is verdict
+    )
+    return {device for devices in chosen for device in devices}

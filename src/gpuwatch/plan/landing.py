@@ -1,0 +1,306 @@
+"""Would these Pods land somewhere? A gang all at once, beside everything that runs, as the scheduler would have it.
+
+Looked at: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
+selector and affinity, Pod affinity and anti-affinity, topology spread. Not looked at: Pods without accelerators as
+partners of affinity, volumes, host ports, devices of ResourceClaims (a Pod that holds one lands nowhere). What cannot
+be told is no.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwatch.model.cluster import Node, Pod, PodTerm
+from gpuwatch.model.telemetry import PodRef
+from gpuwatch.plan.scheduling import counts, domain, means, selected, unfit
+
+# Places that are tried anew for one gang before it is said to land nowhere. Of equal Pods the first try decides; this
+# bounds the search among unequal ones. It errs towards 'no'.
+_TRIES = 200
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """Why a group does not land: the first Pod without a place, and the Node that came closest."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Free:
+    """What is left of one Node. pods: None where it was not told how many it takes."""
+
+    accelerators: dict[str, int]
+    cpu_cores: float
+    memory_bytes: int
+    pods: int | None
+
+    def take(self, pod: Pod, sign: int = 1) -> None:
+        for name, count in pod.accelerators.items():
+            self.accelerators[name] = self.accelerators.get(name, 0) - sign * count
+        self.cpu_cores -= sign * pod.cpu_cores
+        self.memory_bytes -= sign * pod.memory_bytes
+        if self.pods is not None:
+            self.pods -= sign
+
+    def fits(self, pod: Pod) -> bool:
+        for name, count in pod.accelerators.items():
+            if self.accelerators.get(name, 0) < count:
+                return False
+        # Sums of CPU are decimals of the API in binary: a thousandth of a millicore is no difference.
+        return (
+            (not pod.cpu_cores or self.cpu_cores + 1e-6 >= pod.cpu_cores)
+            and (not pod.memory_bytes or self.memory_bytes >= pod.memory_bytes)
+            and (self.pods is None or self.pods >= 1)
+        )
+
+    def lacks(self, pod: Pod) -> list[tuple[float, str]]:
+        """(share of the need that is missing, in words) of each resource that is short."""
+        found = []
+        for name, count in sorted(pod.accelerators.items()):
+            free = max(self.accelerators.get(name, 0), 0)
+            if free < count:
+                found.append(((count - free) / count, f"{free} of {count} {name} are free"))
+        if pod.cpu_cores and self.cpu_cores + 1e-6 < pod.cpu_cores:
+            free_cores = max(self.cpu_cores, 0.0)
+            found.append((1 - free_cores / pod.cpu_cores, f"{free_cores:g} of {pod.cpu_cores:g} CPU cores are free"))
+        if pod.memory_bytes and self.memory_bytes < pod.memory_bytes:
+            room = max(self.memory_bytes, 0)
+            words = f"{room / _GIB:.1f} of {pod.memory_bytes / _GIB:.1f} GiB memory are free"
+            found.append((1 - room / pod.memory_bytes, words))
+        if self.pods is not None and self.pods < 1:
+            found.append((1.0, "it takes no more Pods"))
+        return found
+
+    @property
+    def left(self) -> tuple[int, float, int]:
+        """For best fit: the least room first."""
+        return sum(self.accelerators.values()), self.cpu_cores, self.memory_bytes
+
+
+class Room:
+    """Nodes in service and what is free on them. `without` and `place` change it; `copy` first to ask 'what if'."""
+
+    def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod], out: Mapping[str, str]) -> None:
+        """pods: those that run or are bound, and others, which take nothing. out: Node → why nothing lands there."""
+        self._nodes = {node.name: node for node in nodes}
+        self._out = dict(out)
+        self._free = {
+            node.name: Free(
+                dict(node.allocatable),
+                node.cpu_cores - node.other_cpu_cores,
+                node.memory_bytes - node.other_memory_bytes,
+                None if node.max_pods is None else node.max_pods - node.other_pods,
+            )
+            for node in self._nodes.values()
+        }
+        self._own: set[str] = set(self._free)  # Nodes whose Free is not shared with a copy
+        self._pods: dict[PodRef, tuple[Pod, str]] = {}
+        self._apart: set[PodRef] = set()
+        self._unfit: dict[tuple[int, str], str] = {}
+        for pod in pods:
+            if pod.node in self._nodes and pod.phase in ("Running", "Pending"):
+                self.put(pod, pod.node)
+
+    def copy(self) -> Room:
+        made = object.__new__(Room)
+        made._nodes, made._unfit = self._nodes, self._unfit
+        made._out, made._free = dict(self._out), dict(self._free)
+        made._pods, made._apart = dict(self._pods), set(self._apart)
+        made._own = set()
+        self._own = set()
+        return made
+
+    def avoid(self, nodes: Iterable[str], why: str) -> None:
+        for name in nodes:
+            if name in self._nodes:
+                self._out.setdefault(name, why)
+
+    def without(self, refs: Iterable[PodRef]) -> None:
+        """These Pods are gone."""
+        for ref in refs:
+            found = self._pods.pop(ref, None)
+            self._apart.discard(ref)
+            if found is not None:
+                self._mine(found[1]).take(found[0], -1)
+
+    def put(self, pod: Pod, node: str) -> None:
+        self._pods[pod.ref] = (pod, node)
+        if pod.placement.pod_anti_affinity:
+            self._apart.add(pod.ref)
+        self._mine(node).take(pod)
+
+    def _mine(self, node: str) -> Free:
+        if node not in self._own:
+            shared = self._free[node]
+            self._free[node] = Free(dict(shared.accelerators), shared.cpu_cores, shared.memory_bytes, shared.pods)
+            self._own.add(node)
+        return self._free[node]
+
+    def ever(self, pod: Pod) -> frozenset[str]:
+        """Nodes in service on which the Pod would fit if it were alone there."""
+        return frozenset(
+            node.name
+            for node in self._nodes.values()
+            if node.name not in self._out
+            and not self._never(pod, node)
+            and all(node.allocatable.get(name, 0) >= count for name, count in pod.accelerators.items())
+        )
+
+    def _never(self, pod: Pod, node: Node) -> str:
+        key = (id(pod.placement), node.name)
+        found = self._unfit.get(key)
+        if found is None:
+            found = self._unfit[key] = unfit(pod, node)
+        return found
+
+    def land(self, pods: Sequence[Pod], within: Collection[str] | None = None) -> Mapping[PodRef, str] | Nowhere:
+        """A Node for each of the Pods, all at once, or why there is none. Takes the places that it gives.
+
+        within: only these Nodes. Pods that are here already have to be taken away first.
+        """
+        # The hardest to place first, as in every bin packing: many accelerators, then much CPU and memory.
+        order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))
+        for pod in order:
+            if pod.claims and not pod.accelerators:
+                return Nowhere(f"Pod {pod.ref} holds its GPU by a ResourceClaim; where such a claim fits is not known.")
+        names = sorted(name for name in self._nodes if name not in self._out and (within is None or name in within))
+        uniform = all(pod.placement == order[0].placement for pod in order)
+        equal = uniform and all(_needs(pod) == _needs(order[0]) for pod in order)
+        tries_left = len(order) + (0 if equal else _TRIES)
+        placed: list[tuple[Pod, str]] = []
+        choices: list[list[str]] = []
+        failed: Nowhere | None = None
+        while len(placed) < len(order):
+            pod = order[len(placed)]
+            if len(choices) == len(placed):
+                choices.append(self._choices(pod, names, uniform))
+                if not choices[-1] and failed is None:
+                    failed = self._nowhere(pod, len(placed), len(order), within)
+            if choices[-1] and tries_left > 0:
+                tries_left -= 1
+                name = choices[-1].pop(0)
+                self.put(pod, name)
+                placed.append((pod, name))
+                continue
+            choices.pop()
+            if not placed or tries_left <= 0 or equal:
+                self.without(item.ref for item, _ in placed)
+                return failed or Nowhere(f"No place was found for its {len(order)} Pods together.")
+            last, _ = placed.pop()
+            self.without((last.ref,))
+        return {pod.ref: name for pod, name in placed}
+
+    def _choices(self, pod: Pod, names: Iterable[str], uniform: bool) -> list[str]:
+        """Nodes that take the Pod, the fullest first. uniform: all Pods of the group may run on the same Nodes, so of
+        those with the same room one is as good as the other."""
+        fitting = [name for name in names if self._free[name].fits(pod) and not self._never(pod, self._nodes[name])]
+        if self._choosy(pod):
+            fitting = [name for name in fitting if not self._quarrel(pod, self._nodes[name])]
+            return sorted(fitting, key=lambda name: (*self._free[name].left, name))
+        if uniform:
+            alike: dict[tuple[object, ...], str] = {}
+            for name in fitting:
+                free = self._free[name]
+                alike.setdefault((free.left, free.pods, tuple(sorted(free.accelerators.items()))), name)
+            fitting = list(alike.values())
+        return sorted(fitting, key=lambda name: (*self._free[name].left, name))
+
+    def _choosy(self, pod: Pod) -> bool:
+        place = pod.placement
+        return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart)
+
+    def _quarrel(self, pod: Pod, node: Node) -> str:
+        """What speaks against the Node because of the Pods that are there; '' for nothing."""
+        for term in pod.placement.pod_anti_affinity:
+            where = domain(node, term.topology_key)
+            if where is not None and any(means(term, other) for other in self._in(term, where)):
+                return f"a Pod that it must not be beside is in the same {term.topology_key}"
+        for ref in self._apart:
+            other, at = self._pods[ref]
+            for term in other.placement.pod_anti_affinity:
+                where = domain(self._nodes[at], term.topology_key)
+                if where is not None and where == domain(node, term.topology_key) and means(term, pod):
+                    return f"Pod {ref} must not have it in the same {term.topology_key}"
+        for term in pod.placement.pod_affinity:
+            where = domain(node, term.topology_key)
+            if where is None:
+                return f"it has no label {term.topology_key}"
+            # The first of a group that wants to be together may be anywhere.
+            first = means(term, pod) and not any(means(term, other) for other, _ in self._pods.values())
+            if not first and not any(means(term, other) for other in self._in(term, where)):
+                return f"no Pod that it must be beside is known in the same {term.topology_key}"
+        return self._uneven(pod, node)
+
+    def _in(self, term: PodTerm, where: str) -> Iterable[Pod]:
+        return (other for other, at in self._pods.values() if domain(self._nodes[at], term.topology_key) == where)
+
+    def _uneven(self, pod: Pod, node: Node) -> str:
+        for spread in pod.placement.spread:
+            where = domain(node, spread.topology_key)
+            if where is None:
+                return f"it has no label {spread.topology_key}"
+            found: Counter[str] = Counter(
+                {
+                    place: 0
+                    for other in self._nodes.values()
+                    if (place := domain(other, spread.topology_key)) is not None and selected(pod, other)
+                }
+            )
+            for other, at in self._pods.values():
+                place = domain(self._nodes[at], spread.topology_key)
+                if place is not None and place in found and counts(spread, pod, other):
+                    found[place] += 1
+            least = 0 if len(found) < spread.min_domains else min(found.values(), default=0)
+            if found[where] + counts(spread, pod, pod) - least > spread.max_skew:
+                return f"its {spread.topology_key} has {found[where]} of these Pods, and another {least}"
+        return ""
+
+    def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
+        """The reason, with the Node that lacks least: fewest kinds of things, then the smallest share of one."""
+        best: tuple[tuple[int, float, str], str] | None = None
+        for name, node in self._nodes.items():
+            if within is not None and name not in within:
+                continue
+            lacks = self._free[name].lacks(pod)
+            words = [text for _, text in lacks]
+            if name in self._out:
+                words.insert(0, self._out[name])
+            words += [text for text in (self._never(pod, node),) if text]
+            if self._choosy(pod) and (quarrel := self._quarrel(pod, node)):
+                words.append(quarrel)
+            rank = (len(words), sum(share for share, _ in lacks), name)
+            if words and (best is None or rank < best[0]):
+                best = rank, f"{name}: {', '.join(words)}"
+        asks = ", ".join(f"{count} {name}" for name, count in sorted(pod.accelerators.items()))
+        after = f" after {before} of {of} Pods of its group have a place" if before else ""
+        closest = f"Closest is {best[1]}." if best else "There is no Node to look at."
+        return Nowhere(f"Pod {pod.ref} needs {asks} and would land nowhere{after}. {closest}")
+
+
+def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:
+    return pod.accelerators, pod.cpu_cores, pod.memory_bytes
+
+
+def waiting_groups(pods: Iterable[Pod]) -> list[list[Pod]]:
+    """Pods that wait for room, gangs together, as the scheduler takes them: by priority, then the oldest first."""
+    groups: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if (
+            pod.phase == "Pending"
+            and not pod.node
+            and not pod.deleting
+            and not pod.placement.gated
+            and (pod.accelerators or pod.claims)
+        ):
+            groups[pod.gang or pod.ref].append(pod)
+
+    def rank(group: list[Pod]) -> tuple[int, float, str]:
+        created = [pod.created.timestamp() for pod in group if pod.created is not None]
+        return -max(pod.priority for pod in group), min(created, default=math.inf), min(pod.ref for pod in group)
+
+    return sorted(groups.values(), key=rank)

@@ -1,0 +1,98 @@
+"""May this Pod run on this Node, by what the scheduler must keep to; free room is looked at elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpuwatch.model.cluster import Node, NodeTerm, Pod, PodTerm, Requirement, Spread, Taint, Toleration
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def unfit(pod: Pod, node: Node) -> str:
+    """Why the Pod may not run on the Node whatever is free there; '' where it may."""
+    place = pod.placement
+    for taint in node.taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(place.tolerations, taint):
+            return f"its taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
+    for key, value in place.node_selector.items():
+        if _label(node, key) != value:
+            return f"it has no label {key}={value}"
+    if place.node_terms and not any(_term_holds(term, node) for term in place.node_terms):
+        return "the required node affinity does not hold"
+    return ""
+
+
+def selected(pod: Pod, node: Node) -> bool:
+    """Do the Pod's selector and node affinity mean this Node? Taints say nothing here."""
+    place = pod.placement
+    return all(_label(node, key) == value for key, value in place.node_selector.items()) and (
+        not place.node_terms or any(_term_holds(term, node) for term in place.node_terms)
+    )
+
+
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    return any(
+        (not item.effect or item.effect == taint.effect)
+        and (item.key == taint.key or (not item.key and item.operator == "Exists"))
+        and (item.operator == "Exists" or item.value == taint.value)
+        for item in tolerations
+    )
+
+
+def domain(node: Node, topology_key: str) -> str | None:
+    """The Node's domain of this topology; None where it has none."""
+    return _label(node, topology_key)
+
+
+def means(term: PodTerm, pod: Pod) -> bool:
+    """Does the term select this Pod?"""
+    if term.selects_none or not (term.any_namespace or pod.namespace in term.namespaces):
+        return False
+    return _labels_match(pod.labels, term.match_labels, term.match_expressions)
+
+
+def counts(spread: Spread, own: Pod, pod: Pod) -> bool:
+    """Is this Pod among those that are to be spread together with `own`?"""
+    if spread.selects_none or pod.namespace != own.namespace:
+        return False
+    return _labels_match(pod.labels, spread.match_labels, spread.match_expressions)
+
+
+def _labels_match(labels: Mapping[str, str], equal: Mapping[str, str], expressions: Iterable[Requirement]) -> bool:
+    return all(labels.get(key) == value for key, value in equal.items()) and all(
+        _holds(item, labels.get(item.key)) for item in expressions
+    )
+
+
+def _label(node: Node, key: str) -> str | None:
+    value = node.labels.get(key)
+    # The kubelet sets it, and hand-made recordings leave it out.
+    return node.name if value is None and key == HOSTNAME else value
+
+
+def _term_holds(term: NodeTerm, node: Node) -> bool:
+    if not term.labels and not term.fields:
+        return False
+    names = (item for item in term.fields)
+    return all(_holds(item, _label(node, item.key)) for item in term.labels) and all(
+        item.key == "metadata.name" and _holds(item, node.name) for item in names
+    )
+
+
+def _holds(item: Requirement, value: str | None) -> bool:
+    if item.operator == "In":
+        return value is not None and value in item.values
+    if item.operator == "NotIn":
+        return value is None or value not in item.values
+    if item.operator == "Exists":
+        return value is not None
+    if item.operator == "DoesNotExist":
+        return value is None
+    if item.operator in ("Gt", "Lt") and value is not None and len(item.values) == 1:
+        try:
+            held, bound = int(value), int(item.values[0])
+        except ValueError:
+            return False
+        return held > bound if item.operator == "Gt" else held < bound
+    return False  # an operator that is not known holds nowhere

@@ -1,0 +1,166 @@
+"""When an action costs least: now, when the workload is next idle, after a checkpoint, or when the job ends.
+
+What is held against each other is, of each moment, what waiting for it loses on the degraded GPUs (times the
+confidence that they are degraded) and the work that the restart then loses. Only moves have a choice: a fence touches
+no Pod, and a release takes what nobody uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.kube import keys
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.decision import ActionKind, Candidate, Timing, TimingKind
+from gpuwatch.model.telemetry import Activity
+from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.frameworks import ENDLESS
+from gpuwatch.plan.policy import PlanPolicy
+
+# A workload counts as idle where nothing worked for so long: long enough to move it in.
+_QUIET_SECONDS = 1800
+# Days on which it was seen to be quiet at this time of the day: fewer is no habit.
+_DAYS_SEEN = 3
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One choice. lost_gpu_hours: work that the restart loses."""
+
+    kind: TimingKind
+    wait_hours: float
+    lost_gpu_hours: float
+    words: str
+
+
+def chosen(
+    candidate: Candidate, facts: Facts, policy: PlanPolicy, loss_ratio: float, confidence: float
+) -> tuple[Moment, Timing]:
+    """The cheapest moment; the earliest of equals."""
+    moments = _moments(candidate, facts, policy)
+    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    lost_per_hour = facts.gpus(pods) * loss_ratio * confidence
+    costs = [
+        (lost_per_hour * item.wait_hours + item.lost_gpu_hours, item.wait_hours, index)
+        for index, item in enumerate(moments)
+    ]
+    cost, wait, index = min(costs)
+    best = moments[index]
+    others = [f"{item.words} {costs[at][0]:.1f}" for at, item in enumerate(moments) if at != index]
+    reason = f"{best.words[:1].upper()}{best.words[1:]} it costs {cost:.1f} GPU-hours"
+    return best, Timing(
+        kind=best.kind,
+        at=None if best.kind is TimingKind.NOW else facts.snapshot.at + timedelta(hours=wait),
+        cost_gpu_hours=cost,
+        reason=f"{reason}{'; ' if others else ''}{', '.join(others)}.",
+    )
+
+
+def _moments(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> list[Moment]:
+    if candidate.action is ActionKind.TAINT_NODE:
+        return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
+    if candidate.action is ActionKind.RELEASE_GANG:
+        # Idle work has nothing to lose but its start-up; a loaded model has to be loaded again, well under an hour.
+        return [Moment(TimingKind.NOW, 0.0, float(candidate.gpus), "now, as it is idle,")]
+    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    now = facts.snapshot.at
+    lost = sum(restart_hours(pod, facts, policy) * facts.gpus([pod]) for pod in pods)
+    moments = []
+    saved = [_told(pod, keys.LAST_CHECKPOINT, facts) for pod in pods]
+    known = [at for at in saved if at is not None and at <= now]
+    whole = bool(pods) and len(known) == len(pods)
+    since = f" (work since the checkpoint at {min(known):%Y-%m-%d %H:%M %Z})" if whole else ""
+    if _endless(pods, facts):
+        quiet = _next_quiet(pods, facts)
+        if quiet == 0.0:
+            return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as it is idle,")]
+        if quiet is not None:
+            at = now + timedelta(hours=quiet)
+            moments.append(Moment(TimingKind.WHEN_IDLE, quiet, 0.0, f"at {at:%a %H:%M %Z}, when it is usually idle,"))
+    moments.append(Moment(TimingKind.NOW, 0.0, lost, f"now{since}"))
+    if whole and policy.checkpoint_interval_hours:
+        interval = timedelta(hours=policy.checkpoint_interval_hours)
+        # Ranks save together; whoever is behind decides. One that is overdue may come at any time, or never.
+        wait = (min(known) + interval - now).total_seconds() / 3600
+        if wait > 0:
+            words = f"after the checkpoint expected at {min(known) + interval:%Y-%m-%d %H:%M %Z}"
+            moments.append(Moment(TimingKind.AFTER_CHECKPOINT, wait, 0.0, words))
+    ends = [_told(pod, keys.EXPECTED_END, facts) for pod in pods]
+    coming = [at for at in ends if at is not None and at > now]
+    if coming and len(coming) == len(pods):
+        wait = (max(coming) - now).total_seconds() / 3600
+        moments.append(Moment(TimingKind.AT_JOB_END, wait, 0.0, f"at its end at {max(coming):%Y-%m-%d %H:%M %Z}"))
+    return moments
+
+
+def restart_hours(pod: Pod, facts: Facts, policy: PlanPolicy) -> float:
+    """Hours of work that a restart of this Pod loses now: since its last checkpoint, else its age; capped."""
+    started = pod.started or pod.created
+    told = _told(pod, keys.LAST_CHECKPOINT, facts)
+    if told is not None and told <= facts.snapshot.at:
+        started = max(told, started) if started is not None else told
+    if started is None:
+        return policy.restart_cost_cap_hours
+    age_hours = (facts.snapshot.at - started).total_seconds() / 3600
+    return min(max(age_hours, 0.0), policy.restart_cost_cap_hours)
+
+
+def _told(pod: Pod, key: str, facts: Facts) -> datetime | None:
+    """A time that the Pod or its owner is annotated with; None where there is none, or it cannot be read."""
+    owner = facts.workloads.get(pod.workload)
+    text = pod.annotations.get(key) or (owner.annotations.get(key) if owner is not None else None)
+    try:
+        at = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
+
+
+def _endless(pods: list[Pod], facts: Facts) -> bool:
+    owners = [facts.workloads.get(pod.workload) for pod in pods]
+    return bool(owners) and all(owner is not None and owner.kind in ENDLESS for owner in owners)
+
+
+def _next_quiet(pods: list[Pod], facts: Facts) -> float | None:
+    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where nothing tells.
+
+    By habit: a time of the day at which they were silent on each of the last days that were seen, three at least.
+    """
+    refs = {pod.ref for pod in pods}
+    histories = [item for item in facts.snapshot.activity if item.pod in refs]
+    steps = {item.step_seconds for item in histories}
+    if len(steps) != 1:
+        return None
+    step = steps.pop()
+    states: dict[int, str] = {}
+    now = int(facts.snapshot.at.timestamp()) // step
+    for item in histories:
+        first = int(item.start.timestamp()) // step
+        for index, state in enumerate(item.steps):
+            at = first + index
+            # Silent only where all were; one that is not known leaves it open.
+            if states.get(at) != Activity.ACTIVE and (state != Activity.SILENT or at not in states):
+                states[at] = state
+    length = max(_QUIET_SECONDS // step, 1)
+    if _quiet(states, now - length, length):
+        return 0.0
+    day = _DAY_SECONDS // step
+    for ahead in range(1, day + 1):
+        seen = [
+            _quiet(states, now + ahead - days * day, length)
+            for days in range(1, 8)
+            if _known(states, now + ahead - days * day, length)
+        ]
+        if len(seen) >= _DAYS_SEEN and all(seen):
+            return ahead * step / 3600
+    return None
+
+
+def _quiet(states: dict[int, str], first: int, length: int) -> bool:
+    return all(states.get(at) == Activity.SILENT for at in range(first, first + length))
+
+
+def _known(states: dict[int, str], first: int, length: int) -> bool:
+    return all(states.get(at, Activity.UNKNOWN) != Activity.UNKNOWN for at in range(first, first + length))
