@@ -85,6 +85,21 @@ def test_coverage(coverage, enough):
         assert "throttled 2.0 h" in abstained(found, AbstentionKind.COVERAGE).reason
 
 
+@pytest.mark.parametrize(
+    ("left_out", "says"),
+    [
+        ({}, "holes in the exporter's scrapes"),
+        ({"ambiguous": 1e9, "start_up": 600.0}, "Several Pods share the device"),
+        ({"start_up": 1e9}, "longer than their start-up"),
+        ({"xid": 1e9}, "not fit to measure on (xid)"),
+    ],
+    ids=["nothing", "shared", "start-up", "degraded"],
+)
+def test_what_would_mend_coverage_depends_on_what_is_missing(left_out, says):
+    found = abstained(answer(profile(coverage=0.1, left_out_seconds=left_out)), AbstentionKind.COVERAGE)
+    assert says in found.resolve
+
+
 def test_no_window_is_no_coverage():
     abstained(answer(profile(cells=[])), AbstentionKind.COVERAGE)
 

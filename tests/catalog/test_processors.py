@@ -52,7 +52,7 @@ def test_fp32_peak_is_cores_times_clock(name: str) -> None:
     ],
 )
 def test_malformed_rows_are_refused(row: str, says: str) -> None:
-    with pytest.raises(CatalogError, match="x.csv, line") as error:
+    with pytest.raises(CatalogError, match=r"x\.csv, line") as error:
         parse_processors(HEADER + row, "x.csv")
     assert says in str(error.value)
 

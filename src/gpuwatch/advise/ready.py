@@ -144,6 +144,23 @@ def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:
     return max(later, key=lambda other: (other.last_seen, other.key)).key if later else None
 
 
+def _to_resolve(profile: WorkloadProfile) -> str:
+    """What would mend the largest part of the time that is missing."""
+    left_out = profile.left_out_seconds
+    silent = profile.expected_seconds - profile.observed_seconds - sum(left_out.values())
+    largest = max(left_out, key=lambda name: left_out[name], default="")
+    if not largest or silent > left_out[largest]:
+        return "Look for holes in the exporter's scrapes; `gpuwatch doctor` names them."
+    if largest == "ambiguous":
+        return (
+            "Several Pods share the device, and nobody can tell whose work was measured: run it on a device or a MIG "
+            "instance of its own for a while."
+        )
+    if largest == "start_up":
+        return "Wait for runs that last longer than their start-up."
+    return f"Its GPU was not fit to measure on ({largest}): mend that first, or let it run elsewhere."
+
+
 def _too_little(
     profile: WorkloadProfile, *, ends: bool, policy: AdvicePolicy
 ) -> tuple[AbstentionKind, str, str] | None:
@@ -155,7 +172,7 @@ def _too_little(
             AbstentionKind.COVERAGE,
             f"Only {profile.coverage_ratio:.0%} of the time that it held its GPUs was measured and usable; "
             f"{policy.min_coverage_ratio:.0%} are needed." + (f" Left out: {left_out}." if left_out else ""),
-            "Look for holes in the exporter's scrapes; `gpuwatch doctor` names them.",
+            _to_resolve(profile),
         )
     days = confidence_days(profile)
     if days * 24 < policy.min_observed_hours:
