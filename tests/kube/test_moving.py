@@ -1,0 +1,232 @@
+"""Which Pods move one by one, which only together, and which never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuwatch.kube import keys
+from gpuwatch.kube.adapters import ADAPTERS, Refused, write
+from gpuwatch.kube.memory_cluster import MemoryCluster
+from gpuwatch.kube.moving import How, Move, move, rollout
+from gpuwatch.kube.writer import Object, ref_of
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+EXITS = {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [42]}}
+
+
+def owner(kind: str, api_version: str, **spec: Any) -> Object:
+    metadata = {"name": "o", "namespace": "a", "uid": "owner", "resourceVersion": "1"}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def pod(name: str, *, ready: bool = True, phase: str = "Running", **labels: str) -> Object:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    metadata = {
+        "name": name,
+        "namespace": "a",
+        "uid": name,
+        "labels": {key.replace("__", "/"): v for key, v in labels.items()},
+    }
+    return {"metadata": metadata, "status": {"phase": phase, "conditions": conditions}}
+
+
+def pods(count: int) -> list[Object]:
+    return [pod(f"p{number}") for number in range(count)]
+
+
+def moved(plan: Move | Refused) -> object:
+    """'cycle', 'rollout', the names of the Pods to evict, or nothing where it is refused."""
+    if isinstance(plan, Refused):
+        assert plan.reason
+        return None
+    return [item.name for item in plan.pods] if plan.how is How.EVICT else str(plan.how)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"podFailurePolicy": {"rules": [IGNORES]}}, ["p0"]),
+        ({"parallelism": 1, "podFailurePolicy": {"rules": [IGNORES, EXITS]}}, ["p0"]),
+        ({"podFailurePolicy": {"rules": [EXITS, IGNORES]}}, "cycle"),
+        ({"podFailurePolicy": {"rules": [{**IGNORES, "action": "Count"}]}}, "cycle"),
+        ({"parallelism": 2, "podFailurePolicy": {"rules": [IGNORES]}}, "cycle"),
+        ({}, "cycle"),
+    ],
+    ids=["forgives", "forgives-first", "exit-code-first", "counts", "two", "no-policy"],
+)
+def test_the_pod_of_a_job(spec: Object, expected: object) -> None:
+    assert moved(move(owner("Job", "batch/v1", **spec), pods(1), ["p0"])) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version"),
+    [
+        ("JobSet", "jobset.x-k8s.io/v1alpha2"),
+        ("TFJob", "kubeflow.org/v1"),
+        ("MPIJob", "kubeflow.org/v2beta1"),
+        ("TrainJob", "trainer.kubeflow.org/v1alpha1"),
+        ("RayJob", "ray.io/v1"),
+        ("Workload", "kueue.x-k8s.io/v1beta2"),
+    ],
+    ids=lambda value: value.rpartition("/")[2],
+)
+def test_gangs_move_as_a_whole(kind: str, api_version: str) -> None:
+    assert moved(move(owner(kind, api_version), pods(4), ["p1"])) == "cycle"
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version"),
+    [("Notebook", "kubeflow.org/v1"), ("RayService", "ray.io/v1"), ("Pod", "v1"), ("DaemonSet", "apps/v1")],
+    ids=["notebook", "rayservice", "pod", "daemonset"],
+)
+def test_others_never(kind: str, api_version: str) -> None:
+    assert moved(move(owner(kind, api_version), pods(1), ["p0"])) is None
+
+
+def test_what_is_gone_or_ended_is_not_moved() -> None:
+    job = owner("JobSet", "jobset.x-k8s.io/v1alpha2")
+    assert moved(move(job, pods(1), ["other"])) is None
+    assert moved(move(job, [pod("p0", phase="Succeeded")], ["p0"])) is None
+
+
+def lws_pod(group: str, index: str) -> Object:
+    prefix = "leaderworkerset.sigs.k8s.io__"
+    labels = {f"{prefix}group-index": group, f"{prefix}worker-index": index}
+    return pod(f"lws-{group}-{index}", **labels)
+
+
+def test_a_leader_stands_for_its_group() -> None:
+    lws = owner("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", replicas=2)
+    there = [lws_pod(group, index) for group in "01" for index in "012"]
+    assert moved(move(lws, there, ["lws-1-2", "lws-1-1"])) == ["lws-1-0"]
+    assert moved(move(lws, there, ["lws-1-2", "lws-0-0"])) == ["lws-0-0", "lws-1-0"]
+    assert moved(move(lws, there[1:], ["lws-0-2"])) is None
+    assert moved(move(lws, [*there, pod("odd")], ["odd"])) is None
+
+
+def worker(index: int, *, ready: bool = True, role: str = "worker") -> Object:
+    prefix = "training.kubeflow.org__"
+    return pod(f"{role}-{index}", ready=ready, **{f"{prefix}replica-type": role, f"{prefix}replica-index": str(index)})
+
+
+@pytest.mark.parametrize(
+    ("least", "there", "wanted", "expected"),
+    [
+        (3, 4, ["worker-2"], ["worker-2"]),
+        (4, 4, ["worker-2"], "cycle"),
+        (2, 4, ["worker-2", "worker-3"], ["worker-2", "worker-3"]),
+        (3, 4, ["worker-2", "worker-3"], "cycle"),
+        (1, 4, ["worker-0"], "cycle"),
+        (None, 4, ["worker-2"], "cycle"),
+    ],
+    ids=["one-spare", "none-spare", "two-spare", "one-short", "the-first", "not-elastic"],
+)
+def test_elastic_workers_above_the_minimum(
+    least: int | None, there: int, wanted: Sequence[str], expected: object
+) -> None:
+    elastic = {} if least is None else {"elasticPolicy": {"minReplicas": least}}
+    job = owner("PyTorchJob", "kubeflow.org/v1", **elastic)
+    assert moved(move(job, [worker(number) for number in range(there)], wanted)) == expected
+
+
+def test_an_elastic_master_moves_with_all_and_the_unready_do_not_count() -> None:
+    job = owner("PyTorchJob", "kubeflow.org/v1", elasticPolicy={"minReplicas": 1})
+    there = [worker(0, role="master"), worker(1), worker(2)]
+    assert moved(move(job, there, ["master-0"])) == "cycle"
+    assert moved(move(job, there, ["worker-2"])) == ["worker-2"]
+    assert moved(move(job, [worker(0), worker(1, ready=False)], ["worker-1"])) == "cycle"
+
+
+@pytest.mark.parametrize(
+    ("spec", "least", "wanted", "expected"),
+    [
+        ({"minAvailable": 3}, None, ["p3"], ["p3"]),
+        ({"minAvailable": 4}, None, ["p3"], "cycle"),
+        ({"minAvailable": 3}, None, ["p2", "p3"], "cycle"),
+        ({}, 3, ["p3"], ["p3"]),
+        ({}, None, ["p3"], "cycle"),
+        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartJob"}]}, None, ["p3"], "cycle"),
+        ({"minAvailable": 3, "policies": [{"event": "PodFailed", "action": "RestartJob"}]}, None, ["p3"], ["p3"]),
+        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartTask"}]}, None, ["p3"], ["p3"]),
+        (
+            {"minAvailable": 3, "tasks": [{"policies": [{"events": ["*"], "action": "AbortJob"}]}]},
+            None,
+            ["p3"],
+            "cycle",
+        ),
+    ],
+    ids=["spare", "none", "one-short", "group", "unknown", "restarts", "other-event", "task-only", "task-aborts"],
+)
+def test_volcano_gives_its_surplus(spec: Object, least: int | None, wanted: Sequence[str], expected: object) -> None:
+    assert moved(move(owner("Job", "batch.volcano.sh/v1alpha1", **spec), pods(4), wanted, least)) == expected
+
+
+def test_a_ray_cluster_keeps_its_head_and_its_many_host_workers() -> None:
+    cluster = owner("RayCluster", "ray.io/v1")
+    there = [
+        pod("head", **{"ray.io__node-type": "head"}),
+        pod("one", **{"ray.io__node-type": "worker"}),
+        pod("many", **{"ray.io__node-type": "worker", "ray.io__worker-group-replica-name": "gpu-0"}),
+        pod("odd"),
+    ]
+    assert [moved(move(cluster, there, [name])) for name in ("head", "one", "many", "odd")] == [
+        None,
+        ["one"],
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "ready", "wanted", "expected"),
+    [
+        ("Deployment", {}, [True], ["p0"], "rollout"),
+        ("Deployment", {"replicas": 1}, [False], ["p0"], "rollout"),
+        ("Deployment", {"replicas": 3}, [True, True, True], ["p1"], ["p1"]),
+        ("Deployment", {"replicas": 3}, [True, False, True], ["p1"], ["p1"]),
+        ("Deployment", {"replicas": 3}, [False, True, True], ["p1"], None),
+        ("Deployment", {"replicas": 3}, [True, True], ["p1"], None),
+        ("StatefulSet", {"replicas": 3}, [True, True, True], ["p1"], ["p1"]),
+        ("StatefulSet", {"replicas": 3}, [True, True, False], ["p1"], None),
+        ("StatefulSet", {"replicas": 3, "podManagementPolicy": "Parallel"}, [True, True, True], ["p1"], "cycle"),
+        ("StatefulSet", {"replicas": 1, "podManagementPolicy": "Parallel"}, [True], ["p0"], ["p0"]),
+    ],
+    ids=[
+        "lone", "lone-unready", "three", "the-unready-one", "another-unready", "one-missing", "stateful",
+        "stateful-unready", "parallel", "parallel-lone",
+    ],
+)  # fmt: skip
+def test_replicas(kind: str, spec: Object, ready: Sequence[bool], wanted: Sequence[str], expected: object) -> None:
+    there = [pod(f"p{number}", ready=told) for number, told in enumerate(ready)]
+    assert moved(move(owner(kind, "apps/v1", **spec), there, wanted)) == expected
+
+
+def test_somebody_has_to_answer_meanwhile() -> None:
+    service = owner("InferenceService", "serving.kserve.io/v1beta1")
+    assert moved(move(service, pods(1), ["p0"])) is None
+    assert moved(move(service, pods(2), ["p0"])) == ["p0"]
+    assert moved(move(service, [pod("p0"), pod("p1", ready=False)], ["p0"])) is None
+
+
+def test_every_kind_that_is_released_has_a_way_to_move_or_none_on_purpose() -> None:
+    told = {
+        key: moved(move(owner(key[1], f"{key[0]}/{row.versions[0]}"), pods(1), ["p0"])) for key, row in ADAPTERS.items()
+    }
+    unmoved = {key[1] for key, plan in told.items() if plan is None}
+    assert unmoved == {"Notebook", "LeaderWorkerSet", "RayCluster", "InferenceService"}
+
+
+def test_a_rollout_makes_a_new_generation_of_pods() -> None:
+    cluster = MemoryCluster()
+    before = cluster.put(owner("Deployment", "apps/v1", replicas=1, template={"spec": {"containers": []}}))
+    write(cluster, [rollout(before, remediation="move-1", at=NOW)])
+    after = cluster.get(ref_of(before))
+    assert after is not None
+    stamped = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-11-21T12:00:00Z"}}}
+    assert after["spec"] == {"replicas": 1, "template": {"spec": {"containers": []}, **stamped}}
+    assert after["metadata"]["annotations"] == {keys.REMEDIATION: "move-1"}
