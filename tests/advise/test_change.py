@@ -124,7 +124,7 @@ def test_an_owner_that_is_gone_is_known_by_its_id():
     found = change(key, NOW_ON, SLICE, facts(cluster([node()], [], [])))
     assert (found.api_version, found.kind, found.namespace, found.name) == ("batch/v1", "CronJob", "team", "nightly")
     assert "jobTemplate" in found.patch["spec"]
-    assert "taken for a batch/v1 CronJob" in found.note
+    assert "taken for batch/v1 CronJob" in found.note
 
 
 def test_volcanos_jobs_are_not_the_batch_ones():

@@ -225,7 +225,7 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
     template = template_of(kind, api_version)
     patch: Tree | None = None
     if owner is None and template is not None:
-        notes.append(f"The owner was not found; it is taken for a {template.api_version} {kind}.")
+        notes.append(f"The owner was not found; it is taken for {template.api_version} {kind}.")
     if template is None:
         notes.insert(0, f"gpuwatch does not know where a {kind} has its Pods: these lines go into their container.")
     else:
