@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,14 @@ from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase
 from gpuwatch.model.telemetry import GapKind
+from gpuwatch.store.checkpoints import KubernetesStore
 from gpuwatch.store.kubernetes import KubernetesRemediations
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
+from gpuwatch.store.workload_profiles import publish
 from parts.processes import wait_until
 from store.remediation_stores import remediation
+from store.values import advice, book, key
 
 TEAM = "team-a"
 NODE = ObjectRef("v1", "Node", "gpu-1")
@@ -203,6 +206,25 @@ def test_reading_finds_nothing_forbidden(deployed: Path, store: RemediationStore
     assert store.all() == store.open_() == ()
     assert store.get("nobody") is None
     assert store.paused() == Pause()
+
+
+def test_the_state_and_the_profiles_are_its_own_to_write(deployed: Path, writer: LiveWriter) -> None:
+    mine = key(0)
+    here = replace(mine, workload=f"Job/{TEAM}/{JOB.name}")
+    of_team = replace(book(), profiles={here: replace(book().profiles[mine], key=here)})
+    for _ in range(2):  # the second goes on from the first
+        with KubernetesStore.open(writer, "gpuwatch") as state:
+            state.save_book(replace(of_team, until=of_team.until + timedelta(hours=1)))
+            state.save_book(of_team)
+    with KubernetesStore.open(writer, "gpuwatch") as state:
+        assert state.load_book() == (of_team, ())
+    assert publish(writer, of_team, [advice(here)]) == ()
+    (shown,) = writer.objects("gpuwatch.dev/v1alpha1", "WorkloadProfile", TEAM)
+    assert shown["status"]["recommendation"]["target"].endswith("2g.20gb")
+    assert publish(writer, replace(of_team, profiles={})) == ()
+    assert writer.objects("gpuwatch.dev/v1alpha1", "WorkloadProfile", TEAM) == ()
+    with pytest.raises(StoreError, match="Grant the verb"), KubernetesStore.open(writer, TEAM):
+        pass
 
 
 def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -> None:

@@ -117,7 +117,8 @@ def with_unknown(old: object, new: Any, kind: Any) -> Any:
 
 
 def schema(kind: type) -> dict[str, Any]:
-    """The structural schema of `to_api` of this dataclass. A field's description is its metadata['says']."""
+    """The structural schema of `to_api` of this dataclass. A field's description is its metadata['says'], and
+    its metadata['length'] how long its text may be, where that is more than MAX_TEXT."""
     properties: dict[str, Any] = {}
     required: list[str] = []
     for each in _named(cast("Hashable", kind)):
@@ -127,6 +128,8 @@ def schema(kind: type) -> dict[str, Any]:
             properties[each.there + _TEXT] = {**_text(), "description": f"Instead of {each.there} where it is a text."}
         else:
             properties[each.there] = {**_schema(each.kind), **says}
+            if "length" in each.field.metadata:
+                properties[each.there]["maxLength"] = each.field.metadata["length"]
             if each.required and not each.optional:
                 required.append(each.there)
     found: dict[str, Any] = {"type": "object", "properties": properties}

@@ -100,9 +100,74 @@ def selected(remediations: Iterable[Remediation], since: datetime | None) -> tup
     return tuple(sorted(wanted, key=lambda each: (each.proposal.created_at, each.name)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadProfileSpec:
+    """Whose profile it is."""
+
+    workload: str = field(metadata=_says("Kind/namespace/name of the top owner."))
+    container: str
+    gpu_model: str
+    mig_profile: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    """What was advised last. speed_*_ratio: on the target, against now. patch: a strategic merge patch, as JSON."""
+
+    at: datetime
+    target: str
+    resource: str = field(default="", metadata=_says("The resource to ask for, such as nvidia.com/mig-1g.10gb."))
+    speed_low_ratio: float
+    speed_likely_ratio: float
+    saving_usd_per_week: float | None = None
+    saving_gpu_hours_per_week: float = 0.0
+    confidence_ratio: float
+    reason: str
+    patch: str = field(default="", metadata=_says("What the owner would change, as a strategic merge patch in JSON."))
+    prerequisites: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRecommended:
+    """Why nothing is advised, and what would resolve it."""
+
+    at: datetime
+    why: str
+    reason: str
+    resolve: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadProfileStatus:
+    """What was measured, in short. busy_ratio: the engine's activity, mean of the decayed windows; None where there are
+    none. memory_peak_bytes: of the runs that are kept."""
+
+    as_of: datetime
+    first_seen: datetime
+    last_seen: datetime
+    coverage_ratio: float
+    observed_gpu_hours: float
+    gpus_per_pod: int
+    busy_ratio: float | None = None
+    memory_peak_bytes: float | None = None
+    recommendation: Recommended | None = None
+    abstention: NotRecommended | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """A piece of the state, in base64, or the list of its pieces."""
+
+    data: str = field(default="", metadata={**_says("Rows of one table, in base64."), "length": 1_400_000})
+    schema: int = 0
+    pieces: tuple[str, ...] = field(default=(), metadata=_says("The pieces that make up the state."))
+    sweep: tuple[str, ...] = field(default=(), metadata=_says("Pieces that are not needed any more, or not yet."))
+
+
 def definitions() -> list[dict[str, Any]]:
     """The CustomResourceDefinitions, as they are applied to a cluster."""
-    return [_remediation()]
+    return [_remediation(), _workload_profile(), _checkpoint()]
 
 
 def _remediation() -> dict[str, Any]:
@@ -131,6 +196,41 @@ def _remediation() -> dict[str, Any]:
             ("Age", "date", ".metadata.creationTimestamp", 0),
             ("Reason", "string", ".spec.proposal.reason", 1),
         ],
+    )
+
+
+def _workload_profile() -> dict[str, Any]:
+    spec = schema(WorkloadProfileSpec)
+    spec["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": "a profile stays that of its workload"}]
+    advised = ".status.recommendation"
+    return _definition(
+        "WorkloadProfile",
+        "workloadprofiles",
+        "wlp",
+        "Namespaced",
+        {"spec": spec, "status": schema(WorkloadProfileStatus)},
+        [
+            ("Workload", "string", ".spec.workload", 0),
+            ("Container", "string", ".spec.container", 1),
+            ("GPU", "string", ".spec.gpuModel", 0),
+            ("Slice", "string", ".spec.migProfile", 1),
+            ("Busy", "number", ".status.busyRatio", 0),
+            ("Advice", "string", f"{advised}.target", 0),
+            ("Saves USD/week", "number", f"{advised}.savingUsdPerWeek", 0),
+            ("Why not", "string", ".status.abstention.why", 0),
+            ("As of", "date", ".status.asOf", 0),
+        ],
+    )
+
+
+def _checkpoint() -> dict[str, Any]:
+    return _definition(
+        "Checkpoint",
+        "checkpoints",
+        "gwcp",
+        "Namespaced",
+        {"spec": schema(CheckpointSpec)},
+        [("Age", "date", ".metadata.creationTimestamp", 0)],
     )
 
 
@@ -163,7 +263,7 @@ def _definition(
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    **({"subresources": {"status": {}}} if "status" in parts else {}),
                     "additionalPrinterColumns": [
                         {"name": name, "type": type_, "jsonPath": path, "priority": priority}
                         for name, type_, path, priority in columns

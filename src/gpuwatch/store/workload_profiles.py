@@ -1,0 +1,150 @@
+"""WorkloadProfiles for people: what was measured and advised, beside the workload it is about.
+
+They are for reading; the state that gpuwatch goes on from is kept in a Store. One is written when its advice changes,
+and once a day; not every hour, although every measurement changes then: at 10,000 workloads that would be three writes
+a second for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from gpuwatch.kube.json_patch import difference
+from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
+from gpuwatch.model.sizing import Abstention, Recommendation
+from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.store.api_form import FormError, from_api, to_api
+from gpuwatch.store.custom_resources import (
+    API_VERSION,
+    NotRecommended,
+    Recommended,
+    WorkloadProfileSpec,
+    WorkloadProfileStatus,
+)
+from gpuwatch.store.store import StoreError
+
+KIND = "WorkloadProfile"
+_NAME_LENGTH = 200
+
+
+def publish(
+    writer: ClusterWriter,
+    book: ProfileBook,
+    recommendations: Iterable[Recommendation] = (),
+    abstentions: Iterable[Abstention] = (),
+) -> tuple[Gap, ...]:
+    """Bring the objects up to date with the book; those of workloads that are not in it any more are deleted.
+
+    One that cannot be written (its Namespace is gone, say) is a Gap, and costs itself alone. Raises StoreError where
+    those that are there cannot be listed.
+    """
+    try:
+        there = {
+            (each["metadata"]["namespace"], each["metadata"]["name"]): each
+            for each in writer.objects(API_VERSION, KIND)
+        }
+    except WriteError as error:
+        raise StoreError(f"workload profiles: {error.message}") from error
+    advised = {each.key: _recommended(each) for each in recommendations}
+    not_advised = {each.key: _not_recommended(each) for each in abstentions}
+    gaps: list[Gap] = []
+    for key, profile in book.profiles.items():
+        if not key.namespace:
+            continue
+        found = there.pop((key.namespace, name_of(key)), None)
+        status = replace(_summary(profile), recommendation=advised.get(key), abstention=not_advised.get(key))
+        try:
+            _write(writer, key, found, status)
+        except (WriteError, FormError) as error:
+            gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"profile of {key}", detail=f"It is not shown: {error}"))
+    for object_ in there.values():
+        try:
+            writer.delete(ref_of(object_))
+        except WriteError as error:
+            name = f"{object_['metadata']['namespace']}/{object_['metadata']['name']}"
+            gaps.append(
+                Gap(kind=GapKind.BAD_INPUT, what=f"workload profile {name}", detail=f"It is left over: {error}")
+            )
+    return tuple(gaps)
+
+
+def name_of(key: WorkloadKey) -> str:
+    """Readable, and told apart by a digest: 'job-train-main-a100-1f3c…'."""
+    kind, *_, name = key.workload.split("/")
+    words = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}-{key.container}-{key.gpu_model}-{key.mig_profile}".lower())
+    digest = blake2b(repr((key.workload, key.container, key.gpu_model, key.mig_profile)).encode(), digest_size=6)
+    return f"{words.strip('-')[:_NAME_LENGTH].strip('-')}-{digest.hexdigest()}"
+
+
+def _write(writer: ClusterWriter, key: WorkloadKey, found: Object | None, status: WorkloadProfileStatus) -> None:
+    new = to_api(status)
+    if found is None:
+        spec = WorkloadProfileSpec(
+            workload=key.workload, container=key.container, gpu_model=key.gpu_model, mig_profile=key.mig_profile
+        )
+        metadata = {"name": name_of(key), "namespace": key.namespace}
+        found = writer.create({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": to_api(spec)})
+    old: Mapping[str, Any] = found.get("status") or {}
+    if _says_the_same(old, status):
+        return
+    writer.patch(ref_of(found), {"status": difference(old, new)}, subresource="status")
+
+
+def _says_the_same(old: Mapping[str, Any], new: WorkloadProfileStatus) -> bool:
+    try:
+        was = from_api(old, WorkloadProfileStatus)
+    except FormError:
+        return False
+    return was.as_of.date() == new.as_of.date() and _gist(was) == _gist(new)
+
+
+def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
+    """What a person would act on."""
+    advised, not_advised = status.recommendation, status.abstention
+    return (
+        None if advised is None else (advised.target, advised.patch),
+        None if not_advised is None else not_advised.why,
+    )
+
+
+def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
+    weight = profile.weight_seconds
+    busy = sum(cell.weight_seconds * cell.busy_ratio for cell in profile.cells)
+    return WorkloadProfileStatus(
+        as_of=profile.as_of,
+        first_seen=profile.first_seen,
+        last_seen=profile.last_seen,
+        coverage_ratio=round(profile.coverage_ratio, 3),
+        observed_gpu_hours=round(profile.observed_seconds / 3600, 1),
+        gpus_per_pod=profile.gpus_per_pod,
+        busy_ratio=round(busy / weight, 3) if weight > 0 else None,
+        memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes), default=None),
+    )
+
+
+def _recommended(given: Recommendation) -> Recommended:
+    chosen = given.chosen
+    return Recommended(
+        at=given.at,
+        target=chosen.target.name,
+        resource=chosen.target.resource,
+        speed_low_ratio=round(chosen.speed.low_ratio, 3),
+        speed_likely_ratio=round(chosen.speed.likely_ratio, 3),
+        saving_usd_per_week=None if chosen.saving_usd_per_week is None else round(chosen.saving_usd_per_week, 2),
+        saving_gpu_hours_per_week=round(chosen.saving_gpu_hours_per_week, 1),
+        confidence_ratio=round(given.confidence_ratio, 3),
+        reason=given.reason,
+        patch=json.dumps(given.change.patch, sort_keys=True) if given.change.patch else "",
+        prerequisites=given.change.prerequisites,
+        caveats=given.caveats,
+    )
+
+
+def _not_recommended(given: Abstention) -> NotRecommended:
+    return NotRecommended(at=given.at, why=str(given.kind), reason=given.reason, resolve=given.resolve)
