@@ -8,16 +8,22 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwatch.model.cluster import Cluster, Condition, Gang, Node, OwnerStatus, Pod, Workload
 from gpuwatch.model.decision import (
+    ActionKind,
     Advice,
     Family,
     Finding,
     FindingKind,
+    Mode,
+    Plan,
+    PlanItem,
+    Score,
     Severity,
     Snapshot,
     Subject,
     SubjectKind,
     Verdict,
 )
+from gpuwatch.model.remediation import Phase, Proposal, Remediation, Turn
 from gpuwatch.model.telemetry import Device, Vendor
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -126,3 +132,50 @@ def snapshot(
         **cluster,  # type: ignore[arg-type]
     )
     return Snapshot(at=NOW, devices=tuple(devices), cluster=state)
+
+
+def remediation(
+    action: ActionKind,
+    target: str,
+    nodes: Iterable[str] = (),
+    *,
+    phase: Phase = Phase.ACTING,
+    begun_minutes_ago: float | None = 10,
+    **proposal: object,
+) -> Remediation:
+    """One that began some minutes ago; None for one that did not begin."""
+    at = NOW - timedelta(minutes=begun_minutes_ago or 0)
+    base = Proposal(
+        action=action,
+        target=target,
+        reason="because",
+        findings=(),
+        detectors=(),
+        devices=(),
+        pods=(),
+        pod_uids=(),
+        nodes=tuple(nodes),
+        objects=(),
+        score=Score(gained_gpu_hours=1, disrupted_gpu_hours=0, pool_gpu_hours=1, confidence_ratio=1, horizon_hours=24),
+        mode=Mode.ENFORCE,
+        created_at=at,
+        expires_at=NOW + timedelta(days=1),
+        pool="train",
+    )
+    turns = () if begun_minutes_ago is None else (Turn(at, Phase.ACTING, "began"),)
+    made = replace(base, **proposal)  # type: ignore[arg-type]
+    return Remediation(name=f"r-{target.rpartition('/')[2]}", proposal=made, phase=phase, history=turns)
+
+
+def only(plan: Plan, action: ActionKind) -> PlanItem:
+    (item,) = [item for item in plan.items if item.candidate.action is action]
+    return item
+
+
+def guards(item: PlanItem) -> set[str]:
+    return {refusal.guard for refusal in item.refusals}
+
+
+def reason(item: PlanItem, guard: str) -> str:
+    (found,) = [refusal.reason for refusal in item.refusals if refusal.guard == guard]
+    return found

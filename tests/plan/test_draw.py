@@ -17,8 +17,6 @@ from gpuwatch.model.decision import (
     Advice,
     Finding,
     Mode,
-    Plan,
-    PlanItem,
     Score,
     Severity,
     Snapshot,
@@ -29,18 +27,9 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import PlanPolicy
-from plan.fleet import GPU, NOW, device, idle, node, pod, sick, snapshot, workload
+from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, sick, snapshot, workload
 
 POLICY = PlanPolicy()
-
-
-def only(plan: Plan, action: ActionKind) -> PlanItem:
-    (item,) = [item for item in plan.items if item.candidate.action is action]
-    return item
-
-
-def guards(item: PlanItem) -> set[str]:
-    return {refusal.guard for refusal in item.refusals}
 
 
 def full_node_with_gang() -> tuple[Snapshot, tuple[Finding, ...]]:

@@ -17,8 +17,8 @@ from gpuwatch.model.cluster import Node, Pod, PodTerm
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.scheduling import counts, domain, means, selected, unfit
 
-# Places that are tried anew for one gang before it is said to land nowhere. Of equal Pods the first try decides; this
-# bounds the search among unequal ones. It errs towards 'no'.
+# Places that are tried anew for one gang before it is said to land nowhere. Of equal Pods that do not mind each other
+# the first try decides; this bounds the search among others. It errs towards 'no'.
 _TRIES = 200
 _GIB = 2**30
 
@@ -170,7 +170,9 @@ class Room:
                 return Nowhere(f"Pod {pod.ref} holds its GPU by a ResourceClaim; where such a claim fits is not known.")
         names = sorted(name for name in self._nodes if name not in self._out and (within is None or name in within))
         uniform = all(pod.placement == order[0].placement for pod in order)
-        equal = uniform and all(_needs(pod) == _needs(order[0]) for pod in order)
+        place = order[0].placement
+        minding = bool(place.pod_affinity or place.pod_anti_affinity or place.spread)
+        equal = uniform and not minding and all(_needs(pod) == _needs(order[0]) for pod in order)
         tries_left = len(order) + (0 if equal else _TRIES)
         placed: list[tuple[Pod, str]] = []
         choices: list[list[str]] = []

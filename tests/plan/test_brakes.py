@@ -1,0 +1,138 @@
+"""What stops everything at once, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwatch.model.decision import Finding, Plan, Snapshot
+from gpuwatch.model.remediation import Pause
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import Freeze, PlanPolicy
+from plan.fleet import NOW, device, guards, idle, node, pod, sick, snapshot
+
+POLICY = PlanPolicy()
+
+
+def one_idle() -> tuple[Snapshot, tuple[Finding, ...]]:
+    held = device("n0", 0, "ml/chat")
+    return snapshot([node("n0"), node("n1")], [held, device("n1", 0)], [pod("ml/chat", "n0")]), (
+        idle("ml/chat", [held]),
+    )
+
+
+def refused_by(plan: Plan) -> set[str]:
+    (item,) = plan.items
+    return guards(item)
+
+
+def test_a_storm_is_remembered_until_its_cool_down_is_over() -> None:
+    nodes = [node(f"n{i}") for i in range(10)]
+    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
+    storm = draw_plan(snapshot(nodes, devices), tuple(sick(item) for item in devices[:17]), POLICY)
+    assert storm.brake
+    assert storm.last_storm == NOW
+    state, findings = one_idle()
+    for seconds, stopped in ((1, True), (1799, True), (1800, False)):
+        later = draw_plan(
+            replace(state, at=NOW + timedelta(seconds=seconds)), findings, POLICY, storm_at=storm.last_storm
+        )
+        assert refused_by(later) == ({"cool_down"} if stopped else set())
+        # What the next plan has to be given: the storm as long as it matters, not the moment of each plan within it.
+        assert later.last_storm == (NOW if stopped else None)
+
+
+def test_missing_telemetry_counts_as_a_storm_and_a_freeze_does_not() -> None:
+    state, findings = one_idle()
+    assert draw_plan(Snapshot(at=NOW), (), POLICY).last_storm == NOW
+    frozen = draw_plan(state, findings, PlanPolicy(freezes=(Freeze(),)))
+    assert refused_by(frozen) == {"freeze"}
+    assert frozen.last_storm is None
+
+
+@pytest.mark.parametrize(
+    ("named", "firing", "stopped"),
+    [
+        (("A",), ("A", "B"), True),
+        (("A",), ("B",), False),
+        (("A",), (), False),
+        (("A",), None, True),
+        ((), ("A",), False),
+        ((), None, False),
+    ],
+)
+def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[str, ...] | None, stopped: bool) -> None:
+    state, findings = one_idle()
+    plan = draw_plan(state, findings, PlanPolicy(brake_alerts=named), alerts=firing)
+    assert refused_by(plan) == ({"alert"} if stopped else set())
+    assert bool(plan.brake) is stopped
+
+
+def test_the_pause_says_who_and_why() -> None:
+    state, findings = one_idle()
+    pause = Pause(paused=True, since=NOW, by="ada", reason="moving racks")
+    plan = draw_plan(state, findings, POLICY, pause=pause)
+    assert refused_by(plan) == {"paused"}
+    assert plan.brake == "gpuwatch is paused by ada since 2026-03-02 12:00 UTC: moving racks."
+    assert refused_by(draw_plan(state, findings, POLICY, pause=replace(pause, paused=False))) == set()
+
+
+def test_all_reasons_to_stop_are_given_at_once() -> None:
+    state, findings = one_idle()
+    policy = PlanPolicy(freezes=(Freeze(),), brake_alerts=("A",))
+    plan = draw_plan(state, findings, policy, alerts=("A",), pause=Pause(paused=True), storm_at=NOW)
+    assert refused_by(plan) == {"freeze", "alert", "paused", "cool_down"}
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "moment", "held"),
+    [
+        # Within a day; the end is not in it. 2026-03-06 is a Friday.
+        (Freeze(start="09:00", end="17:00"), "2026-03-06T09:00", True),
+        (Freeze(start="09:00", end="17:00"), "2026-03-06T08:59:59", False),
+        (Freeze(start="09:00", end="17:00"), "2026-03-06T16:59:59", True),
+        (Freeze(start="09:00", end="17:00"), "2026-03-06T17:00", False),
+        (Freeze(weekdays=("fri",), start="09:00", end="17:00"), "2026-03-05T12:00", False),
+        # Over midnight: the weekday is that of the start.
+        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-07T07:59", True),
+        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-07T08:00", False),
+        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-06T07:59", False),
+        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-06T16:00", True),
+        # A whole day, and all of them.
+        (Freeze(weekdays=("fri",)), "2026-03-06T00:00", True),
+        (Freeze(weekdays=("fri",)), "2026-03-07T00:00", False),
+        (Freeze(), "2026-03-07T00:00", True),
+        # By the wall's clock: 18:00 in Berlin is 17:00 UTC in winter, 16:00 in summer.
+        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-03-06T17:00", True),
+        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-03-06T16:59", False),
+        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-07-06T16:00", True),
+        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-07-06T18:00", False),
+        # Days on which it may start.
+        (Freeze(first_day="2026-12-20", last_day="2027-01-02"), "2026-12-19T23:59", False),
+        (Freeze(first_day="2026-12-20", last_day="2027-01-02"), "2026-12-20T00:00", True),
+        (Freeze(first_day="2026-12-20", last_day="2027-01-02"), "2027-01-03T00:00", False),
+    ],
+)
+def test_freezes(freeze: Freeze, moment: str, held: bool) -> None:
+    assert freeze.holds(at(moment)) is held
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"weekdays": ("friday",)}, "weekday 'friday' is not one of mon"),
+        ({"start": "25:00"}, "start '25:00' is no time"),
+        ({"end": "noon"}, "end 'noon' is no time"),
+        ({"time_zone": "Mars/Olympus"}, "time zone 'Mars/Olympus' is not known here"),
+        ({"first_day": "Christmas"}, "first_day 'Christmas' is no day"),
+    ],
+)
+def test_freezes_that_mean_nothing_are_refused_by_name(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Freeze(**given)  # type: ignore[arg-type]
