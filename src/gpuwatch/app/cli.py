@@ -99,7 +99,8 @@ def cli() -> None:
     """Finds degraded GPUs, idle allocations and workloads on the wrong GPU in a Kubernetes cluster, shows its evidence,
     and proposes what to do.
 
-    Nothing is changed by any of these commands.
+    `run` goes on doing so, and does what its settings allow: nothing, by default. All other commands change nothing,
+    but for those that decide about what `run` proposes: approve, reject, undo, pause and resume.
     """
 
 
@@ -274,6 +275,126 @@ def demo(seed: int, gpus: int, days: float, folder: Path) -> None:
     from gpuwatch.app.demo import run_demo
 
     sys.exit(run_demo(seed, gpus, days, folder))
+
+
+@cli.command()
+@click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@click.option("--no-cluster", is_flag=True, help="Look at telemetry alone.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML); watched for changes.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Lines on stderr."
+)
+def run(log_format: Any, **sources: Any) -> None:
+    """Watch the fleet until SIGTERM: look every minute, propose and do what the modes of the settings allow, bring
+    profiles up to date, report weekly. /healthz, /readyz and /metrics on port 8080.
+
+    Several replicas elect a leader by a Lease. SIGHUP, or a change of the file, takes the settings anew.
+    """
+    from gpuwatch.app.run import run_controller
+
+    sys.exit(run_controller(log_format, {**sources, "telemetry": (), "cluster": None, "at": None}))
+
+
+def _remediations(command: F) -> F:
+    """The options that say where Remediations are kept."""
+    options = (
+        click.option(
+            "--state",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Those that `gpuwatch run` keeps beside this file where it has no cluster; else those of the cluster.",
+        ),
+        click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--namespace", metavar="NAME", help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]"
+        ),
+        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML)."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@_sources
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
+)
+@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+def plan(form: str, rows: int, **sources: Any) -> None:
+    """What would be done now, what not and why, and what weighs on the budgets. Nothing is done by this command."""
+    from gpuwatch.app.remediation_commands import run_plan
+
+    sys.exit(run_plan(form, rows, sources))
+
+
+@cli.command()
+@click.argument("name", required=False, metavar="[NAME]")
+@_remediations
+@click.option("--open", "open_only", is_flag=True, help="Only those to which something may still happen.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
+)
+@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of the table.")
+def history(name: str | None, form: str, rows: int, open_only: bool, **where: Any) -> None:
+    """What was proposed, approved, done, verified and undone; with a NAME, or its beginning, one of them in full."""
+    from gpuwatch.app.remediation_commands import run_history
+
+    sys.exit(run_history(name, form, rows, open_only, where))
+
+
+@cli.command()
+@click.argument("name")
+@_remediations
+@click.option("--by", metavar="WHO", help="Who approves, for the record; by default your user name here.")
+def approve(name: str, by: str | None, **where: Any) -> None:
+    """Have a proposal done: it is announced, checked again, done, and verified."""
+    from gpuwatch.app.remediation_commands import run_approve
+
+    sys.exit(run_approve(name, by, where))
+
+
+@cli.command()
+@click.argument("name")
+@_remediations
+def reject(name: str, **where: Any) -> None:
+    """Have a proposal, or what is announced, never done."""
+    from gpuwatch.app.remediation_commands import run_reject
+
+    sys.exit(run_reject(name, where))
+
+
+@cli.command()
+@click.argument("name")
+@_remediations
+def undo(name: str, **where: Any) -> None:
+    """Have what was done taken back: a released workload is restored as it was, a taint is removed."""
+    from gpuwatch.app.remediation_commands import run_undo
+
+    sys.exit(run_undo(name, where))
+
+
+@cli.command()
+@_remediations
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
+@click.option("--by", metavar="WHO", help="Who; by default your user name here.")
+def pause(reason: str, by: str | None, **where: Any) -> None:
+    """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
+    from gpuwatch.app.remediation_commands import run_pause
+
+    sys.exit(run_pause(reason, by, where))
+
+
+@cli.command()
+@_remediations
+def resume(**where: Any) -> None:
+    """End the pause."""
+    from gpuwatch.app.remediation_commands import run_resume
+
+    sys.exit(run_resume(where))
 
 
 @cli.command()

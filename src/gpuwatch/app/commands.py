@@ -33,7 +33,7 @@ from gpuwatch.telemetry.samples import TelemetryError
 P = ParamSpec("P")
 
 OK, FAILED, FOUND = 0, 1, 3
-_EXPECTED = (
+EXPECTED = (
     SourceError,
     SettingsError,
     SnapshotFileError,
@@ -52,7 +52,7 @@ def reported(command: Callable[P, int]) -> Callable[P, int]:
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
             return command(*args, **kwargs)
-        except _EXPECTED as error:
+        except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, highlight=False).print(f"gpuwatch: {error}", style="red", markup=False)
             return FAILED
         except OSError as error:

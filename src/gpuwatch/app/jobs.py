@@ -55,8 +55,7 @@ class Jobs:
         )
         self._scheduler.add_listener(self._left_out, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
         for job in jobs:
-            metrics.job(job.name)
-            self._add(job)
+            self._add(job, first_after_seconds=0.001)
 
     def start(self) -> None:
         """Those with an interval at once, the others when their time comes."""
@@ -68,7 +67,7 @@ class Jobs:
             before = self._jobs.get(job.name)
             self._jobs[job.name] = job
             if before is None or (before.seconds, before.cron) != (job.seconds, job.cron):
-                self._add(job)
+                self._add(job, first_after_seconds=job.seconds)
         for name in set(self._jobs) - {job.name for job in jobs}:
             del self._jobs[name]
             self._scheduler.remove_job(name)
@@ -96,15 +95,17 @@ class Jobs:
             self._changed.wait_for(lambda: not self._running, timeout=seconds)
             return sorted(self._running)
 
-    def _add(self, job: Job) -> None:
-        now = datetime.now(UTC)
+    def _add(self, job: Job, first_after_seconds: float) -> None:
+        self._metrics.job(job.name)
+        first: dict[str, datetime] = {}
         if job.seconds:
             trigger = IntervalTrigger(seconds=job.seconds, timezone=UTC)
             # One that comes so late that the next one is due is left out; the next one does its work.
-            grace, first = max(job.seconds, 1), {"next_run_time": now + timedelta(milliseconds=1)}
+            grace = job.seconds
+            first["next_run_time"] = datetime.now(UTC) + timedelta(seconds=first_after_seconds)
         else:
             trigger = CronTrigger.from_crontab(job.cron, timezone=UTC)
-            grace, first = _CRON_GRACE_SECONDS, {}
+            grace = _CRON_GRACE_SECONDS
         self._scheduler.add_job(
             self._run,
             trigger,

@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -14,6 +14,7 @@ from gpuwatch import __version__
 from gpuwatch.model.decision import Analysis, Verdict
 from gpuwatch.model.remediation import Pause, Remediation
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each counter, that nobody asks for
 _DURATIONS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 
 

@@ -47,6 +47,20 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
     return Group(*parts)
 
 
+def plan_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
+    """What would be done now and what not, with the reasons, and what weighs on the budgets already."""
+    parts: list[RenderableType] = [_head(analysis, source), _plan(analysis, rows)]
+    if analysis.plan.budgets:
+        table = _table("Budgets", "scope", "GPUs out of service or disturbed", "limit", "of", "why")
+        for use in analysis.plan.budgets:
+            why = "; ".join(use.reasons[:3]) + (" …" if len(use.reasons) > 3 else "")
+            table.add_row(
+                Name(use.scope), str(use.in_flight_gpus), str(use.limit_gpus), str(use.total_gpus), escape(why)
+            )
+        parts += [table, Text()]
+    return Group(*parts, *gap_tables(analysis.gaps, rows=rows))
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:

@@ -1,0 +1,450 @@
+"""What `gpuwatch run` does again and again: look, decide, propose, advance, profile, report. No clock of its own jobs
+and no signals here; `jobs` says when, `run` when it ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gpuwatch.app.commands import EXPECTED
+from gpuwatch.app.jobs import Job
+from gpuwatch.app.leader import Election, NotLeadingError
+from gpuwatch.app.logs import fields
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, state_of
+from gpuwatch.app.sources import Opened, open_sources, take_snapshot
+from gpuwatch.execute.advance import Policies as ExecutorPolicies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.recheck import View
+from gpuwatch.kube.writer import ClusterWriter, WriteError
+from gpuwatch.model.decision import Analysis, Mode, PlanItem
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.report.analysis import analyse
+from gpuwatch.report.words import plural
+from gpuwatch.settings import Settings, load_settings
+from gpuwatch.store.remediations import RemediationStore
+
+log = logging.getLogger("gpuwatch.run")
+
+_FRESH_SECONDS = 15
+"""A view that is younger is fresh: with a sample every 30 s telemetry has hardly more to say."""
+
+_STEPS_AT_ONCE = 12
+"""Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
+
+_SHOWN = 4
+"""Refused candidates in a line for people; JSON has all."""
+
+_WEEK = timedelta(days=7)
+
+
+class UnreachableError(Exception):
+    """A source gave no answer, so that nothing was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Of a live cluster. plain: fenced; rehearsal: the server judges, and stores nothing."""
+
+    plain: ClusterWriter
+    rehearsal: ClusterWriter
+
+
+class Controller:
+    """One process' work. Each method that is a job runs in a thread of its own.
+
+    options: the sources as the command line names them. writers: None without a live cluster. election: None where
+    there is nobody to share with.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        settings: Settings,
+        opened: Opened,
+        writers: Writers | None,
+        election: Election | None,
+        metrics: Metrics,
+        stopping: threading.Event,
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._opened = opened
+        self._writers = writers
+        self._election = election
+        self._metrics = metrics
+        self._stopping = stopping
+        self._looking = threading.Lock()
+        self._sizing = threading.Lock()
+        self._seen: tuple[Analysis, View] | None = None
+        self._good_at: float | None = None
+        self._wrong = "no look at the sources has ended yet"
+        self._led = False
+        self._cycles = 0
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def jobs(self) -> tuple[Job, ...]:
+        """All that is to be done, with the times that the settings say."""
+        run = self._settings.run
+
+        def every(name: str, work: Callable[[], None], seconds: int) -> Job:
+            return Job(name, work, max(run.stuck_seconds, 10 * seconds), seconds=seconds)
+
+        found = [
+            every("analysis", self.analyse, run.analysis_seconds),
+            every("remediation", self.advance, run.remediation_seconds),
+            every("forget", self.forget, run.forget_seconds),
+        ]
+        if self._opened.store is not None:
+            found.append(every("profiles", self.profile, run.profiles_seconds))
+            if run.report_cron:
+                found.append(Job("report", self.report, max(run.stuck_seconds, 7200), cron=run.report_cron))
+        return tuple(found)
+
+    def unready(self) -> list[str]:
+        """Why it is not ready: a source that does not answer, or no look that ended lately."""
+        found = [self._wrong] if self._wrong else []
+        if self._election is not None and not self._election.answered:
+            found.append("the API server does not answer")
+        run = self._settings.run
+        if (
+            self._good_at is not None
+            and time.monotonic() - self._good_at > run.stuck_seconds + 5 * run.analysis_seconds
+        ):
+            found.append(f"the last good look at the sources was {time.monotonic() - self._good_at:.0f} s ago")
+        return found
+
+    def take(self) -> None:
+        """Take the settings anew, with the sources that they name. Raises where they cannot be taken; nothing changes
+        then."""
+        settings = load_settings(self._options["config"])
+        opened = open_sources(self._options)
+        with self._looking:
+            self._settings, self._opened = settings, opened
+
+    # Jobs
+
+    def analyse(self) -> None:
+        """Look, decide, and keep proposals; a replica that does not lead only sees whether its sources answer."""
+        if not self._leading():
+            self._stand_by()
+            return
+        began = time.monotonic()
+        with self._looking:
+            analysis, view = self._look()
+        pause, known, proposed = self._propose(analysis, view)
+        self._metrics.leads.set(1)
+        self._metrics.analysed(analysis)
+        self._metrics.remembered(known, pause)
+        self._cycles += 1
+        seconds = time.monotonic() - began
+        told = told_cycle(analysis, proposed, known, pause)
+        log.info(
+            "cycle %d in %.1f s: %s", self._cycles, seconds, told,
+            extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **_cycle_fields(analysis, proposed, pause)),
+        )  # fmt: skip
+
+    def advance(self) -> None:
+        """Take every Remediation that is due as far as it goes now."""
+        if not self._leading() or self._writers is None:
+            return
+        with self._remediations() as store:
+            executor = self._executor(store, self._writers)
+            for name in executor.due(_now()):
+                if self._stopping.is_set() or not self._leading():
+                    return
+                self._carry_on(executor, name)
+            self._metrics.remembered(store.all(), store.paused())
+
+    def forget(self) -> None:
+        if not self._leading():
+            return
+        with self._remediations() as store:
+            forgotten = store.forget_final(_now())
+        if forgotten:
+            log.info("%s forgotten: final for long", plural(forgotten, "Remediation"))
+
+    def profile(self) -> None:
+        """Bring the profiles and the advice up to date."""
+        if not self._leading():
+            return
+        from gpuwatch.app.sizing import size
+
+        with self._sizing:
+            sized = size(self._own_sources(), self._settings, self._state(), _WEEK, _quiet())
+        log.info(
+            "profiles up to %s: %s, advice for %d, none for %d", f"{sized.book.until:%Y-%m-%dT%H:%MZ}",
+            plural(len(sized.book.profiles), "profile"), len(sized.recommendations), len(sized.abstentions),
+            extra=fields(profiles=len(sized.book.profiles), advised=len(sized.recommendations)),
+        )  # fmt: skip
+
+    def report(self) -> None:
+        """The report of the last seven days, into the folder and to where the settings say."""
+        if not self._leading():
+            return
+        from gpuwatch.app.sizing import size
+        from gpuwatch.app.sizing_commands import report_files, week_of
+        from gpuwatch.deliver.deliver import deliver, deliver_pending
+        from gpuwatch.deliver.outbox import DeliveryState
+        from gpuwatch.report.weekly_markdown import weekly_summary
+
+        with self._sizing:
+            opened = self._own_sources()
+            sized = size(opened, self._settings, self._state(), 2 * _WEEK, _quiet())
+            week = week_of(opened, sized, _WEEK)
+        policy, folder = self._settings.delivery, self._settings.run.folder / "reports"
+        title = f"GPUs from {week.start:%Y-%m-%d} to {week.end:%Y-%m-%d}"
+        earlier = deliver_pending(policy, folder, log.info)
+        sent = deliver(report_files(week), title, weekly_summary(week), policy, folder, log.info)
+        missed = [item.destination for item in (*earlier, *sent) if item.state is not DeliveryState.SENT]
+        log.info("report %s lies in %s%s", title, folder, f"; not sent to {', '.join(missed)}" if missed else "")
+
+    # Parts of them
+
+    def _leading(self) -> bool:
+        leads = self._election is None or self._election.leads
+        if self._led and not leads:
+            self._metrics.stood_down()
+        self._led = leads
+        self._metrics.leads.set(leads)
+        return leads
+
+    def _stand_by(self) -> None:
+        with self._looking:
+            store = self._opened.store
+            ask: Callable[[datetime], float | None] | None = getattr(store, "clock_skew_seconds", None)
+            if ask is not None:
+                self._wrong = "telemetry does not answer"
+                ask(_now())
+        self._good()
+        assert self._election is not None
+        holder = self._election.holder
+        log.info("standing by: %s leads", holder or "nobody", extra=fields(leader=holder))
+
+    def _good(self) -> None:
+        self._wrong = ""
+        self._good_at = time.monotonic()
+
+    def _look(self) -> tuple[Analysis, View]:
+        """Needs `_looking`. Raises UnreachableError."""
+        opened = replace(self._opened, at=_now())
+        snapshot = take_snapshot(opened, _quiet())
+        lost = [
+            gap
+            for gap in snapshot.gaps
+            if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)
+            and (opened.cluster is not None or gap.what != "cluster")  # what was not asked for is not missed
+        ]
+        if lost and not snapshot.devices:
+            self._wrong = _said(lost)
+            raise UnreachableError(self._wrong)
+        analysis = analyse(snapshot, opened.policies)
+        self._seen = analysis, View(snapshot, analysis.findings)
+        unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
+        if unreachable:
+            self._wrong = _said(unreachable)
+        else:
+            self._good()
+        return self._seen
+
+    def _fresh(self) -> View:
+        with self._looking:
+            seen = self._seen
+            if seen is not None and _now() - seen[1].snapshot.at < timedelta(seconds=_FRESH_SECONDS):
+                return seen[1]
+            return self._look()[1]
+
+    def _propose(
+        self, analysis: Analysis, view: View
+    ) -> tuple[Pause, tuple[Remediation, ...], tuple[Remediation, ...]]:
+        """The pause, all that is kept, and what was proposed now."""
+        with self._remediations() as store:
+            proposed: tuple[Remediation, ...] = ()
+            if self._writers is not None and any(item.mode is not Mode.OBSERVE for item in analysis.plan.items):
+                executor = self._executor(store, self._writers)
+                proposed = executor.propose(analysis.plan, view, _now())
+                for each in proposed:
+                    self._metrics.proposed.labels(str(each.proposal.action)).inc()
+                    self._say(each, self._writers)
+            return store.paused(), store.all(), proposed
+
+    def _say(self, proposed: Remediation, writers: Writers) -> None:
+        """An Event on what it is about; that it could not be said changes nothing."""
+        proposal = proposed.proposal
+        wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "it is announced next"
+        note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
+        try:
+            writers.plain.event(
+                proposal.objects[0], at=proposal.created_at, reason="RemediationProposed", action="Propose", note=note
+            )
+        except WriteError as error:
+            log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)
+
+    def _executor(self, store: RemediationStore, writers: Writers) -> Executor:
+        policies = ExecutorPolicies(plan=self._settings.plan, execute=self._settings.execute)
+        return Executor(store, writers.plain, writers.rehearsal, self._fresh, self._notify, policies)
+
+    def _carry_on(self, executor: Executor, name: str) -> None:
+        """One Remediation, step by step until nothing more is to be done now; its fault costs it alone."""
+        before: Remediation | None = None
+        for _ in range(_STEPS_AT_ONCE):
+            if self._stopping.is_set():
+                return
+            try:
+                after = executor.run_once(name, _now())
+            except NotLeadingError:
+                raise
+            except (*EXPECTED, UnreachableError, OSError) as error:
+                self._metrics.job_errors.labels("remediation").inc()
+                log.error("remediation %s: no step: %s", name, error)  # noqa: TRY400 - the sentence says it all
+                return
+            except Exception:
+                self._metrics.job_errors.labels("remediation").inc()
+                log.exception("remediation %s: a step failed; the others go on", name)
+                return
+            if after is None or (before is not None and after.version == before.version):
+                return
+            self._tell(before, after)
+            before = after
+
+    def _tell(self, before: Remediation | None, after: Remediation) -> None:
+        """What is new in its history; of the first look at it in a run that is not known, so nothing is said twice."""
+        known = len(before.history) if before is not None else max(len(after.history) - 1, 0)
+        now = _now()
+        for turn in after.history[known:]:
+            if before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
+                continue
+            log.info(
+                "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
+                extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
+            )  # fmt: skip
+
+    def _notify(self, remediation: Remediation) -> None:
+        """Through the outbox, which sends each announcement once to each destination."""
+        from gpuwatch.deliver.deliver import deliver
+
+        proposal = remediation.proposal
+        title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
+        lines = [
+            f"**{title}** was announced as `{remediation.name}`.",
+            "",
+            proposal.reason,
+            "",
+            f"It concerns {plural(proposal.gpus, 'GPU')}. Owners may object or snooze by annotation; "
+            f"`gpuwatch reject {remediation.name}` stops it, `gpuwatch undo {remediation.name}` takes it back.",
+        ]
+        text = "\n".join(lines) + "\n"
+        folder = self._settings.run.folder / "announcements"
+        deliver({"announcement.md": text.encode()}, title, text, self._settings.delivery, folder, log.info)
+
+    @contextmanager
+    def _remediations(self) -> Iterator[RemediationStore]:
+        writer = self._writers.plain if self._writers is not None else None
+        with open_remediations(writer, namespace_of(self._settings), file_beside(self._state())) as store:
+            yield store
+        for gap in store.gaps:
+            log.warning("%s: %s", gap.what, gap.detail)
+
+    def _own_sources(self) -> Opened:
+        """Connections of the long jobs, so that the short ones never wait for them."""
+        return replace(open_sources(self._options), at=_now())
+
+    def _state(self) -> Path:
+        state = state_of(self._settings)
+        state.parent.mkdir(parents=True, exist_ok=True)
+        return state
+
+
+def told_cycle(
+    analysis: Analysis, proposed: tuple[Remediation, ...], known: tuple[Remediation, ...], pause: Pause
+) -> str:
+    """One line: what is there, what was decided about it, and why."""
+    coverage = analysis.coverage
+    verdicts = [str(item.verdict) for item in analysis.findings]
+    parts = [
+        f"{coverage.devices_present} of {plural(coverage.devices, 'device')} report, "
+        f"{verdicts.count('degraded')} degraded, {verdicts.count('idle')} idle, {verdicts.count('unknown')} unknown"
+    ]
+    now = {(each.proposal.action, each.proposal.target) for each in proposed}
+    open_ = {(each.proposal.action, each.proposal.target): each for each in known if each.phase.open}
+    admitted = [item for item in analysis.plan.items if item.admitted]
+    refused = [item for item in analysis.plan.items if not item.admitted]
+    for item in admitted:
+        target = (item.candidate.action, str(item.candidate.target))
+        if target in now:
+            what = f"proposed ({item.mode})"
+        elif target in open_:
+            what = f"is {open_[target].phase} already"
+        else:
+            what = "would be worth it (observe)" if item.mode is Mode.OBSERVE else "left alone for now"
+        parts.append(f"{item.candidate.id} {what}")
+    parts += [_refused(item) for item in refused[:_SHOWN]]
+    if len(refused) > _SHOWN:
+        parts.append(f"{len(refused) - _SHOWN} more refused")
+    if not analysis.plan.items:
+        parts.append("nothing to do")
+    if analysis.plan.brake:
+        parts.append(f"brake: {analysis.plan.brake.rstrip('.')}")
+    if pause.paused:
+        parts.append(f"paused by {pause.by or 'somebody'}" + (f": {pause.reason}" if pause.reason else ""))
+    lost = [gap for gap in analysis.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
+    if lost:
+        parts.append(f"not read: {_said(lost)}")
+    return "; ".join(parts)
+
+
+def _refused(item: PlanItem) -> str:
+    refusal = item.refusals[0]
+    more = f" and {len(item.refusals) - 1} more" if len(item.refusals) > 1 else ""
+    return f"{item.candidate.id} refused by {refusal.guard}{more}: {refusal.reason.rstrip('.')}"
+
+
+def _cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: Pause) -> dict[str, object]:
+    return {
+        "at": f"{analysis.at:%Y-%m-%dT%H:%M:%SZ}",
+        "devices": analysis.coverage.devices,
+        "reporting": analysis.coverage.devices_present,
+        "findings": {
+            str(verdict): sum(item.verdict == verdict for item in analysis.findings)
+            for verdict in sorted({item.verdict for item in analysis.findings})
+        },
+        "plan": [
+            {
+                "candidate": item.candidate.id,
+                "mode": str(item.mode),
+                "score": round(item.score.value, 6),
+                "refusals": [f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals],
+            }
+            for item in analysis.plan.items
+        ],
+        "proposed": [each.name for each in proposed],
+        "brake": analysis.plan.brake,
+        "paused": pause.paused,
+        "gaps": len(analysis.gaps),
+    }
+
+
+def _said(gaps: list[Gap]) -> str:
+    return "; ".join(dict.fromkeys(f"{gap.what}: {gap.detail.rstrip('.')}" for gap in gaps))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _quiet() -> Console:
+    """Progress is for terminals."""
+    return Console(quiet=True, force_terminal=False)

@@ -1,0 +1,213 @@
+"""What `plan`, `history`, `approve`, `reject`, `undo`, `pause` and `resume` do. Each returns its exit code."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gpuwatch.app.commands import FAILED, OK, print_answer, reported
+from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations
+from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
+from gpuwatch.app.terminal import output
+from gpuwatch.kube.live import api_client
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.model.decision import Plan
+from gpuwatch.model.remediation import Pause, Phase, Remediation
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.report.analysis import analyse
+from gpuwatch.report.remediation_tables import history_tables, pause_text, remediation_detail
+from gpuwatch.report.tables import plan_tables
+from gpuwatch.settings import load_settings
+from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.store.store import StoreError
+
+VERSION = 1
+"""Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What `plan --format json` prints."""
+
+    version: int
+    at: datetime
+    plan: Plan
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What `history --format json` prints."""
+
+    version: int
+    at: datetime
+    pause: Pause
+    remediations: tuple[Remediation, ...]
+    gaps: tuple[Gap, ...]
+
+
+@reported
+def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
+    opened = open_sources(options)
+    snapshot = take_snapshot(opened, Console(stderr=True))
+    analysis = analyse(snapshot, opened.policies)
+    answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
+    print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
+    return OK if snapshot.devices else FAILED
+
+
+@reported
+def run_history(name: str | None, form: str, rows: int, open_only: bool, options: Mapping[str, Any]) -> int:
+    now = datetime.now(UTC)
+    with _store(options) as store:
+        known, pause, gaps = store.all(), store.paused(), store.gaps
+    if name is not None:
+        known = (_named(name, known),)
+    elif open_only:
+        known = tuple(each for each in known if each.phase.open)
+    answer = Kept(version=VERSION, at=now, pause=pause, remediations=known, gaps=gaps)
+    if name is not None:
+        print_answer(answer, form, lambda: remediation_detail(known[0], now))
+    else:
+        print_answer(answer, form, lambda: history_tables(known, pause, gaps, now, rows=rows))
+    return OK
+
+
+@reported
+def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
+    with _store(options) as store:
+        found = _named(name, store.all())
+        if found.phase is not Phase.PROPOSED and not (found.approved and found.phase.open):
+            raise StoreError(f"{found.name} is {found.phase}{_because(found)}: there is nothing to approve")
+        if not found.approved:
+            found = store.approve(found.name, by or _whoever())
+        pause = store.paused()
+    _tell(
+        f"{found.name} is approved by {found.approved_by or 'somebody'}: it is announced, and done once owners had "
+        "time to object and all guards agree."
+    )
+    _tell_pause(pause)
+    return OK
+
+
+@reported
+def run_reject(name: str, options: Mapping[str, Any]) -> int:
+    with _store(options) as store:
+        found = _named(name, store.all())
+        if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED):
+            what = f"take it back: gpuwatch undo {found.name}" if found.phase.open else "there is nothing to reject"
+            raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
+        found = store.reject(found.name)
+    _tell(f"{found.name} is rejected, and is not done.")
+    return OK
+
+
+@reported
+def run_undo(name: str, options: Mapping[str, Any]) -> int:
+    with _store(options) as store:
+        found = _named(name, store.all())
+        if found.phase is Phase.PROPOSED:
+            raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {found.name}")
+        if not found.phase.open and found.phase not in (Phase.SUCCEEDED, Phase.FAILED):
+            raise StoreError(f"{found.name} is {found.phase}{_because(found)}: nothing of it stands")
+        found = store.ask_undo(found.name)
+        pause = store.paused()
+    _tell(
+        f"{found.name} is taken back: what is still as gpuwatch left it becomes as it was before, and what others "
+        "changed since stays."
+    )
+    _tell_pause(pause)
+    return OK
+
+
+@reported
+def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
+    now = datetime.now(UTC)
+    with _store(options, create=True) as store:
+        pause = store.pause(by or _whoever(), reason, now)
+    output().print(pause_text(pause, now), markup=False, soft_wrap=True)
+    return OK
+
+
+@reported
+def run_resume(options: Mapping[str, Any]) -> int:
+    with _store(options, create=True) as store:
+        before = store.paused()
+        store.resume()
+    _tell("It goes on." if before.paused else "It was not paused.")
+    return OK
+
+
+@contextmanager
+def _store(options: Mapping[str, Any], create: bool = False) -> Iterator[RemediationStore]:
+    """That of --state, else that of the cluster. create: an SQLite file may be made."""
+    settings = load_settings(options["config"])
+    state: Path | None = options["state"]
+    if state is not None:
+        file = file_beside(state)
+        if not create and not file.exists():
+            raise SourceError(
+                f"{file}: there is no such file, so nothing was proposed beside {state}; leave --state out for the "
+                "Remediations of a cluster"
+            )
+        with open_remediations(None, "", file) as store:
+            yield store
+        return
+    try:
+        client = api_client(options["kubeconfig"], options["context"])
+    except ClusterError as error:
+        raise SourceError(f"{error} Or use --state FILE, where `gpuwatch run` keeps them without a cluster.") from error
+    writer = LiveWriter(client, instance="gpuwatch-cli")
+    with open_remediations(writer, options["namespace"] or namespace_of(settings), Path()) as store:
+        yield store
+
+
+def _named(name: str, known: tuple[Remediation, ...]) -> Remediation:
+    """The one of this name, or the only one that begins so. Raises StoreError."""
+    name = name.removeprefix("remediation/").removeprefix("rem/")
+    exact = [each for each in known if each.name == name]
+    begun = exact or [each for each in known if name and each.name.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        shown = ", ".join(each.name for each in begun[:3]) + (" …" if len(begun) > 3 else "")
+        raise StoreError(f"{name!r} begins the names of {len(begun)} Remediations: {shown}; give more of it")
+    names = [each.name for each in known]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else f"{len(names)} are known" + (": gpuwatch history" if names else "")
+    raise StoreError(f"there is no Remediation {name!r}; {hint}")
+
+
+def _because(remediation: Remediation) -> str:
+    if not remediation.history:
+        return ""
+    last = remediation.history[-1]
+    return f" since {last.at:%Y-%m-%d %H:%MZ} ({last.message.rstrip('.')})"
+
+
+def _whoever() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return ""
+
+
+def _tell(text: str) -> None:
+    output().print(text, markup=False, soft_wrap=True)
+
+
+def _tell_pause(pause: Pause) -> None:
+    if pause.paused:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            f"gpuwatch is paused ({pause.reason or 'no reason given'}): nothing is done before `gpuwatch resume`.",
+            style="yellow", markup=False,
+        )  # fmt: skip

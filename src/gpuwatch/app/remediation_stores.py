@@ -1,0 +1,43 @@
+"""Where Remediations are kept: in the cluster, or where there is none in a file beside the profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuwatch.kube.writer import ClusterWriter
+from gpuwatch.settings import Settings
+from gpuwatch.store.kubernetes import KubernetesRemediations
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
+
+NAMESPACE = "gpuwatch"
+
+
+def namespace_of(settings: Settings) -> str:
+    """Of the Lease and of the pause: set, or that of this Pod, or the one that deploy/ makes."""
+    return settings.run.namespace or os.environ.get("POD_NAMESPACE", "") or NAMESPACE
+
+
+def state_of(settings: Settings) -> Path:
+    """The file of the profiles of a process that runs."""
+    return settings.state or settings.run.folder / "state.sqlite"
+
+
+def file_beside(state: Path) -> Path:
+    """The file of the Remediations that belongs to a file of profiles; itself, where it is one already."""
+    name = "remediations"
+    return state if state.stem.endswith(name) else state.with_name(f"{state.stem}-{name}.sqlite")
+
+
+@contextmanager
+def open_remediations(writer: ClusterWriter | None, namespace: str, file: Path) -> Iterator[RemediationStore]:
+    """For one thread. Raises StoreError where the file cannot be used."""
+    if writer is not None:
+        yield KubernetesRemediations(writer, namespace)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with SqliteRemediations.open(file) as store:
+            yield store

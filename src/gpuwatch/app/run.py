@@ -1,0 +1,211 @@
+"""`gpuwatch run`: the process. Puts the parts together, listens to signals and to changes of the settings, and ends in
+order: the step in hand is finished, or is found half done by whoever leads next."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpuwatch import __version__
+from gpuwatch.app.commands import EXPECTED, FAILED, OK, reported
+from gpuwatch.app.controller import Controller, UnreachableError, Writers
+from gpuwatch.app.http_server import serving
+from gpuwatch.app.jobs import Jobs
+from gpuwatch.app.leader import Election, NotLeadingError
+from gpuwatch.app.logs import LogFormat, log_to_stderr
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.remediation_stores import namespace_of
+from gpuwatch.app.sources import SourceError, open_sources
+from gpuwatch.kube.dry_run import DryRunWriter
+from gpuwatch.kube.live import LiveCluster, api_client
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.kube.transport import Limits
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.settings import Settings, load_settings
+
+log = logging.getLogger("gpuwatch.run")
+
+_TICK_SECONDS = 0.5
+_PULSE_SECONDS = 30
+"""A main loop that has not turned for so long hangs."""
+
+
+@reported
+def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
+    """Until SIGTERM or SIGINT. Returns the exit code: 0 where it ended in order."""
+    log_to_stderr(log_format)
+    settings = load_settings(options["config"])
+    opened = open_sources(options)
+    if opened.store is None:
+        raise SourceError("there is nothing to watch without telemetry: set prometheus.url, or use --prometheus URL")
+    stopping = threading.Event()
+    hang_up = threading.Event()
+    signal.signal(signal.SIGTERM, _setting(stopping))
+    signal.signal(signal.SIGINT, _setting(stopping))
+    signal.signal(signal.SIGHUP, _setting(hang_up))
+    metrics = Metrics()
+    live = isinstance(opened.cluster, LiveCluster)
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
+    election = _election(settings, identity, options) if live else None
+    writers = _writers(election, identity, options) if election is not None else None
+    controller = Controller(options, settings, opened, writers, election, metrics, stopping)
+    expected = (*EXPECTED, NotLeadingError, UnreachableError, OSError)
+    jobs = Jobs(controller.jobs(), metrics, expected)
+    metrics.settings(True, datetime.now(UTC))
+    pulse = _Pulse()
+    with ExitStack() as stack:
+        port = stack.enter_context(
+            serving(
+                settings.run.listen_address,
+                settings.run.listen_port,
+                lambda: [*pulse.complaints(), *jobs.complaints()],
+                controller.unready,
+                metrics.registry,
+            )
+        )
+        log.info("gpuwatch %s: %s; probes and metrics on port %d", __version__, opened.description, port)
+        _tell_modes(settings, live)
+        elected = threading.Event()
+        thread: threading.Thread | None = None
+        if election is not None:
+            thread = threading.Thread(target=election.run, args=(elected,), name="election", daemon=True)
+            thread.start()
+            # So that the first look of the only replica is not spent standing by.
+            _wait(lambda: election.leads or bool(election.holder), stopping, 2 * settings.run.retry_seconds)
+        jobs.start()
+        _watch(controller, jobs, metrics, pulse, stopping, hang_up, options["config"])
+        log.info("stopping: no new work is begun")
+        left = jobs.stop(controller.settings.run.stop_seconds)
+        elected.set()
+        if thread is not None:
+            thread.join(2 * settings.run.retry_seconds + 10)
+        if left:
+            # What was begun stands in its Remediation, and the Lease keeps others away until it runs out.
+            log.error("still running after %d s: %s", controller.settings.run.stop_seconds, ", ".join(left))
+            sys.stderr.flush()
+            os._exit(FAILED)
+        if election is not None:
+            election.release()
+    log.info("stopped")
+    return OK
+
+
+class _Pulse:
+    """Of the main loop."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+
+    def beat(self) -> None:
+        self._at = time.monotonic()
+
+    def complaints(self) -> list[str]:
+        quiet = time.monotonic() - self._at
+        return [f"the main loop has not turned for {quiet:.0f} s"] if quiet > _PULSE_SECONDS else []
+
+
+def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> Election:
+    # One lost request must not take longer than what remains of the Lease.
+    patience = Limits(connect_timeout_seconds=2.0, read_timeout_seconds=max(settings.run.lease_seconds / 3, 1.0))
+    writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance=identity, limits=patience)
+    run = settings.run
+    return Election(
+        writer, namespace_of(settings), identity, lease_seconds=run.lease_seconds, retry_seconds=run.retry_seconds
+    )
+
+
+def _writers(election: Election, identity: str, options: Mapping[str, Any]) -> Writers:
+    client = api_client(options["kubeconfig"], options["context"])
+    return Writers(LiveWriter(client, fence=election.fence, instance=identity), DryRunWriter(client, instance=identity))
+
+
+def _tell_modes(settings: Settings, live: bool) -> None:
+    modes = {action: settings.plan.mode(action) for action in ActionKind if action is not ActionKind.RESIZE_WORKLOAD}
+    told = ", ".join(f"{action} {mode}" for action, mode in modes.items())
+    if all(mode is Mode.OBSERVE for mode in modes.values()):
+        log.info("mode observe: nothing is changed in the cluster")
+    elif live:
+        log.info("modes: %s", told)
+    else:
+        log.warning("modes: %s; but there is no live cluster, so that nothing can be done", told)
+
+
+def _watch(
+    controller: Controller,
+    jobs: Jobs,
+    metrics: Metrics,
+    pulse: _Pulse,
+    stopping: threading.Event,
+    hang_up: threading.Event,
+    config: Path | None,
+) -> None:
+    """The main loop, until `stopping`."""
+    known = _digest(config)
+    looked = time.monotonic()
+    while not stopping.wait(_TICK_SECONDS):
+        pulse.beat()
+        now = time.monotonic()
+        changed = False
+        if config is not None and now - looked >= controller.settings.run.watch_seconds:
+            looked = now
+            digest = _digest(config)
+            changed, known = digest != known, digest
+        if changed or hang_up.is_set():
+            hang_up.clear()
+            known = _digest(config)
+            _take(controller, jobs, metrics)
+
+
+def _take(controller: Controller, jobs: Jobs, metrics: Metrics) -> None:
+    before = controller.settings
+    try:
+        controller.take()
+    except (*EXPECTED, OSError) as error:
+        metrics.settings(False, datetime.now(UTC))
+        log.error("the new settings are not taken, the old ones go on: %s", error)  # noqa: TRY400 - told in full
+        return
+    jobs.change(controller.jobs())
+    metrics.settings(True, datetime.now(UTC))
+    after = controller.settings
+    changed = [name for name in type(after).model_fields if getattr(before, name) != getattr(after, name)]
+    log.info("settings taken anew; changed: %s", ", ".join(changed) or "nothing")
+    fixed = ("listen_address", "listen_port", "lease_seconds", "retry_seconds", "namespace")
+    stale = [f"run.{name}" for name in fixed if getattr(before.run, name) != getattr(after.run, name)]
+    if stale:
+        log.warning("%s: a change of it takes a restart", ", ".join(stale))
+
+
+def _digest(config: Path | None) -> str:
+    """Of the file's content: a mounted ConfigMap is a link that is swapped, and its times may go back."""
+    if config is None:
+        return ""
+    try:
+        return hashlib.sha256(config.read_bytes()).hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+def _setting(event: threading.Event) -> Callable[[int, FrameType | None], None]:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+
+    return handle
+
+
+def _wait(condition: Callable[[], bool], stopping: threading.Event, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end and not stopping.wait(0.05):
+        pass

@@ -1,0 +1,147 @@
+"""Remediations as tables for a terminal. Pure: returns what rich renders, prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpuwatch.model.remediation import Pause, Phase, Remediation
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.report.name import Name
+from gpuwatch.report.tables import evidence_line, gap_tables
+from gpuwatch.report.words import ago, plural
+
+_COLOUR = {
+    Phase.PROPOSED: "yellow",
+    Phase.ANNOUNCED: "yellow",
+    Phase.ACTING: "bold cyan",
+    Phase.VERIFYING: "cyan",
+    Phase.HOLDING: "cyan",
+    Phase.UNDOING: "magenta",
+    Phase.SUCCEEDED: "green",
+    Phase.FAILED: "bold red",
+}
+
+
+def history_tables(
+    known: Sequence[Remediation], pause: Pause, gaps: Iterable[Gap], now: datetime, *, rows: int
+) -> RenderableType:
+    """The newest first, those that wait for a person on top; cut at `rows` lines, and says so."""
+    parts: list[RenderableType] = []
+    if pause.paused:
+        parts += [Text(pause_text(pause, now), style="bold red"), Text()]
+    ordered = sorted(known, key=lambda each: (each.proposal.created_at, each.name), reverse=True)
+    ordered.sort(key=lambda each: 0 if each.phase is Phase.PROPOSED else 1 if each.phase.open else 2)
+    if not ordered:
+        parts.append(Text("Nothing was proposed yet."))
+    else:
+        open_ = sum(each.phase.open for each in ordered)
+        title = f"Remediations: {open_} open, {len(ordered) - open_} ended"
+        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
+        for column in ("phase", "name", "action", "target", "GPUs", "age", "last"):
+            table.add_column(column, overflow="fold")
+        for each in ordered[:rows]:
+            table.add_row(
+                phase_text(each),
+                Name(each.name),
+                each.proposal.action.replace("_", " "),
+                Name(each.proposal.target),
+                str(each.proposal.gpus),
+                ago(each.proposal.created_at, now),
+                escape(_last(each)),
+            )
+        parts.append(table)
+        if len(ordered) > rows:
+            parts.append(
+                Text(f"… and {len(ordered) - rows} more: --rows {len(ordered)}, or --format json", style="dim")
+            )
+        waiting = [each for each in ordered if each.phase is Phase.PROPOSED and not each.approved and not each.rejected]
+        if waiting:
+            parts.append(Text(f"\n{plural(len(waiting), 'proposal')} to decide: gpuwatch approve NAME, or reject NAME"))
+    return Group(*parts, *gap_tables(gaps))
+
+
+def _last(remediation: Remediation) -> str:
+    return remediation.history[-1].message if remediation.history else remediation.proposal.reason
+
+
+def phase_text(remediation: Remediation) -> Text:
+    """The phase, with what a person decided that has not been taken up yet."""
+    decided = ""
+    if remediation.undo_asked and remediation.phase not in (Phase.UNDOING, Phase.UNDONE):
+        decided = " (undo)"
+    elif remediation.rejected and remediation.phase in (Phase.PROPOSED, Phase.ANNOUNCED):
+        decided = " (rejected)"
+    elif remediation.approved and remediation.phase is Phase.PROPOSED:
+        decided = " (approved)"
+    return Text(f"{remediation.phase}{decided}", style=_COLOUR.get(remediation.phase, "dim"))
+
+
+def remediation_detail(remediation: Remediation, now: datetime) -> RenderableType:
+    """One Remediation in full: why, what was done, what is next."""
+    proposal = remediation.proposal
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    grid.add_row("Name", Name(remediation.name))
+    grid.add_row("Phase", phase_text(remediation))
+    grid.add_row("Action", escape(f"{proposal.action.replace('_', ' ')} of {proposal.target}"))
+    grid.add_row("Why", escape(proposal.reason))
+    grid.add_row("Mode", str(proposal.mode))
+    if remediation.approved:
+        grid.add_row("Approved by", escape(remediation.approved_by or "somebody"))
+    score = proposal.score
+    grid.add_row(
+        "Worth",
+        f"gains {score.gained_gpu_hours * score.confidence_ratio:.1f}, disturbs {score.disrupted_gpu_hours:.1f} "
+        f"GPU-hours in {score.horizon_hours:g} h ({plural(proposal.gpus, 'GPU')})",
+    )
+    for name, items in (("Nodes", proposal.nodes), ("Pods", proposal.pods), ("Devices", proposal.devices)):
+        if items:
+            shown = ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")
+            grid.add_row(name, escape(shown))
+    if proposal.waiter:
+        grid.add_row("Waiting for it", escape(proposal.waiter))
+    if remediation.phase is Phase.PROPOSED:
+        grid.add_row("Expires", f"{proposal.expires_at:%Y-%m-%d %H:%MZ}")
+    if remediation.next_at is not None and remediation.phase.open:
+        grid.add_row("Next", f"not before {remediation.next_at:%Y-%m-%d %H:%MZ}")
+    parts: list[RenderableType] = [grid, Text()]
+    if proposal.evidence:
+        parts += [Text("Evidence", style="bold"), *(Text(f"  {evidence_line(item)}") for item in proposal.evidence)]
+        parts.append(Text())
+    if remediation.steps:
+        table = _table("Steps", "", "step", "on", "done", "said")
+        for number, step in enumerate(remediation.steps):
+            done = ago(step.done_at, now) + " ago" if step.done_at else "begun" if step.begun_at else ""
+            mark = "✓" if step.done_at else "▸" if number == remediation.step else ""
+            by = step.parameters.get("by") or step.parameters.get("effect", "")
+            told = f"{step.kind}{f' ({by})' if by else ''}".replace("_", " ")
+            table.add_row(mark, told, Name(str(step.target)), done, escape(step.error))
+        parts += [table, Text()]
+    table = _table("History", "at", "phase", "what")
+    table.add_row(f"{proposal.created_at:%Y-%m-%d %H:%M:%SZ}", str(Phase.PROPOSED), escape(proposal.reason))
+    for turn in remediation.history:
+        table.add_row(f"{turn.at:%Y-%m-%d %H:%M:%SZ}", str(turn.phase), escape(turn.message))
+    return Group(*parts, table)
+
+
+def pause_text(pause: Pause, now: datetime) -> str:
+    if not pause.paused:
+        return "Not paused."
+    since = f" since {pause.since:%Y-%m-%d %H:%MZ} ({ago(pause.since, now)})" if pause.since else ""
+    by = f" by {pause.by}" if pause.by else ""
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"Paused{since}{by}{why}. Nothing but removing gpuwatch's own taints is done; `gpuwatch resume` ends it."
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
