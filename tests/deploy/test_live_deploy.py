@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
+from gpuwatch.kube.keys import DEGRADED, REMEDIATION
 from gpuwatch.kube.live import api_client, connect
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, PatchKind, WriteError
@@ -309,6 +311,41 @@ def test_enforcing_taints_writes_to_nodes_alone(administrator: Api, deployed: Pa
     assert refused(writer.evict, POD, dry_run=True)
 
 
+def test_guardrails_leave_it_its_own_taint_and_annotations(
+    administrator: Api, deployed: Path, writer: LiveWriter
+) -> None:
+    foreign = [{"key": "example.com/maintenance", "effect": "NoSchedule"}]
+    own = [{"key": DEGRADED, "value": "xid", "effect": "NoSchedule"}]
+    merge = "application/merge-patch+json"
+    theirs = {"spec": {"taints": foreign}, "metadata": {"annotations": {"example.com/note": "x"}}}
+    assert administrator.answer("PATCH", f"/api/v1/nodes/{NODE.name}", theirs, content_type=merge).ok
+    apply(administrator, documents(DEPLOY / "optional" / "guardrails.yaml"))
+
+    def held(change: Object) -> str:
+        """What the guardrail says against it."""
+        try:
+            writer.patch(NODE, change)
+        except WriteError as error:
+            return error.message
+        return ""
+
+    other = (f"value {number}" for number in count())  # each is a change, until none is taken any more
+    wait_until(lambda: held({"metadata": {"annotations": {"a.com/b": next(other)}}}) != "", lambda: "it does not count")
+    assert "cordons no Node" in held({"spec": {"unschedulable": True}})
+    assert held({"spec": {"taints": [*foreign, *own]}}) == ""
+    assert "no taint but its own" in held({"spec": {"taints": own}})
+    assert "no taint but its own" in held({"spec": {"taints": [*foreign, {**foreign[0], "key": "other.com/x"}]}})
+    assert held({"spec": {"taints": foreign}}) == ""
+    assert held({"metadata": {"annotations": {REMEDIATION: "y/1"}}}) == ""
+    assert held({"metadata": {"annotations": {REMEDIATION: None}}}) == ""
+    for value in ("y", None):
+        assert "no annotation but" in held({"metadata": {"annotations": {"example.com/note": value}}})
+    assert "no annotation but" in held({"metadata": {"annotations": {"example.com/other": "y"}}})
+    assert administrator.answer(
+        "PATCH", f"/api/v1/nodes/{NODE.name}", {"spec": {"taints": None}}, content_type=merge
+    ).ok
+
+
 def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
     apply(administrator, documents(DEPLOY / "roles" / "enforce-release.yaml"))
     counted(deployed, f"/apis/apps/v1/namespaces/{TEAM}/deployments/{DEPLOYMENT.name}")
@@ -319,11 +356,14 @@ def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed:
     assert refused(writer.delete, JOB)
     assert refused(writer.delete, POD)
     assert refused(writer.patch, POD, {"metadata": {"labels": {"a": "b"}}})
+    pods = writer.objects("v1", "Pod", TEAM)
+    for owner in (owner for pod in pods for owner in pod["metadata"].get("ownerReferences", ())):
+        writer.get(ObjectRef(owner["apiVersion"], owner["kind"], owner["name"], TEAM))
 
 
 def test_enforcing_evictions_evicts_and_deletes_nothing(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
     apply(administrator, documents(DEPLOY / "roles" / "enforce-evict.yaml"))
-    counted(deployed, f"/api/v1/namespaces/{TEAM}/pods/{POD.name}")
+    counted(deployed, f"/api/v1/namespaces/{TEAM}/pods/{POD.name}/eviction?dryRun=All", "POST")
     found = writer.get(POD)
     assert found is not None
     writer.evict(replace(POD, uid=found["metadata"]["uid"]))

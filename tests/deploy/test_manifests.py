@@ -76,12 +76,26 @@ def test_the_settings_are_the_defaults_and_are_understood(tmp_path: Path) -> Non
     assert settings.prometheus is not None
 
 
-def test_the_report_is_a_command_with_these_options() -> None:
-    (container,) = pod_specs()[1]["containers"]
+@pytest.mark.parametrize("index", [0, 1], ids=["controller", "report"])
+def test_what_runs_is_a_command_with_these_options(index: int) -> None:
+    (container,) = pod_specs()[index]["containers"]
     command, *arguments = container["args"]
     options = {option for parameter in cli.commands[command].params for option in parameter.opts}
     assert {argument.partition("=")[0] for argument in arguments} <= options
     assert all("=" in argument for argument in arguments)
+
+
+def test_the_controller_is_set_to_what_is_mounted_and_served() -> None:
+    (container,) = pod_specs()[0]["containers"]
+    settings = load_settings(environment={each["name"]: each.get("value", "") for each in container["env"]})
+    with_variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    assert with_variables == {"GPUWATCH_RUN__FOLDER": "/var/lib/gpuwatch"}
+    assert settings.run.listen_port == container["ports"][0]["containerPort"]
+    assert settings.run.namespace in ("", "gpuwatch")
+    grace = pod_specs()[0].get("terminationGracePeriodSeconds", 30)  # Kubernetes' default
+    assert settings.run.stop_seconds < grace
+    writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert with_variables["GPUWATCH_RUN__FOLDER"] in writable
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["controller", "report"])
@@ -91,8 +105,9 @@ def test_what_is_named_is_mounted_and_the_rest_cannot_be_written(index: int) -> 
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
     assert {each["name"] for each in mounts.values()} == {each["name"] for each in spec["volumes"]}
-    for argument in container["args"][1:]:
-        path = argument.partition("=")[2]
+    for path in (argument.partition("=")[2] for argument in container["args"][1:]):
+        if not path.startswith("/"):
+            continue
         mount = next(each for place, each in mounts.items() if path.startswith(f"{place}/"))
         assert mount.get("readOnly", False) is (mount["name"] == "settings")
     settings = found("observe", "ConfigMap")

@@ -31,13 +31,14 @@ def rights(place: Path, kind: str = "ClusterRole") -> Rights:
     }
 
 
-def of(key: KindKey) -> Kind:
-    return {**kinds.OWNERS, kinds.KUEUE_WORKLOAD.key: kinds.KUEUE_WORKLOAD}[key]
+OWNERS = {**kinds.OWNERS, kinds.KUEUE_WORKLOAD.key: kinds.KUEUE_WORKLOAD}
 
 
 def written(keys: Iterable[KindKey]) -> Rights:
-    """What a writer needs that reads an owner again and patches it."""
-    return {(of(key).group, of(key).plural, verb) for key in keys for verb in ("get", "patch")}
+    """What a writer needs that patches these owners. Every owner is read: Pods lead to the one that is meant through
+    others, and those of DaemonSets stand beside them."""
+    patched = {(OWNERS[key].group, OWNERS[key].plural, "patch") for key in keys}
+    return patched | {(kind.group, kind.plural, "get") for kind in OWNERS.values()} | {("apps", "daemonsets", "get")}
 
 
 # What stands beside an owner is listed, Volcano is asked by a Command.
@@ -62,7 +63,7 @@ def test_release_is_what_the_adapters_patch() -> None:
 
 def test_evict_is_what_moves_and_the_evictions() -> None:
     moved = [key for key in ADAPTERS if key in moving._RULES or key in moving._CYCLED]
-    evictions = {("", "pods", "get"), ("", "pods/eviction", "create")}
+    evictions = {("", "pods/eviction", "create")}
     assert rights(DEPLOY / "roles" / "enforce-evict.yaml") == written(moved) | SURROUNDINGS | evictions
 
 
