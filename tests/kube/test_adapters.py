@@ -375,3 +375,11 @@ def test_a_pointer_finds_what_it_names() -> None:
     assert value_at(document, "") is document
     with pytest.raises(ValueError, match="no JSON pointer"):
         value_at(document, "a")
+
+
+def test_what_is_not_there_is_not_removed() -> None:
+    document = {"a": {"b": 1}}
+    for pointer in ("/x", "/x/y", "/a/x", "/a/b/c"):
+        assert removed(document, pointer) == document
+    assert removed(document, "/a/b") == {"a": {}}
+    assert document == {"a": {"b": 1}}

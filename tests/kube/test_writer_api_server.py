@@ -191,6 +191,19 @@ def test_long_lists_come_in_pages(place: Place, control_plane: ControlPlane) -> 
     assert len(paged.objects("batch/v1", "Job", place.namespace)) == 5
 
 
+def test_an_event_that_expires_before_it_is_counted_is_let_go(place: Place, control_plane: ControlPlane) -> None:
+    ref = ref_of(place.writer.create(place.job()))
+
+    def gone(method: str, path: str) -> Spoilt | None:
+        return Spoilt(404, "{}") if method == "GET" and "/events/" in path else None
+
+    with forwarding(control_plane.administrator, gone) as server:
+        writer = LiveWriter(client_of(server.url))
+        for _ in range(2):
+            writer.event(ref, at=NOW, reason="Released", action="Release", note="Idle.")
+    assert [method for method, path, _ in server.requests if "/namespaces/" in path] == ["POST", "POST", "GET"]
+
+
 @contextmanager
 def unchanged(place: Place, *refs: ObjectRef) -> Iterator[None]:
     before = [place.writer.get(ref) for ref in refs]

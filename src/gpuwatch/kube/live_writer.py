@@ -181,7 +181,7 @@ class LiveWriter:
         try:
             self.create(said)
         except WriteError as error:
-            if error.failure is not Failure.CONFLICT or error.status != 409:
+            if error.failure is not Failure.CONFLICT:
                 raise
         else:
             return
