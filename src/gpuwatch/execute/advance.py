@@ -11,19 +11,27 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuwatch.execute import steps as acts
-from gpuwatch.execute.budget import TELLING, occupied, over_budget
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import Precision, distrusted
-from gpuwatch.execute.recheck import Answer, Check, Health, View, health, no_execute_refused, recheck, stopped_by
+from gpuwatch.execute.recheck import (
+    Answer,
+    Check,
+    Health,
+    View,
+    health,
+    others_of_owner,
+    recheck,
+    rung_refused,
+    stopped_by,
+)
 from gpuwatch.execute.requests import Request
-from gpuwatch.execute.steps import Blocked, Done, Near, as_json
+from gpuwatch.execute.steps import TELLING, Blocked, Done, Near, as_json
 from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released
 from gpuwatch.kube.json_patch import value_at
 from gpuwatch.kube.moving import move
 from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
-from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
 
@@ -126,7 +134,7 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
             return _undo(remediation, Phase.REJECTED, "A person rejected it.", now)
     match remediation.phase:
         case Phase.PROPOSED:
-            return _proposed(remediation, world, now, policy)
+            return _proposed(remediation, world, now, policies)
         case Phase.ANNOUNCED:
             return _announced(remediation, world, now, policies)
         case Phase.ACTING:
@@ -160,11 +168,13 @@ def failed(
     if error.failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
         return later
     if error.failure is Failure.NOT_FOUND and (step.kind is StepKind.EVICT or intent.phase is Phase.UNDOING):
-        return _passed(_with_step(intent, tried), now, "It is gone.")
-    if acts.optional(step):
         return _passed(_with_step(intent, tried), now, error.message)
     if intent.phase is Phase.UNDOING:
         return later  # nothing is given up while something of ours stands; people see the error
+    if acts.optional(step):
+        return _passed(_with_step(intent, tried), now, error.message)
+    if step.kind is StepKind.TAINT and any(other.kind is StepKind.TAINT for other in intent.steps[: intent.step]):
+        return _rung_given_up(intent, f"{step.parameters['effect']} was not written: {error.message}", now, policy)
     end = Phase.LAPSED if error.failure is Failure.NOT_FOUND and not _touched(intent) else Phase.FAILED
     return _undo(_with_step(intent, tried), end, error.message, now).intent
 
@@ -172,12 +182,12 @@ def failed(
 # PROPOSED and ANNOUNCED
 
 
-def _proposed(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
-    proposal = remediation.proposal
+def _proposed(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+    proposal, policy = remediation.proposal, policies.execute
     if now >= proposal.expires_at:
         return _undo(remediation, Phase.EXPIRED, "Nobody approved it in time.", now)
     if not remediation.approved:
-        doubt = distrusted(remediation, world.measured, policy.min_precision_ratio)
+        doubt = distrusted(remediation, world.measured, policies.plan.min_precision_ratio)
         if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
             # A history here means that it was put back for a person to decide.
             if doubt and not remediation.history:
@@ -205,13 +215,16 @@ def _announced(remediation: Remediation, world: World, now: datetime, policies: 
     check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
     if check.answer is not Answer.GO:
         return _not_now(remediation, check, now, policy)
-    facts = Facts(world.view.snapshot, world.view.findings)
+    facts = world.view.facts(world.others)
     devices = (facts.devices[name].node for name in remediation.proposal.devices if name in facts.devices)
     avoid = tuple(sorted({node for node in devices if node}))
     found = acts.act_steps(remediation, world.near, world.view.snapshot.cluster.claims, avoid, now, policy)
     if isinstance(found, Blocked):
         answer = Answer.WAIT if found.passing else Answer.GONE if found.gone else Answer.REFUSED
         return _not_now(remediation, Check(answer, found.reason), now, policy)
+    whole = {StepKind.RELEASE, StepKind.RESTART}.intersection(step.kind for step in found)
+    if whole and (beside := others_of_owner(remediation.proposal, facts)):
+        return _not_now(remediation, Check(Answer.REFUSED, beside), now, policy)
     claimed = replace(
         remediation,
         steps=(*remediation.steps, *found),
@@ -278,11 +291,16 @@ def _acting(remediation: Remediation, world: World, now: datetime, policies: Pol
 
 
 def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Move:
-    done = [step for step in remediation.steps[: remediation.step] if step.kind is StepKind.TAINT]
-    if done:  # the next rung was not reached in time; the last one stands
-        kept = replace(remediation, steps=remediation.steps[: remediation.step], next_at=None)
-        return Move(_turned(_held(kept, now, policy), Phase.HOLDING, "The next rung was not written in time.", now))
+    if any(step.kind is StepKind.TAINT for step in remediation.steps[: remediation.step]):
+        return Move(_rung_given_up(remediation, "The next step was not written in time.", now, policy))
     return _undo(remediation, Phase.FAILED, "It was not done in time.", now)
+
+
+def _rung_given_up(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Remediation:
+    """The fence stands as it is, and the next rung is tried no sooner than anything that failed often."""
+    kept = _held(replace(remediation, steps=remediation.steps[: remediation.step]), now, policy)
+    later = replace(kept, next_at=now + timedelta(seconds=policy.retry_cap_seconds))
+    return _turned(later, Phase.HOLDING, why, now)
 
 
 def _gate(remediation: Remediation, step: Step, world: World) -> str:
@@ -310,10 +328,10 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
     if isinstance(built, Done):
         return Move(_passed(_saving(remediation, built.saved), now, built.message))
     if isinstance(built, Blocked):
-        if acts.optional(step):
-            return Move(_passed(remediation, now, built.reason))
         if remediation.phase is Phase.UNDOING:
             return _wait(remediation, built.reason, now, policy)
+        if acts.optional(step):
+            return Move(_passed(remediation, now, built.reason))
         forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
         end = Phase.LAPSED if built.gone and not _touched(forgotten) else Phase.FAILED
         return _undo(forgotten, end, built.reason, now)
@@ -378,16 +396,18 @@ def _moved(remediation: Remediation, near: Near) -> dict[str, bool]:
         return {"old_pods_gone": False, "running_elsewhere": False}
     old = {step.target.uid for step in remediation.steps if step.kind is StepKind.EVICT}
     old = old or set(remediation.proposal.pod_uids)
-    avoid = {node for step in remediation.steps for node in step.parameters.get("avoid", "").split(",") if node}
+    told = [step.parameters for step in remediation.steps if "avoid" in step.parameters]
+    avoid = {node for parameters in told for node in parameters["avoid"].split(",") if node}
+    wanted = max((int(parameters["pods"]) for parameters in told), default=len(old))
     left = [pod for pod in pods if pod["metadata"].get("uid") in old and not _ended(pod)]
-    new = [
+    elsewhere = [
         pod
         for pod in pods
-        if pod["metadata"].get("uid") not in remediation.proposal.pod_uids
+        if pod["metadata"].get("uid") not in old
         and condition(pod, "Ready") is True
         and value_at(pod, "/spec/nodeName") not in avoid
     ]
-    return {"old_pods_gone": not left, "running_elsewhere": len(new) >= len(old)}
+    return {"old_pods_gone": not left, "running_elsewhere": len(elsewhere) >= wanted}
 
 
 def _ended(pod: Object) -> bool:
@@ -445,7 +465,7 @@ def _look_at_health(
     remediation: Remediation, world: World, view: View, taints: list[Step], now: datetime, policies: Policies
 ) -> Move | None:
     policy = policies.execute
-    facts = Facts(view.snapshot, view.findings)
+    facts = view.facts(world.others)
     # Stale facts prove nothing; the brake does not stop a taint from being removed.
     old = now - view.snapshot.at > timedelta(seconds=policy.fresh_seconds)
     state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
@@ -461,13 +481,8 @@ def _look_at_health(
     stood = bool(taints) and _older(taints[-1].done_at, policy.rung_seconds, now)
     if state is not Health.SICK or rung is None or not stood or world.pause.paused:
         return Move(looked)
-    refused = (
-        stopped_by(view, facts, now, policies.plan, policy)
-        or occupied(remediation, world.others)
-        or over_budget(remediation, world.others, facts, policies.plan)
-        or (no_execute_refused(remediation, facts, policies.plan) if rung == "NoExecute" else "")
-    )
-    if refused:
+    stopped = stopped_by(view, facts, now, policies.plan, policy)
+    if stopped or rung_refused(remediation, facts, policies.plan, rung, world.others):
         return Move(looked)
     first = min(step.parameters["expires"] for step in taints)
     step = acts.taint_step(remediation, rung, now, policy)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
-from gpuwatch.execute.budget import occupied, same_target
 from gpuwatch.execute.precision import Precision, precision
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import Notify, rehearse, send
 from gpuwatch.execute.steps import Near
+from gpuwatch.execute.targets import same_target
 from gpuwatch.kube.fights import Surroundings, read_surroundings
 from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
-from gpuwatch.model.decision import Plan
+from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store.remediations import ConflictError, RemediationStore, last_turn_at
 
@@ -55,7 +55,7 @@ class Executor:
             known = self.store.all()
             if any(other.phase.open and same_target(found.proposal, other.proposal) for other in known):
                 continue
-            if occupied(found, known) or self._left_alone(found, known, now):
+            if self._left_alone(found, known, now):
                 continue
             kept.append(self.store.create(found))
         return tuple(kept)
@@ -75,10 +75,18 @@ class Executor:
 
     def due(self, now: datetime) -> tuple[str, ...]:
         """Names of those that `run_once` may have something to do for, in the order in which it is best done: what is
-        taken back first, then what was begun, then the best score. Raises StoreError."""
+        taken back first, then what was begun; Nodes are fenced before gangs move, so that none lands there again; then
+        the best score. Raises StoreError."""
         found = [each for each in self.store.all() if not idle(each, now)]
         rank = {Phase.UNDOING: 0, Phase.ACTING: 1, Phase.VERIFYING: 2, Phase.HOLDING: 3, Phase.ANNOUNCED: 4}
-        found.sort(key=lambda each: (rank.get(each.phase, 5), -each.proposal.score.value, each.name))
+        found.sort(
+            key=lambda each: (
+                rank.get(each.phase, 5),
+                each.proposal.action is not ActionKind.TAINT_NODE,
+                -each.proposal.score.value,
+                each.name,
+            )
+        )
         return tuple(each.name for each in found)
 
     def run_once(self, name: str, now: datetime) -> Remediation | None:

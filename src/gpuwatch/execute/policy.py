@@ -37,8 +37,6 @@ class ExecutePolicy:
     write_timeout_seconds: a write that was begun and has no result is looked for no sooner; above the writer's own
         timeout, so that it cannot still be under way in another process.
     fresh_seconds: facts that are older decide nothing.
-    actions_per_hour: Remediations that may begin in any 60 minutes, counted over all replicas and restarts.
-    min_precision_ratio: a detector whose measured precision is below it only suggests. 0.8, the plan's confidence.
     """
 
     approve_seconds: int = 259_200
@@ -61,8 +59,6 @@ class ExecutePolicy:
     failure_backoff_cap_seconds: int = 1_382_400
     write_timeout_seconds: int = 120
     fresh_seconds: int = 600
-    actions_per_hour: int = 4
-    min_precision_ratio: float = 0.8
 
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.name.endswith("_seconds")):
@@ -74,12 +70,6 @@ class ExecutePolicy:
                 raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be one of {', '.join(EFFECTS)}")
         if EFFECTS.index(self.first_effect) > EFFECTS.index(self.last_effect):
             raise ValueError(f"execute.first_effect {self.first_effect} is above last_effect {self.last_effect}")
-        if not 0 <= self.min_precision_ratio < 1:
-            raise ValueError(
-                f"execute.min_precision_ratio is {self.min_precision_ratio!r}; it has to be from 0 to below 1"
-            )
-        if self.actions_per_hour < 0:
-            raise ValueError(f"execute.actions_per_hour is {self.actions_per_hour!r}; it has to be 0 or more")
         key, equals, value = self.hand_off_label.partition("=")
         if self.hand_off_label and not (key and equals and value):
             raise ValueError(f"execute.hand_off_label is {self.hand_off_label!r}; write it as key=value")

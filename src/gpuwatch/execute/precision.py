@@ -85,6 +85,11 @@ def _right(remediation: Remediation) -> bool | None:
     return None
 
 
+def poor(measured: Mapping[str, Precision], bound: float) -> Mapping[str, float]:
+    """Detectors that may only suggest, each with the lower bound of its precision: what the plan is told."""
+    return {name: record.lower_ratio for name, record in measured.items() if not record.trusted(bound)}
+
+
 def distrusted(remediation: Remediation, measured: Mapping[str, Precision], bound: float) -> str:
     """Why this proposal's detectors may only suggest; '' where one of them may do more."""
     records = {name: measured.get(name, Precision()) for name in remediation.proposal.detectors}

@@ -20,27 +20,33 @@ _EVIDENCE = 20
 def propose(
     item: PlanItem, snapshot: Snapshot, findings: tuple[Finding, ...], now: datetime, policy: ExecutePolicy
 ) -> Remediation | None:
-    """The Remediation of an admitted item; None where the mode is observe, a guard refused it, or its target cannot be
-    named by a uid.
+    """The Remediation of an admitted item; None where the mode is observe, a guard refused it, a later time is cheaper,
+    or its target cannot be named by a uid.
 
     Its name is made of the action, the target's uid and the day: the same for every replica, and at most one a day.
     """
     if not item.admitted or item.mode is Mode.OBSERVE:
+        return None
+    # What is announced now is done after the announcement.
+    if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.announce_seconds):
         return None
     candidate, facts = item.candidate, Facts(snapshot, findings)
     pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
     main = _main(candidate, pods, facts)
     behind = [facts.findings_by_id[name] for name in candidate.findings if name in facts.findings_by_id]
     acting = candidate.action is not ActionKind.TAINT_NODE
-    if main is None or not behind or (acting and (len(pods) < len(candidate.pods) or not all(p.uid for p in pods))):
+    if (
+        main is None
+        or not (behind or candidate.reason)
+        or (acting and (len(pods) < len(candidate.pods) or not all(p.uid for p in pods)))
+    ):
         return None
-    detectors = tuple(dict.fromkeys(str(finding.kind) for finding in behind))
     proposal = Proposal(
         action=candidate.action,
         target=str(candidate.target),
-        reason=_sentence(behind[0], len(behind) - 1),
+        reason=candidate.reason or _sentence(behind[0], len(behind) - 1),
         findings=candidate.findings,
-        detectors=detectors,
+        detectors=candidate.detectors or tuple(dict.fromkeys(str(finding.kind) for finding in behind)),
         devices=candidate.devices,
         pods=candidate.pods if acting else (),
         pod_uids=tuple(pod.uid for pod in pods) if acting else (),
@@ -55,7 +61,7 @@ def propose(
         gpu_model=candidate.gpu_model,
         gpus=candidate.gpus,
         framework=next((facts.gangs[pod.gang].framework for pod in pods if pod.gang in facts.gangs), ""),
-        waiter=_waiter(candidate, pods, facts),
+        waiter=candidate.waiter,
         evidence=tuple(fact for finding in behind for fact in finding.evidence)[:_EVIDENCE],
     )
     return Remediation(name=_name(candidate, main, now), proposal=proposal, phase=Phase.PROPOSED)
@@ -85,25 +91,3 @@ def _sentence(finding: Finding, more: int) -> str:
     beside = f" (and {more} more findings)" if more else ""
     said = finding.summary[:1].upper() + finding.summary[1:].rstrip(".")
     return f"{said}{beside}."
-
-
-def _waiter(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> str:
-    """The Pod that has waited longest for what a release would free; '' where none waits."""
-    if candidate.action is not ActionKind.RELEASE_GANG:
-        return ""
-    freed: dict[str, int] = {}
-    for pod in pods:
-        for resource, count in pod.accelerators.items():
-            freed[resource] = freed.get(resource, 0) + count
-    waiting = [
-        pod
-        for pod in facts.snapshot.cluster.pods
-        if pod.phase == "Pending"
-        and not pod.node
-        and pod.created is not None
-        and pod.ref not in candidate.pods
-        and pod.accelerators
-        and all(freed.get(resource, 0) >= count for resource, count in pod.accelerators.items())
-    ]
-    oldest = min(waiting, key=lambda pod: (pod.created, pod.ref), default=None)
-    return oldest.ref if oldest is not None else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpuwatch.execute.budget import occupied, over_budget, too_fast
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted
+from gpuwatch.execute.precision import BUSY_AGAIN, Precision, poor
+from gpuwatch.execute.targets import occupied
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     ActionKind,
@@ -17,6 +17,7 @@ from gpuwatch.model.decision import (
     Family,
     Finding,
     Mode,
+    Plan,
     PlanItem,
     Snapshot,
     Subject,
@@ -24,7 +25,9 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.model.remediation import Proposal, Remediation
-from gpuwatch.plan.budget import brake
+from gpuwatch.model.sizing import Recommendation
+from gpuwatch.plan.brakes import brake
+from gpuwatch.plan.budget import LEDGER_GUARDS, Ledger
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.guards import Case, guard
@@ -34,11 +37,36 @@ from gpuwatch.plan.score import score
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Fresh facts. brake: why nothing may be done now, beyond what the plan's own brake sees (an alert fires)."""
+    """Fresh facts. alerts: those that fire, None where nobody could tell. storm_at: `last_storm` of the last Plan."""
 
     snapshot: Snapshot
     findings: tuple[Finding, ...]
-    brake: str = ""
+    alerts: tuple[str, ...] | None = ()
+    recommendations: tuple[Recommendation, ...] = ()
+    storm_at: datetime | None = None
+
+    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[str, float] | None = None) -> Facts:
+        return Facts(
+            self.snapshot,
+            self.findings,
+            history,
+            self.recommendations,
+            self.alerts,
+            precision=precision or {},
+            last_storm=self.storm_at,
+        )
+
+    def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[str, float]) -> Plan:
+        return draw_plan(
+            self.snapshot,
+            self.findings,
+            policy,
+            history,
+            self.recommendations,
+            self.alerts,
+            precision=precision,
+            storm_at=self.storm_at,
+        )
 
 
 class Answer(StrEnum):
@@ -57,54 +85,61 @@ class Check:
     verified: Mapping[str, bool] | None = None
 
 
-# What the plan refuses now and may allow within hours. Its budget is left out: it does not know what is in flight.
-_PASSING = frozenset({"cluster_known", "node_known", "snoozed", "disruption_budget", "lands"})
-_ANSWERED_HERE = frozenset({"budget", "pool_nodes", "brake"})
+# What the plan refuses now and may allow within hours.
+_PASSING = frozenset(
+    {
+        "cluster_known",
+        "node_known",
+        "snoozed",
+        "disruption_budget",
+        "already_open",
+        "lands",
+        "waiting_gangs",
+        "demand",
+        *LEDGER_GUARDS,
+    }
+)
 
 
 def recheck(
     remediation: Remediation,
     view: View,
-    others: Iterable[Remediation],
+    others: tuple[Remediation, ...],
     now: datetime,
     plan_policy: PlanPolicy,
     policy: ExecutePolicy,
     measured: Mapping[str, Precision],
 ) -> Check:
     """Everything that has to hold before the first write. others: all Remediations kept but this one."""
-    proposal, others = remediation.proposal, tuple(others)
-    facts = Facts(view.snapshot, view.findings)
+    proposal = remediation.proposal
+    facts = view.facts(others)
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Answer.WAIT, stopped)
-    item = _item(proposal, view, plan_policy)
+    plan = view.plan(plan_policy, others, poor(measured, plan_policy.min_precision_ratio))
+    item = _item(proposal, plan)
     if item is None:
         return _gone(proposal, view)
     changed = _changed(proposal, item.candidate, facts)
     if changed:
         return Check(Answer.GONE, changed)
-    beside = _beside(item.candidate, facts)
-    if beside:
+    if proposal.action is ActionKind.RELEASE_GANG and (beside := others_of_owner(proposal, facts)):
         return Check(Answer.REFUSED, beside)
-    refused = [refusal for refusal in item.refusals if refusal.guard not in _ANSWERED_HERE]
+    # What else is planned now is not in flight: the budget is asked for this one alone, below.
+    refused = [refusal for refusal in item.refusals if refusal.guard not in LEDGER_GUARDS]
     for refusal in refused:
         if refusal.guard == "opted_out":
             return Check(Answer.OBJECTED, refusal.reason)
     for refusal in sorted(refused, key=lambda refusal: refusal.guard in _PASSING):
         return Check(Answer.WAIT if refusal.guard in _PASSING else Answer.REFUSED, refusal.reason)
     if item.mode is Mode.OBSERVE:
-        return Check(Answer.REFUSED, "The mode is observe now.")
-    if not remediation.approved:
-        if Mode.SUGGEST in (item.mode, proposal.mode):
-            return Check(Answer.ASK, "The mode is suggest now.")
-        doubt = distrusted(remediation, measured, policy.min_precision_ratio)
-        if doubt:
-            return Check(Answer.ASK, doubt)
-    reason = (
-        occupied(remediation, others)
-        or too_fast(others, now, policy)
-        or over_budget(remediation, others, facts, plan_policy)
-    )
+        return Check(Answer.REFUSED, f"The mode is observe now. {item.mode_reason}")
+    if not remediation.approved and Mode.SUGGEST in (item.mode, proposal.mode):
+        return Check(Answer.ASK, f"It waits for approval. {item.mode_reason}")
+    if item.timing.at is not None and item.timing.at > now:
+        return Check(Answer.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
+    full = Ledger(facts, plan_policy).charge(item.candidate)
+    reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Answer.WAIT, reason) if reason else Check(Answer.GO)
 
 
@@ -113,14 +148,37 @@ def stopped_by(view: View, facts: Facts, now: datetime, plan_policy: PlanPolicy,
     age = now - view.snapshot.at
     if age > timedelta(seconds=policy.fresh_seconds):
         return f"The facts are {age.total_seconds():.0f} s old; execute.fresh_seconds is {policy.fresh_seconds}."
-    return view.brake or brake(facts, plan_policy)
+    return brake(facts, plan_policy)
 
 
-def _item(proposal: Proposal, view: View, plan_policy: PlanPolicy) -> PlanItem | None:
-    for item in draw_plan(view.snapshot, view.findings, plan_policy).items:
+def _item(proposal: Proposal, plan: Plan) -> PlanItem | None:
+    for item in plan.items:
         if item.candidate.action is proposal.action and str(item.candidate.target) == proposal.target:
             return item
     return None
+
+
+def rung_refused(
+    remediation: Remediation, facts: Facts, plan_policy: PlanPolicy, effect: str, others: tuple[Remediation, ...]
+) -> str:
+    """Why a fence that stands may not become harder now; '' where it may."""
+    proposal = remediation.proposal
+    node = Candidate(
+        action=proposal.action,
+        target=Subject(SubjectKind.NODE, proposal.nodes[0]),
+        findings=(),
+        devices=proposal.devices,
+        pods=(),
+        nodes=proposal.nodes,
+        pool=proposal.pool,
+        gpu_model=proposal.gpu_model,
+        gpus=proposal.gpus,
+    )
+    # It began long ago, so the rate is not asked.
+    full = [refusal.reason for refusal in Ledger(facts, plan_policy).charge(node) if refusal.guard != "rate"]
+    if full or (busy := occupied(remediation, others)):
+        return full[0] if full else busy
+    return no_execute_refused(remediation, facts, plan_policy) if effect == "NoExecute" else ""
 
 
 def _gone(proposal: Proposal, view: View) -> Check:
@@ -151,20 +209,13 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
     return ""
 
 
-def _beside(candidate: Candidate, facts: Facts) -> str:
-    """Which Pods would go with it that were not looked at: what acts on a gang acts on the whole of its owner."""
-    if candidate.action is ActionKind.TAINT_NODE:
-        return ""
-    owners = {facts.pods[ref].workload for ref in candidate.pods if ref in facts.pods}
+def others_of_owner(proposal: Proposal, facts: Facts) -> str:
+    """Which Pods would go with it that were not looked at, where the whole of the owner goes; '' where none."""
+    owners = {facts.pods[ref].workload for ref in proposal.pods if ref in facts.pods}
     if len(owners) > 1:
         return f"Its Pods have several owners ({', '.join(sorted(owners))}), and are not one target."
-    others = sorted(
-        pod.ref
-        for pods in facts.members.values()
-        for pod in pods
-        if pod.workload in owners and pod.ref not in candidate.pods
-    )
-    return f"{others[0]} is of the same owner and of another gang; both would go." if others else ""
+    others = sorted(pod.ref for name in owners for pod in facts.owned[name] if pod.ref not in proposal.pods)
+    return f"{others[0]} is of the same owner, and would go with it." if others else ""
 
 
 def no_execute_refused(remediation: Remediation, facts: Facts, plan_policy: PlanPolicy) -> str:

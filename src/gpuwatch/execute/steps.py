@@ -40,6 +40,9 @@ DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resou
 OWN_TAINT_REMOVAL = frozenset({StepKind.UNTAINT, StepKind.DEVICE_UNTAINT})
 """Allowed under the pause and the brake."""
 
+TELLING = frozenset({StepKind.ANNOUNCE, StepKind.CLEAR})
+"""Steps that change nothing but our own notes."""
+
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
 
@@ -132,17 +135,23 @@ def act_steps(
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
     target = main if workload is None else ref_of(workload)
-    avoided = {"avoid": ",".join(avoid)}
-    away = Step(kind=StepKind.RELEASE, target=target, parameters=avoided)
     if proposal.action is ActionKind.RELEASE_GANG:
-        return (away, clear)
+        return (Step(kind=StepKind.RELEASE, target=target), clear)
     if near.pods is None:
         return Blocked(f"The Pods of {main} could not be read.", passing=True)
     how = move(near.object if workload is None else workload, near.pods, proposal.pod_uids)
     if isinstance(how, Refused):
         return Blocked(how.reason, passing=True)
+    # As many ready Pods on other Nodes are the proof of the move.
+    moved = {pod.uid for pod in how.pods} or set(proposal.pod_uids)
+    live = [pod for pod in near.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
+    staying = [
+        pod for pod in live if pod["metadata"].get("uid") not in moved and value_at(pod, "/spec/nodeName") in avoid
+    ]
+    avoided = {"avoid": ",".join(avoid), "pods": str(len(live) - (len(staying) if how.how is How.EVICT else 0))}
     match how.how:
         case How.CYCLE:
+            away = Step(kind=StepKind.RELEASE, target=target, parameters=avoided)
             return (away, Step(kind=StepKind.RESTORE, target=target), clear)
         case How.ROLLOUT:
             again = Step(kind=StepKind.RESTART, target=main, parameters=avoided)

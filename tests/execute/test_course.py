@@ -1,0 +1,596 @@
+"""The course of one Remediation, phase by phase, on a fleet that lives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, quick, tick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.kube import keys
+from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.cluster import ClaimedDevice
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.remediation import Phase, Remediation, StepKind
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
+    with new_store(tmp_path / "remediations.db") as opened:
+        yield opened
+
+
+def only(store: SqliteRemediations, action: ActionKind | None = None) -> Remediation:
+    (found,) = [each for each in store.all() if action in (None, each.proposal.action)]
+    return found
+
+
+def taint_fleet() -> Fleet:
+    """One gang holds the whole Node of which one GPU is sick: fencing it is worth it."""
+    fleet = Fleet(sick={"GPU-n0-0"})
+    fleet.owner("Job", "train", 8)
+    return fleet
+
+
+def taints_only(policy: PlanPolicy = ENFORCE) -> PlanPolicy:
+    return replace(policy, modes={ActionKind.TAINT_NODE: policy.mode(ActionKind.TAINT_NODE)})
+
+
+def idle_fleet() -> Fleet:
+    fleet = Fleet(idle={"chat"})
+    fleet.owner("Job", "chat", 2)
+    return fleet
+
+
+def start(fleet: Fleet, store: SqliteRemediations, plan: PlanPolicy = ENFORCE, **changes: Any) -> Executor:
+    executor = fleet.executor(store, Policies(plan, quick(**changes)))
+    fleet.propose(executor)
+    return executor
+
+
+def effects(fleet: Fleet, node: str = "n0") -> list[str]:
+    return [t["effect"] for t in fleet.node(node)["spec"].get("taints") or () if t["key"] == keys.DEGRADED]
+
+
+def suspended(fleet: Fleet) -> bool:
+    return bool(fleet.find("chat")["spec"]["suspend"])
+
+
+# Proposals
+
+
+def test_observe_writes_nothing_at_all(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    start(fleet, store, PlanPolicy())
+    assert store.all() == ()
+    assert fleet.log == []
+
+
+def test_two_replicas_propose_the_same_object(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    first, second = start(fleet, store), start(fleet, store)
+    fleet.now += timedelta(hours=3)
+    assert first.propose and second.propose
+    assert len(store.all()) == 1
+    assert only(store).name.endswith("-20260302")
+
+
+def test_what_is_open_is_not_proposed_again_on_another_day(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store, SUGGEST)
+    fleet.now += timedelta(days=1)
+    assert fleet.propose(executor) == ()
+
+
+def test_a_suggestion_waits_for_a_person_and_expires(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store, SUGGEST, approve_seconds=86_400)
+    drive(fleet, executor, 23.9, least_seconds=1800)
+    assert only(store).phase is Phase.PROPOSED
+    drive(fleet, executor, 1, least_seconds=1800)
+    assert only(store).phase is Phase.EXPIRED
+    assert fleet.log == []
+
+
+def test_an_approved_suggestion_is_announced_and_done(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store, SUGGEST)
+    store.approve(only(store).name, "ann")
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.HOLDING
+    assert only(store).history[0].message == "Approved by ann."
+    assert suspended(fleet)
+
+
+def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store, SUGGEST)
+    store.reject(only(store).name)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.REJECTED
+    assert fleet.log == []
+
+
+# Announcements
+
+
+def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store, announce_seconds=3600)
+    drive(fleet, executor, 1)
+    said = fleet.find("chat")["metadata"]["annotations"][keys.ANNOUNCED]
+    assert said.startswith(f"{only(store).name}: gpuwatch will release 2 idle GPUs")
+    assert keys.OBJECT in said
+    assert fleet.notices == [only(store).name]
+    events = fleet.cluster.objects("events.k8s.io/v1", "Event")
+    assert [event["note"] for event in events] == [said[:1000]]
+    assert not suspended(fleet)
+    drive(fleet, executor, 0.2)
+    assert suspended(fleet)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "end"),
+    [
+        (keys.OBJECT, "demo at four", Phase.REJECTED),
+        (keys.OPT_OUT, "true", Phase.REJECTED),
+        (keys.SNOOZE_UNTIL, "2026-03-02T13:00:00Z", Phase.HOLDING),
+        (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.LAPSED),
+    ],
+)
+def test_an_owner_can_object_or_snooze(store: SqliteRemediations, key: str, value: str, end: Phase) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    drive(fleet, executor, 0.1)
+    owner = fleet.find("chat")
+    owner["metadata"].setdefault("annotations", {})[key] = value
+    fleet.cluster.put(owner)
+    drive(fleet, executor, 3)
+    assert only(store).phase is end
+    assert suspended(fleet) is (end is Phase.HOLDING)
+    assert keys.ANNOUNCED not in fleet.find("chat")["metadata"]["annotations"]
+
+
+# The check before the first write
+
+
+def test_work_that_began_again_lapses_and_counts_against_the_detector(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    fleet.idle, fleet.busy = set(), {"chat"}
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.LAPSED
+    assert only(store).verified == {"busy_again": True}
+    assert not suspended(fleet)
+
+
+def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    fleet.idle = set()
+    drive(fleet, executor, 1)
+    assert (only(store).phase, only(store).verified) == (Phase.LAPSED, {})
+
+
+def test_other_pods_than_those_announced_are_left_alone(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    fleet._end(fleet.pods("chat")[0])
+    fleet.settle()
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.LAPSED
+    assert not suspended(fleet)
+
+
+def test_another_node_of_the_name_is_left_alone(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 0.1)
+    node = fleet.node("n0")
+    node["metadata"] = {"name": "n0", "uid": "uid-other"}
+    fleet.cluster.put(node)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.LAPSED
+    assert effects(fleet) == []
+
+
+@pytest.mark.parametrize("why", ["brake", "stale", "pause"])
+def test_what_stops_everything_stops_it_until_it_passes(store: SqliteRemediations, why: str) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    drive(fleet, executor, 0.1)
+    if why == "brake":
+        fleet.alerts = ("EtcdDown",)
+    elif why == "stale":
+        fleet.stale = timedelta(seconds=601)
+    else:
+        store.pause("ann", "a demo", fleet.now)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.ANNOUNCED
+    assert not suspended(fleet)
+    fleet.alerts, fleet.stale = (), timedelta(seconds=600)
+    store.resume()
+    drive(fleet, executor, 1.1)
+    assert only(store).phase is Phase.HOLDING
+
+
+def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    milder = replace(executor, policies=replace(executor.policies, plan=SUGGEST))
+    drive(fleet, milder, 1)
+    assert only(store).phase is Phase.PROPOSED
+    assert not suspended(fleet)
+    store.approve(only(store).name, "ann")
+    drive(fleet, replace(executor, policies=replace(executor.policies, plan=PlanPolicy())), 1)
+    assert only(store).phase is Phase.REFUSED
+    assert not suspended(fleet)
+
+
+def test_the_rate_is_counted_from_what_is_kept(store: SqliteRemediations) -> None:
+    fleet = Fleet(idle={"a", "b"})
+    fleet.owner("Job", "a", 2)
+    fleet.owner("Job", "b", 2)
+    executor = start(fleet, store)
+    executor = replace(executor, policies=replace(executor.policies, plan=replace(ENFORCE, actions_per_hour=1)))
+    drive(fleet, executor, 0.8)
+    assert sorted(each.phase for each in store.all()) == [Phase.ANNOUNCED, Phase.HOLDING]
+    restarted = fleet.executor(store, executor.policies)
+    drive(fleet, restarted, 1.5)
+    assert [each.phase for each in store.all()] == [Phase.HOLDING, Phase.HOLDING]
+    first, second = sorted(
+        step.begun_at for each in store.all() for step in each.steps if step.kind is StepKind.RELEASE and step.begun_at
+    )
+    assert second - first >= timedelta(hours=1)
+
+
+def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediations) -> None:
+    """Two Nodes were worth fencing; now the budget is one."""
+    fleet = taint_fleet()
+    fleet.owner("Job", "more", 8, node="n1")
+    fleet.sick.add("GPU-n1-0")
+    start(fleet, store, replace(taints_only(), budget_min_gpus=16))
+    assert len(store.all()) == 2
+    drive(fleet, fleet.executor(store, Policies(taints_only(), quick())), 1)
+    fenced = [name for name in ("n0", "n1") if effects(fleet, name)]
+    assert len(fenced) == 1
+    waiting = next(each for each in store.all() if each.phase is Phase.ANNOUNCED)
+    assert "16 of 64 GPUs would be out of service or disturbed; the limit is 8" in waiting.history[-1].message
+
+
+# Fences
+
+
+def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only(), hand_off_label="repair/wanted=yes")
+    seen: list[list[str]] = []
+    for _ in range(60):
+        drive(fleet, executor, 1 / 30)
+        if effects(fleet) not in seen:
+            seen.append(effects(fleet))
+    assert seen == [[], ["PreferNoSchedule"], ["NoSchedule"]]
+    node = fleet.node("n0")
+    assert node["metadata"]["labels"] == {"repair/wanted": "yes"}
+    (told,) = [c for c in node["status"]["conditions"] if c["type"] == keys.CONDITION]
+    assert (told["status"], told["reason"]) == ("True", "Xid")
+    assert only(store).name in told["message"]
+    mark = json.loads(node["metadata"]["annotations"][keys.FENCED])
+    assert mark["remediation"] == only(store).name
+    fleet.sick = set()
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.SUCCEEDED
+    node = fleet.node("n0")
+    assert node["spec"] == {}
+    assert not node["metadata"].get("annotations")
+    assert not node["metadata"].get("labels")
+    (told,) = [c for c in node["status"]["conditions"] if c["type"] == keys.CONDITION]
+    assert told["status"] == "False"
+
+
+def test_silence_is_no_proof_of_health(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 1)
+    fleet.sick, fleet.blind = set(), True
+    drive(fleet, executor, 5)
+    assert effects(fleet) == ["NoSchedule"]
+    fleet.blind = False
+    drive(fleet, executor, 1)
+    assert effects(fleet) == []
+
+
+def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only(), healthy_seconds=3600)
+    drive(fleet, executor, 1)
+    sick, fleet.sick = fleet.sick, set()
+    drive(fleet, executor, 0.9)
+    assert only(store).clean_since is not None
+    fleet.sick = sick
+    drive(fleet, executor, 0.2)
+    assert only(store).clean_since is None
+    fleet.sick = set()
+    drive(fleet, executor, 0.5)
+    fleet.now += timedelta(hours=1)  # nobody looked
+    drive(fleet, executor, 0.2)
+    assert only(store).phase is Phase.HOLDING
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.SUCCEEDED
+
+
+def test_a_taint_expires(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only(), taint_expiry_seconds=7200)
+    drive(fleet, executor, 2.2)
+    assert effects(fleet) == ["NoSchedule"]
+    drive(fleet, executor, 0.5)
+    assert effects(fleet) == []
+    assert only(store).phase is Phase.UNDONE
+
+
+@pytest.mark.parametrize("key", [keys.DEGRADED, "example.com/other"])
+def test_taints_of_others_are_never_touched(store: SqliteRemediations, key: str) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    theirs = {"key": key, "value": "theirs", "effect": "PreferNoSchedule"}
+    node = fleet.node("n0")
+    node["spec"]["taints"] = [theirs]
+    fleet.cluster.put(node)
+    drive(fleet, executor, 1.5)
+    assert theirs in fleet.node("n0")["spec"]["taints"]
+    foreign = key == keys.DEGRADED
+    assert only(store).phase is (Phase.FAILED if foreign else Phase.HOLDING)
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.5)
+    assert fleet.node("n0")["spec"]["taints"] == [theirs]
+    assert only(store).phase is Phase.UNDONE
+
+
+def test_a_taint_of_which_somebody_changed_the_value_is_theirs(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 1)
+    node = fleet.node("n0")
+    node["spec"]["taints"][0]["value"] = "kept-by-ops"
+    fleet.cluster.put(node)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.UNDONE
+    assert fleet.node("n0")["spec"]["taints"] == node["spec"]["taints"]
+    assert not fleet.node("n0")["metadata"].get("annotations")
+
+
+def test_our_taint_goes_under_the_pause_and_the_brake_and_nothing_else_does(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 1)
+    store.pause("ann", "a demo", fleet.now)
+    fleet.alerts = ("EtcdDown",)
+    fleet.sick = set()
+    written = len(fleet.log)
+    drive(fleet, executor, 1)
+    assert effects(fleet) == []
+    assert fleet.log[written:] == ["patch Node/n0"]
+    store.resume()
+    drive(fleet, executor, 0.2)
+    assert only(store).phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize(("allowed", "end"), [(1, "NoExecute"), (0, "NoSchedule")])
+def test_no_execute_is_reached_only_where_asked_and_where_budgets_allow_an_eviction(
+    store: SqliteRemediations, allowed: int, end: str
+) -> None:
+    fleet = taint_fleet()
+    fleet.budget("train", allowed)
+    executor = start(fleet, store, taints_only(), last_effect="NoExecute")
+    drive(fleet, executor, 1.5)
+    assert effects(fleet) == [end]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_device_of_a_claim_is_fenced_alone_where_that_is_served(store: SqliteRemediations, served: bool) -> None:
+    claim = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0", device="GPU-n0-0")
+    fleet = Fleet(sick={"GPU-n0-0"}, claims=(claim,), unserved=() if served else ("resource.k8s.io",))
+    fleet.owner("Job", "train", 8)
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 1)
+    rules = fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule")
+    assert only(store).phase is Phase.HOLDING
+    assert bool(effects(fleet)) is not served
+    if served:
+        assert rules[0]["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": "n0", "device": "gpu-0"}
+        assert rules[0]["spec"]["taint"] == {"key": keys.DEGRADED, "value": "xid", "effect": "NoSchedule"}
+    fleet.sick = set()
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.SUCCEEDED
+    assert fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule") == ()
+    assert effects(fleet) == []
+
+
+# Releases
+
+
+def test_a_release_is_held_and_undone_exactly(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    before = fleet.find("chat")["spec"]
+    executor = start(fleet, store)
+    drive(fleet, executor, 1)
+    assert only(store).verified == {"released": True}
+    assert fleet.pods("chat") == []
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.5)
+    assert only(store).phase is Phase.UNDONE
+    assert fleet.find("chat")["spec"] == before
+    assert not fleet.find("chat")["metadata"].get("annotations")
+
+
+def test_a_release_can_be_undone_after_it_succeeded(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    before = fleet.find("chat")["spec"]
+    executor = start(fleet, store)
+    drive(fleet, executor, 3)
+    assert only(store).phase is Phase.SUCCEEDED
+    assert suspended(fleet)
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.5)
+    assert fleet.find("chat")["spec"] == before
+    assert only(store).phase is Phase.UNDONE
+
+
+def test_what_an_owner_took_back_stays_as_they_have_it(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    drive(fleet, executor, 1)
+    owner = fleet.find("chat")
+    owner["spec"]["suspend"] = False
+    fleet.cluster.put(owner)
+    drive(fleet, executor, 0.5)
+    assert only(store).phase is Phase.UNDONE
+    assert not suspended(fleet)
+    assert not fleet.find("chat")["metadata"].get("annotations")
+
+
+def test_a_suspend_without_released_pods_is_a_failure_and_taken_back(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    before = fleet.find("chat")["spec"]
+    executor = start(fleet, store)
+    fleet.settle = lambda: None  # type: ignore[method-assign]  # its controller hangs
+    drive(fleet, executor, 2)
+    assert only(store).phase is Phase.FAILED
+    assert only(store).verified == {"released": False}
+    assert fleet.find("chat")["spec"] == before
+
+
+def test_a_failed_target_is_left_alone_for_longer_each_time(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    fleet.settle = lambda: None  # type: ignore[method-assign]
+    tries = []
+    for _ in range(4 * 5):
+        tries += [fleet.now - START for _ in fleet.propose(executor)]
+        drive(fleet, executor, 6, least_seconds=600)
+    days = [each.total_seconds() / 86_400 for each in tries]
+    assert len(days) == 2  # after the first, which was at once
+    assert 1 <= days[0] < 1.5
+    assert 2 <= days[1] - days[0] < 2.5
+
+
+# Moves
+
+
+def test_a_job_is_moved_whole_by_its_own_suspend(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    before = fleet.find("train")["spec"]
+    executor = start(fleet, store)
+    drive(fleet, executor, 1)
+    moved = only(store, ActionKind.EVICT_GANG)
+    assert moved.phase is Phase.SUCCEEDED
+    assert moved.verified == {"old_pods_gone": True, "running_elsewhere": True}
+    assert [pod["spec"]["nodeName"] for pod in fleet.pods("train")] == ["n7"]
+    assert fleet.find("train")["spec"] == before
+    assert [step.kind for step in moved.steps[3:]] == [StepKind.RELEASE, StepKind.RESTORE, StepKind.CLEAR]
+
+
+def evictable() -> Fleet:
+    """Each of two replicas holds a sick GPU."""
+    fleet = Fleet(sick={"GPU-n0-0", "GPU-n0-4"})
+    fleet.owner("Deployment", "web", 4, pods=2)
+    return fleet
+
+
+def evictions_only() -> PlanPolicy:
+    return replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE})
+
+
+def test_pods_are_evicted_one_after_the_other_as_their_budget_allows(store: SqliteRemediations) -> None:
+    fleet = evictable()
+    fleet.budget("web", 2)
+    executor = start(fleet, store, evictions_only())
+    drive(fleet, executor, 0.25)
+    # By the time of the second eviction the budget is used up; it is back two hours later.
+    evicted = [line for line in fleet.log if "eviction" in line]
+    assert len(evicted) <= 1
+    while not [line for line in fleet.log if "eviction" in line]:
+        tick(fleet, executor)
+        fleet.now += timedelta(seconds=60)
+    fleet.budget("web", 0)
+    drive(fleet, executor, 0.5)
+    assert len([line for line in fleet.log if "eviction" in line]) == 1
+    (waiting,) = [step for step in only(store).steps if step.kind is StepKind.EVICT and step.done_at is None]
+    assert "disruption budget" in waiting.error
+    fleet.budget("web", 1)
+    drive(fleet, executor, 1.1)
+    assert len([line for line in fleet.log if "eviction" in line]) == 2
+    assert only(store).phase is Phase.SUCCEEDED
+    assert {pod["spec"]["nodeName"] for pod in fleet.pods("web")} == {"n7"}
+
+
+def test_evictions_that_find_no_opening_end_at_the_deadline(store: SqliteRemediations) -> None:
+    fleet = evictable()
+    fleet.budget("web", 2)
+    executor = start(fleet, store, evictions_only(), act_seconds=3600)
+    drive(fleet, executor, 0.2)
+
+    def refuse(verb: str, what: str, done: bool) -> None:
+        if "eviction" in what:
+            raise WriteError(Failure.BUDGET, "no", budget="web")
+
+    fleet.rehearsal.interfere = refuse
+    drive(fleet, executor, 3)
+    assert only(store).phase is Phase.FAILED
+    assert not [line for line in fleet.log if "eviction" in line]
+    waits = [step.attempts for step in only(store).steps if step.kind is StepKind.EVICT]
+    assert waits == []  # what was never begun is not kept
+
+
+def test_a_lone_replica_gets_its_new_pod_by_a_rollout(store: SqliteRemediations) -> None:
+    fleet = Fleet(sick={"GPU-n0-0"})
+    fleet.owner("Deployment", "web", 8)
+    executor = start(fleet, store)
+    drive(fleet, executor, 1)
+    moved = only(store, ActionKind.EVICT_GANG)
+    assert moved.phase is Phase.SUCCEEDED
+    assert [step.kind for step in moved.steps[3:]] == [StepKind.RESTART, StepKind.CLEAR]
+    assert not fleet.find("web")["metadata"].get("annotations")
+
+
+def test_what_would_be_undone_by_others_is_not_begun(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    owner = fleet.find("chat")
+    owner["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    fleet.cluster.put(owner)
+    executor = start(fleet, store)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.REFUSED
+    assert "Kueue" in " ".join(turn.message for turn in only(store).history)
+    assert not suspended(fleet)
+
+
+# Learning
+
+
+def test_a_detector_that_was_wrong_only_suggests(store: SqliteRemediations) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    drive(fleet, executor, 1)
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 1)
+    fleet.now += timedelta(days=1)
+    fleet.propose(executor)
+    drive(fleet, executor, 2)
+    (second,) = store.open_()
+    assert second.phase is Phase.PROPOSED
+    assert "abandoned was right in 0 of 1 verified outcomes" in second.history[-1].message
+    assert not suspended(fleet)
+    store.approve(second.name, "ann")
+    drive(fleet, executor, 1)
+    assert suspended(fleet)

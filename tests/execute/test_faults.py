@@ -1,0 +1,341 @@
+"""The process killed before and after every write, every failure at every write, and two processes at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from execute.living import ENFORCE, Fleet, Killed, drive, new_store, quick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.kube import keys
+from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.model.cluster import ClaimedDevice
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.remediation import Phase, Remediation
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+
+
+@dataclass(frozen=True)
+class Course:
+    """One Remediation from its proposal to its end. halfway: what happens after `first` hours."""
+
+    make: Callable[[], Fleet]
+    action: ActionKind
+    first: float
+    halfway: Callable[[Fleet, Any], None]
+    second: float
+    end: Phase
+
+
+def _job(name: str) -> Callable[[], Fleet]:
+    def make() -> Fleet:
+        fleet = Fleet(
+            nodes=4, idle={"chat"} if name == "chat" else set(), sick=set() if name == "chat" else {"GPU-n0-0"}
+        )
+        fleet.owner("Job", name, 8)
+        return fleet
+
+    return make
+
+
+def _web() -> Fleet:
+    fleet = Fleet(nodes=4, sick={"GPU-n0-0", "GPU-n0-4"})
+    fleet.owner("Deployment", "web", 4, pods=2)
+    return fleet
+
+
+def _claimed() -> Fleet:
+    claim = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0", device="GPU-n0-0")
+    fleet = Fleet(nodes=4, sick={"GPU-n0-0"}, claims=(claim,))
+    fleet.owner("Job", "train", 8)
+    return fleet
+
+
+def _lone() -> Fleet:
+    fleet = Fleet(nodes=4, sick={"GPU-n0-0"})
+    fleet.owner("Deployment", "web", 8)
+    return fleet
+
+
+def _heal(fleet: Fleet, _: Any) -> None:
+    fleet.sick.clear()
+
+
+def _undo(_: Fleet, store: Any) -> None:
+    for each in store.all():
+        store.ask_undo(each.name)
+
+
+def _nothing(_: Fleet, __: Any) -> None:
+    pass
+
+
+COURSES = {
+    "fence": Course(_job("train"), ActionKind.TAINT_NODE, 0.9, _heal, 0.8, Phase.SUCCEEDED),
+    "fence_device": Course(_claimed, ActionKind.TAINT_NODE, 0.6, _heal, 0.8, Phase.SUCCEEDED),
+    "release": Course(_job("chat"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
+    "cycle": Course(_job("train"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "evict": Course(_web, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "rollout": Course(_lone, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+}
+
+
+class Watched:
+    """A store whose writes, and questions for the pause, are told before and after."""
+
+    def __init__(self, store: SqliteRemediations, tell: Callable[[str], None]) -> None:
+        self._store = store
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name not in ("create", "save", "paused"):
+            return method
+
+        def told(*args: Any) -> Any:
+            self._tell(f"before {name}")
+            found = method(*args)
+            self._tell(f"after {name}")
+            return found
+
+        return told
+
+
+class Lives:
+    """Runs a course. Where the process is killed, another begins on the same store and cluster."""
+
+    def __init__(self, course: Course, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.course = course
+        self.fleet = course.make()
+        self.store = new_store(path)
+        self.tell = tell
+        policy = quick(hand_off_label="repair=yes")
+        self.policies = Policies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
+        self.before = self.state()
+        self.lives = 0
+
+    @contextmanager
+    def open(self) -> Iterator[Lives]:
+        with self.store:
+            yield self
+
+    def executor(self) -> Executor:
+        return self.fleet.executor(Watched(self.store, self.tell), self.policies)
+
+    def run(self) -> Remediation:
+        self.live(self.fleet.propose)
+        start = self.fleet.now
+        for hours, then in ((self.course.first, self.course.halfway), (self.course.second, _nothing)):
+            end = start + timedelta(hours=hours)
+            self.live(lambda executor, end=end: drive(self.fleet, executor, _left(self.fleet, end)))
+            then(self.fleet, self.store)
+            start = end
+        (found,) = self.store.all()
+        return found
+
+    def live(self, doing: Callable[[Executor], object]) -> None:
+        while True:
+            self.lives += 1
+            try:
+                doing(self.executor())
+            except Killed:
+                continue
+            return
+
+    def state(self) -> dict[str, Any]:
+        """What stands in the cluster of ours and of what we may change."""
+        found: dict[str, Any] = {}
+        for kind, api in (("Node", "v1"), ("Job", "batch/v1"), ("Deployment", "apps/v1")):
+            for item in self.fleet.cluster.objects(api, kind):
+                found[f"{kind}/{item['metadata']['name']}"] = _part(item)
+        rules = self.fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule")
+        found |= {f"rule/{item['metadata']['name']}": item["spec"] for item in rules}
+        return found
+
+
+def _part(item: Object) -> dict[str, Any]:
+    part: dict[str, Any] = {
+        "spec": copy.deepcopy(item["spec"]),
+        "annotations": item["metadata"].get("annotations") or {},
+        "labels": item["metadata"].get("labels") or {},
+    }
+    part["spec"].pop("template", None)  # a rollout stamps the time on it, and there is nothing to take back
+    return part
+
+
+def _left(fleet: Fleet, end: datetime) -> float:
+    return max((end - fleet.now).total_seconds() / 3600, 0.0)
+
+
+def undisturbed(course: Course, path: Path) -> tuple[Remediation, Lives, int]:
+    """How it goes when nothing fails, and how many points there are to be killed at."""
+    points = 0
+
+    def count(_: str) -> None:
+        nonlocal points
+        points += 1
+
+    lives = Lives(course, path, count)
+    lives.fleet.before_write = lambda _verb, what, done: count(what) if not what.startswith("?") else None
+    with lives.open():
+        return lives.run(), lives, points
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_kill_at_any_point_is_made_good(name: str, tmp_path: Path) -> None:
+    """Before and after each write to the store and to the cluster: the same end, and every write happened once."""
+    course = COURSES[name]
+    expected, reference, points = undisturbed(course, tmp_path / "reference.db")
+    assert expected.phase is course.end
+    assert points > 60
+    for at in range(1, points + 1):
+        left = at
+
+        def tell(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+
+        lives = Lives(course, tmp_path / f"{at}.db", tell)
+        lives.fleet.before_write = lambda _verb, what, _done: tell(what)
+        with lives.open():
+            found = lives.run()
+        assert lives.lives > reference.lives, at
+        assert found.phase is expected.phase, (at, found.history)
+        assert lives.fleet.log == reference.fleet.log, at
+        assert lives.state() == reference.state(), at
+        assert set(lives.fleet.notices) == set(reference.fleet.notices), at
+
+
+FAILS = [*((failure, False) for failure in Failure), (Failure.UNSURE, True)]
+
+
+@pytest.mark.parametrize("where", ["writer", "rehearsal"])
+@pytest.mark.parametrize(("failure", "happened"), FAILS, ids=str)
+@pytest.mark.parametrize("name", COURSES)
+def test_every_failure_of_every_write(name: str, failure: Failure, happened: bool, where: str, tmp_path: Path) -> None:
+    """What may pass passes; what may not ends it, and then nothing of ours stands. UNSURE writes nothing twice."""
+    course = COURSES[name]
+    expected, reference, _ = undisturbed(course, tmp_path / "reference.db")
+    if happened and where == "rehearsal":
+        where = "writer"  # a rehearsal never happens
+    for at in range(1, len(reference.fleet.log) + 1):
+        left = at
+
+        def interfere(_verb: str, what: str, done: bool) -> None:
+            nonlocal left
+            if what.startswith("Event ") or done is not happened:
+                return
+            left -= 1
+            if left == 0:
+                raise WriteError(failure, f"injected {failure}")
+
+        lives = Lives(course, tmp_path / f"{at}.db")
+        if where == "writer":
+            lives.fleet.before_write = interfere
+        else:
+            lives.fleet.rehearsal.interfere = interfere
+        with lives.open():
+            found = lives.run()
+        assert left <= 0, at
+        if failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
+            assert found.phase is expected.phase, (at, found.history)
+            assert lives.fleet.log == reference.fleet.log, at
+            assert lives.state() == reference.state(), at
+        elif found.phase is not expected.phase:
+            assert found.phase in (Phase.FAILED, Phase.LAPSED, Phase.UNDONE), (at, found.history)
+            assert f"injected {failure}" in str(found), at
+            assert lives.state() == lives.before, at
+        elif lives.fleet.log == reference.fleet.log:
+            assert lives.state() == reference.state(), at  # what is taken back is tried again
+        else:
+            # What the action stands without was left out, and is said; a kind that is not served has another version.
+            assert f"injected {failure}" in str(found) or name == "fence_device", at
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_two_executors_at_once_never_act_twice(name: str, tmp_path: Path) -> None:
+    """One runs wherever the other is about to keep or to write something."""
+    course = COURSES[name]
+    expected, reference, points = undisturbed(course, tmp_path / "reference.db")
+    for at in range(1, points + 1, 2):
+        left = at
+
+        here: list[Lives] = []
+
+        def tell(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                (lives,) = here  # noqa: B023 - called before the next round
+                other = lives.fleet.executor(lives.store, lives.policies)
+                for due in other.due(lives.fleet.now):
+                    other.run_once(due, lives.fleet.now)
+
+        lives = Lives(course, tmp_path / f"{at}.db", tell)
+        here.append(lives)
+        lives.fleet.before_write = lambda _verb, what, _done: tell(what)
+        with lives.open():
+            found = lives.run()
+        assert found.phase is expected.phase, (at, found.history)
+        assert lives.fleet.log == reference.fleet.log, at
+        assert lives.state() == reference.state(), at
+
+
+def test_a_write_that_was_held_up_does_not_land_on_what_changed(tmp_path: Path) -> None:
+    """One process stands still with its write in hand until another took it over, and goes on then."""
+    course = COURSES["release"]
+    lives = Lives(course, tmp_path / "store.db")
+    held: list[Callable[[], None]] = []
+
+    def hold(verb: str, what: str, done: bool) -> None:
+        if what.startswith("Job/ml/chat") and not done and len(held) == 1:
+            raise WriteError(Failure.UNSURE, "no answer")
+
+    with lives.open():
+        executor = lives.executor()
+        lives.fleet.propose(executor)
+        send = lives.fleet.cluster.patch
+
+        def slow(*args: Any, **options: Any) -> Object:
+            body = args[1]
+            if not held and "spec" in body:
+                held.append(lambda: send(*args, **options))
+                raise WriteError(Failure.UNSURE, "no answer")
+            return send(*args, **options)
+
+        lives.fleet.cluster.patch = slow  # type: ignore[method-assign]
+        drive(lives.fleet, executor, 1)
+        assert lives.store.all()[0].phase is Phase.HOLDING
+        after = lives.state()
+        with pytest.raises(WriteError) as told:
+            held[0]()
+        assert told.value.failure is Failure.CONFLICT
+        assert lives.state() == after
+
+
+def test_a_notification_that_fails_is_told_again(tmp_path: Path) -> None:
+    lives = Lives(COURSES["release"], tmp_path / "store.db")
+    with lives.open():
+        executor = lives.executor()
+        failing = replace(executor, notify=_raise)
+        lives.fleet.propose(executor)
+        with pytest.raises(OSError, match="no mail"):
+            drive(lives.fleet, failing, 0.2)
+        drive(lives.fleet, executor, 1)
+        assert lives.store.all()[0].phase is Phase.HOLDING
+        assert len(lives.fleet.notices) == 1
+        assert keys.ANNOUNCED not in lives.state()["Job/chat"]["annotations"]
+
+
+def _raise(_: Remediation) -> None:
+    raise OSError("no mail")
