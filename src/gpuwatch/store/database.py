@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,19 +62,28 @@ def usable(path: Path) -> Path:
     """The path without links, as SQLite names the files beside it."""
     try:
         path = path.expanduser().resolve()
-        if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "no regular file"
+        mode = _mode(path)
+        if mode is not None and not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
             raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
-        if each.exists() and not os.access(each, os.W_OK, effective_ids=True):
+        if _mode(each) is not None and not os.access(each, os.W_OK, effective_ids=True) and _mode(each) is not None:
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
             )
     return path
+
+
+def _mode(path: Path) -> int | None:
+    """What is there, by one look: another process may move a damaged file aside between two. None: nothing."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
 
 
 def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
