@@ -256,8 +256,8 @@ class TimingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When it costs least. at: None for now. cost_gpu_hours: lost by waiting for it and by the restart then. reason: what
-    it was held against."""
+    """When it costs least. at: None for now. cost_gpu_hours: lost by waiting for it and by the restart then. reason:
+    what it was held against."""
 
     kind: TimingKind = TimingKind.NOW
     at: datetime | None = None
