@@ -177,5 +177,5 @@ def guards(item: PlanItem) -> set[str]:
 
 
 def reason(item: PlanItem, guard: str) -> str:
-    (found,) = [refusal.reason for refusal in item.refusals if refusal.guard == guard]
-    return found
+    """The first of this guard's; a budget may have one for each scope."""
+    return next(refusal.reason for refusal in item.refusals if refusal.guard == guard)

@@ -46,11 +46,11 @@ def draw_plan(
     stopped = brakes(facts, policy)
     items = _demanded([_item(candidate, facts, policy) for candidate in candidates(facts, policy)], facts, policy)
     items.sort(key=lambda item: (-item.score.value if math.isfinite(item.score.value) else math.inf, item.candidate.id))
-    ledger = Ledger(facts, policy)
     if stopped:
+        ledger = Ledger(facts, policy)
         drawn = [replace(item, refusals=(*item.refusals, *stopped)) for item in items]
     else:
-        drawn = _together(_granted(items, ledger, facts), policy)
+        drawn, ledger = _together(items, facts, policy)
     return Plan(
         at=snapshot.at,
         items=tuple(drawn),
@@ -116,17 +116,38 @@ def _landing(candidate: Candidate, room: Room, facts: Facts) -> tuple[Refusal, .
     return (Refusal(guard="lands", reason=places.reason),) if isinstance(places, Nowhere) else ()
 
 
-def _together(items: list[PlanItem], policy: PlanPolicy) -> list[PlanItem]:
-    """Where several releases make room for one Pod, each of them alone would be for nothing."""
-    if not policy.reclaim_only_on_demand:
-        return items
-    short = {item.candidate.waiter: item.candidate.id for item in items if item.candidate.waiter and not item.admitted}
-    return [
-        replace(item, refusals=(_needs_more(item.candidate.waiter, short[item.candidate.waiter]),))
-        if item.admitted and item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter in short
-        else item
-        for item in items
-    ]
+def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
+    """Where several releases make room for one Pod, each of them alone would be for nothing: all of them or none.
+
+    What a group that is refused would have taken goes to the others, so the budget is given out anew without it.
+    """
+    mates: dict[PodRef, list[str]] = {}
+    for item in items:
+        if item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter:
+            mates.setdefault(item.candidate.waiter, []).append(item.candidate.id)
+    dropped: dict[str, tuple[Refusal, ...]] = {}
+    while True:
+        ledger = Ledger(facts, policy)
+        drawn = _granted(
+            [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items], ledger, facts
+        )
+        found = {item.candidate.id: item for item in drawn}
+        short = next(
+            (
+                item
+                for item in drawn
+                if policy.reclaim_only_on_demand
+                and not item.admitted
+                and item.candidate.id not in dropped
+                and len(mates.get(item.candidate.waiter, ())) > 1
+                and item.candidate.action is ActionKind.RELEASE_GANG
+            ),
+            None,
+        )
+        if short is None:
+            return drawn, ledger
+        for name in mates[short.candidate.waiter]:
+            dropped[name] = found[name].refusals or (_needs_more(short.candidate.waiter, short.candidate.id),)
 
 
 def _needs_more(waiter: PodRef, refused: str) -> Refusal:

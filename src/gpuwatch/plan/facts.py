@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -23,14 +23,12 @@ _FENCE_PREFIX = "node.kubernetes.io/"
 
 @dataclass(frozen=True)
 class Ground:
-    """The room that is left once the Pods that wait have taken what they can have.
+    """The room that is left once the Pods that wait have taken what they can have, as the scheduler is about to do.
 
-    settled: groups that fit now, with their places: the scheduler is about to put them there. unsettled: groups that
-    fit nowhere now.
+    unsettled: groups that fit nowhere now.
     """
 
     room: Room
-    settled: tuple[tuple[tuple[Pod, ...], Mapping[PodRef, str]], ...]
     unsettled: tuple[tuple[Pod, ...], ...]
 
 
@@ -173,16 +171,29 @@ class Facts:
         return Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
 
     @cached_property
+    def serving_room(self) -> Room:
+        """Where the scheduler puts Pods before anything is fenced: degraded Nodes too, but for the degraded GPUs that
+        are free, of which a Pod would have no use."""
+        sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
+        nodes = []
+        for node in self.nodes.values():
+            idle = sum(1 for item in self.devices_of_node.get(node.name, ()) if item.id in sick and not item.holders)
+            main = max(node.allocatable, key=lambda name: (node.allocatable[name], name), default=None)
+            if idle and main is not None:
+                # A device plugin that noticed has taken them off already.
+                gone = max(node.accelerators.get(main, 0) - node.allocatable[main], 0)
+                left = max(node.allocatable[main] - max(idle - gone, 0), 0)
+                nodes.append(replace(node, allocatable={**node.allocatable, main: left}))
+            else:
+                nodes.append(node)
+        out = {node.name: reason for node in nodes if (reason := self.fenced(node))}
+        return Room(nodes, self.snapshot.cluster.pods, {**self.fenced_by_us, **out})
+
+    @cached_property
     def ground(self) -> Ground:
         room = self.bare_room.copy()
-        settled, unsettled = [], []
-        for group in waiting_groups(self.snapshot.cluster.pods):
-            places = room.land(group)
-            if isinstance(places, Nowhere):
-                unsettled.append(tuple(group))
-            else:
-                settled.append((tuple(group), places))
-        return Ground(room, tuple(settled), tuple(unsettled))
+        groups = waiting_groups(self.snapshot.cluster.pods)
+        return Ground(room, tuple(tuple(group) for group in groups if isinstance(room.land(group), Nowhere)))
 
     @cached_property
     def _claimed(self) -> Counter[str]:

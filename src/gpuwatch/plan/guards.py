@@ -15,7 +15,7 @@ from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Refusal, Score, Verdict
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.frameworks import move_refusal, release_refusal
-from gpuwatch.plan.landing import Nowhere
+from gpuwatch.plan.landing import Nowhere, waiting_groups
 from gpuwatch.plan.misfit import SCATTERED, one_domain
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -265,20 +265,20 @@ def _lands(case: Case) -> str | None:
 
 
 def _waiting_gangs(case: Case) -> str | None:
-    """A gang that is admitted and waits for its Pods to be placed must not lose its last place to a fence."""
+    """A gang that is admitted and waits for its Pods to be placed must not lose its last healthy place to a fence."""
     candidate, facts = case.candidate, case.facts
     if candidate.action is not ActionKind.TAINT_NODE:
         return None
-    nodes = set(candidate.nodes)
-    if not any(nodes.intersection(places.values()) for _, places in facts.ground.settled):
+    groups = waiting_groups(facts.snapshot.cluster.pods)
+    if not groups:
         return None
-    room = facts.bare_room.copy()
-    room.avoid(nodes, "it would be fenced")
-    for group, _ in facts.ground.settled:
-        places = room.land(group)
-        if isinstance(places, Nowhere):
+    now, then = facts.serving_room.copy(), facts.serving_room.copy()
+    then.avoid(candidate.nodes, "it would be fenced")
+    for group in groups:
+        placed, left = now.land(group), then.land(group)
+        if isinstance(left, Nowhere) and not isinstance(placed, Nowhere):
             name = group[0].gang or group[0].ref
-            return f"{name} waits to be placed and would have no place left. {places.reason}"
+            return f"{name} waits to be placed and would have no place left. {left.reason}"
     return None
 
 

@@ -1,0 +1,240 @@
+"""Budgets and rates: harm in flight counts whoever caused it, each GPU once, and never lets more be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.model.cluster import Taint
+from gpuwatch.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapshot
+from gpuwatch.model.remediation import Phase, Remediation
+from gpuwatch.plan.budget import begun_at, budgets
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.policy import PlanPolicy
+from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
+
+TAINT, EVICT, RELEASE = ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG
+FREE = PlanPolicy(actions_per_hour=99, namespace_actions_per_hour=99, pool_actions_per_hour=99)
+
+
+def fleet(idle_pods: Iterable[int] = (), nodes: int = 10) -> tuple[Snapshot, tuple[Finding, ...]]:
+    """A pool of Nodes of 8 GPUs, each held by one Pod of its own owner and Namespace; some of them idle."""
+    names = [f"n{i}" for i in range(nodes)]
+    devices = {name: [device(name, i, f"t{name}/p") for i in range(8)] for name in names}
+    state = snapshot(
+        [node(name) for name in names],
+        [item for each in devices.values() for item in each],
+        [pod(f"t{name}/p", name, 8) for name in names],
+    )
+    return state, tuple(idle(f"tn{i}/p", devices[f"n{i}"]) for i in idle_pods)
+
+
+def pool_use(history: Iterable[Remediation], state: Snapshot | None = None) -> BudgetUse:
+    found = state or fleet()[0]
+    return budgets(Facts(found, (), tuple(history)), FREE)["pool/train"]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("action", [TAINT, EVICT, RELEASE])
+def test_every_remediation_in_flight_weighs(phase: Phase, action: ActionKind) -> None:
+    """But for releases and moves that are verified: what they freed works for others."""
+    use = pool_use([remediation(action, "node/n1", ["n1"], phase=phase, gpus=8)])
+    weighs = phase.in_flight and (phase is not Phase.HOLDING or action is TAINT)
+    assert use.in_flight_gpus == (8 if weighs else 0)
+    assert use.reasons == ((f"r-n1 is {phase}",) if weighs else ())
+
+
+def test_a_gpu_is_harmed_once_whoever_harms_it() -> None:
+    taint = remediation(TAINT, "node/n1", ["n1"], phase=Phase.HOLDING, gpus=8)
+    move = remediation(EVICT, "gang/g", ["n1"], gpus=8)
+    state = fleet()[0]
+    shown = tuple(
+        replace(item, taints=(Taint("gpuwatch.dev/degraded", "x", "NoSchedule"),)) if item.name == "n1" else item
+        for item in state.cluster.nodes
+    )
+    state = replace(state, cluster=replace(state.cluster, nodes=shown))
+    assert pool_use([taint, move], state).in_flight_gpus == 8
+    assert pool_use([taint, move]).in_flight_gpus == 8
+    assert pool_use([], state).in_flight_gpus == 8
+    assert pool_use([remediation(EVICT, "gang/g", ["n1", "n2"], gpus=8)], state).in_flight_gpus == 12
+
+
+def test_a_node_that_is_gone_still_weighs_on_its_pool_and_model() -> None:
+    gone = remediation(TAINT, "node/gone", ["gone"], gpus=8, gpu_model="NVIDIA-A100-SXM4-80GB")
+    found = budgets(Facts(fleet()[0], (), (gone,)), FREE)
+    assert {scope: use.in_flight_gpus for scope, use in found.items()} == {
+        "model/NVIDIA-A100-SXM4-80GB": 8,
+        "pool/train": 8,
+    }
+
+
+def test_a_remediation_in_flight_takes_the_budget_that_a_release_would_need() -> None:
+    state, findings = fleet([0])
+    assert only(draw_plan(state, findings, FREE), RELEASE).admitted
+    other = remediation(EVICT, "gang/g", ["n9"], gpus=1)
+    item = only(draw_plan(state, findings, FREE, history=[other]), RELEASE)
+    assert guards(item) == {"budget"}
+    assert "r-g is Acting" in reason(item, "budget")
+
+
+def test_a_gang_over_two_pools_is_charged_to_both() -> None:
+    nodes = [node("a0", pool="a"), node("b0", pool="b")]
+    devices = [device("a0", 0, "ml/x"), device("b0", 0, "ml/y")]
+    owner = "Deployment/ml/chat"
+    state = snapshot(nodes, devices, [pod("ml/x", "a0", 1, owner), pod("ml/y", "b0", 1, owner)])
+    findings = (idle("ml/x", devices[:1]), idle("ml/y", devices[1:]))
+    assert only(draw_plan(state, findings, FREE), RELEASE).admitted
+    busy = remediation(TAINT, "node/b0", ["b1"], pool="b", gpus=8)
+    item = only(draw_plan(state, findings, FREE, history=[busy]), RELEASE)
+    assert reason(item, "budget").startswith("pool/b: 9 of 8")
+
+
+def test_a_fence_in_flight_leaves_its_node_out_of_the_pool() -> None:
+    nodes = [node(f"n{i}") for i in range(3)]
+    held = [device("n0", i, "ml/p") for i in range(8)]
+    state = snapshot(nodes, held, [pod("ml/p", "n0", 8)])
+    policy = replace(FREE, budget_min_gpus=24, min_pool_nodes_left=1)
+    finding = (sick(held[0]),)
+    one = [remediation(TAINT, "node/n1", ["n1"])]
+    assert "pool_nodes" not in guards(only(draw_plan(state, finding, policy, history=one), TAINT))
+    two = [*one, remediation(TAINT, "node/n2", ["n2"])]
+    assert "pool_nodes" in guards(only(draw_plan(state, finding, policy, history=two), TAINT))
+
+
+def test_an_open_remediation_of_the_same_thing_is_not_proposed_again() -> None:
+    state, findings = fleet([0])
+    for phase in Phase:
+        same = remediation(RELEASE, "workload/Deployment/tn0/p", phase=phase, begun_minutes_ago=None)
+        other = remediation(RELEASE, "workload/Deployment/tn1/p", phase=phase, begun_minutes_ago=None)
+        item = only(draw_plan(state, findings, FREE, history=[same]), RELEASE)
+        assert ("already_open" in guards(item)) is phase.open
+        assert "already_open" not in guards(only(draw_plan(state, findings, FREE, history=[other]), RELEASE))
+
+
+def admitted(plan: Plan) -> int:
+    return sum(item.admitted for item in plan.items)
+
+
+@pytest.mark.parametrize(
+    ("policy", "where"),
+    [
+        (replace(FREE, actions_per_hour=3), "3 actions began"),
+        (replace(FREE, pool_actions_per_hour=3), "3 actions in pool train began"),
+    ],
+)
+def test_rates_count_what_is_planned_and_what_began(policy: PlanPolicy, where: str) -> None:
+    policy = replace(policy, budget_ratio=1.0)
+    state, findings = fleet(range(5))
+    assert admitted(draw_plan(state, findings, policy)) == 3
+    done = [remediation(RELEASE, f"workload/w{i}", phase=Phase.SUCCEEDED) for i in range(2)]
+    plan = draw_plan(state, findings, policy, history=done)
+    assert admitted(plan) == 1
+    assert where in next(reason(item, "rate") for item in plan.items if not item.admitted)
+
+
+@pytest.mark.parametrize(("minutes", "counts"), [(59.9, True), (60, False)])
+def test_the_rate_looks_back_an_hour(minutes: float, counts: bool) -> None:
+    state, findings = fleet([0])
+    past = remediation(RELEASE, "workload/w", phase=Phase.UNDONE, begun_minutes_ago=minutes)
+    plan = draw_plan(state, findings, replace(FREE, actions_per_hour=1), history=[past])
+    assert guards(only(plan, RELEASE)) == ({"rate"} if counts else set())
+
+
+def test_a_namespace_has_its_own_rate() -> None:
+    state, findings = fleet([0])
+    policy = replace(FREE, namespace_actions_per_hour=1)
+    for namespace, refused in (("tn0", True), ("tn1", False)):
+        past = remediation(RELEASE, "workload/w", phase=Phase.SUCCEEDED, namespace=namespace)
+        assert guards(only(draw_plan(state, findings, policy, history=[past]), RELEASE)) == (
+            {"rate"} if refused else set()
+        )
+
+
+def test_what_never_began_does_not_count_and_what_is_in_flight_does() -> None:
+    waiting = remediation(RELEASE, "workload/w", phase=Phase.ANNOUNCED, begun_minutes_ago=None)
+    assert begun_at(waiting) is None
+    # Its history is lost, but it may be writing: it counts from when it was proposed.
+    assert begun_at(replace(waiting, phase=Phase.ACTING)) == NOW
+
+
+scenario = {
+    "idle_pods": st.sets(st.integers(0, 9)),
+    "sick_nodes": st.sets(st.integers(0, 9), max_size=2),
+    "sizes": st.lists(st.integers(1, 8), min_size=10, max_size=10),
+    "cordoned": st.sets(st.integers(0, 9), max_size=3),
+    "flying": st.sets(st.integers(0, 9), max_size=3),
+    "more_cordoned": st.sets(st.integers(0, 9), max_size=3),
+    "more_flying": st.sets(st.integers(0, 9), max_size=3),
+}
+
+
+def harmed(plan: Plan, state: Snapshot, before: set[str]) -> int:
+    """GPUs that the plan takes out of service or disturbs, but for those on Nodes that are out already."""
+    taken: dict[str, int] = {}
+    offered = {item.name: item.accelerators["nvidia.com/gpu"] for item in state.cluster.nodes}
+    pods = {item.ref: item for item in state.cluster.pods}
+    for item in plan.items:
+        if item.admitted and item.candidate.action is TAINT:
+            taken.update({name: offered[name] for name in item.candidate.nodes})
+        elif item.admitted:
+            for ref in item.candidate.pods:
+                held = pods[ref]
+                gpus = taken.get(held.node, 0) + sum(held.accelerators.values())
+                taken[held.node] = min(gpus, offered[held.node])
+    return sum(gpus for name, gpus in taken.items() if name not in before)
+
+
+@given(**scenario)
+def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
+    idle_pods: set[int],
+    sick_nodes: set[int],
+    sizes: list[int],
+    cordoned: set[int],
+    flying: set[int],
+    more_cordoned: set[int],
+    more_flying: set[int],
+) -> None:
+    """Whatever the candidates: Pods of 1 to 8 GPUs that are idle, Nodes that are sick, cordons and Remediations."""
+    policy = replace(FREE, budget_ratio=0.3, storm_min_gpus=999, idle_storm_ratio=1.0)
+    names = [f"n{i}" for i in range(10)]
+    devices = [
+        device(name, i, f"t{name}/p" if i < sizes[at] else "") for at, name in enumerate(names) for i in range(8)
+    ]
+    pods = [pod(f"t{name}/p", name, sizes[at]) for at, name in enumerate(names)]
+    findings = (
+        *(idle(f"tn{i}/p", [d for d in devices if d.holders == (f"tn{i}/p",)]) for i in sorted(idle_pods)),
+        *(sick(devices[8 * i]) for i in sorted(sick_nodes)),
+    )
+
+    def drawn(closed: set[int], moving: set[int]) -> tuple[int, int, Plan]:
+        state = snapshot([node(name, unschedulable=at in closed) for at, name in enumerate(names)], devices, pods)
+        history = [remediation(TAINT, f"node/n{i}", [f"n{i}"], gpus=8) for i in sorted(moving)]
+        plan = draw_plan(state, findings, policy, history=history)
+        out = {f"n{i}" for i in closed | moving}
+        return 8 * len(out), harmed(plan, state, out), plan
+
+    before, more, plan = drawn(cordoned, flying)
+    for use in plan.budgets:
+        assert use.in_flight_gpus == before
+        assert more == 0 or before + more <= use.limit_gpus == 24
+    worse, then, _ = drawn(cordoned | more_cordoned, flying | more_flying)
+    assert worse >= before
+    assert then <= more
+
+
+@given(begun=st.integers(0, 6), extra=st.integers(0, 3), wanted=st.sets(st.integers(0, 9)))
+def test_no_rate_is_exceeded_and_more_history_never_admits_more(begun: int, extra: int, wanted: set[int]) -> None:
+    state, findings = fleet(sorted(wanted))
+    policy = PlanPolicy(budget_ratio=1.0, idle_storm_ratio=1.0, actions_per_hour=5, pool_actions_per_hour=4)
+
+    def count(past: int) -> int:
+        history = [remediation(RELEASE, f"workload/w{i}", phase=Phase.SUCCEEDED) for i in range(past)]
+        return admitted(draw_plan(state, findings, policy, history=history))
+
+    assert count(begun) <= max(4 - begun, 0)
+    assert count(begun + extra) <= count(begun)

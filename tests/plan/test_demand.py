@@ -1,0 +1,204 @@
+"""Who waits: releases for named pending Pods, landings beside them, and fences that would take their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.model.cluster import Gang, Node, Placement, Pod
+from gpuwatch.model.decision import ActionKind, Finding, Plan, Snapshot
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.landing import Nowhere, Room
+from gpuwatch.plan.policy import PlanPolicy
+from plan.fleet import device, guards, idle, node, only, pod, reason, sick, snapshot
+
+OPEN = PlanPolicy(
+    budget_ratio=1.0,
+    idle_storm_ratio=1.0,
+    actions_per_hour=99,
+    namespace_actions_per_hour=99,
+    pool_actions_per_hour=99,
+)
+ON_DEMAND = replace(OPEN, reclaim_only_on_demand=True)
+RELEASE = ActionKind.RELEASE_GANG
+
+
+def waiting(name: str, gpus: int, **changes: object) -> Pod:
+    return pod(f"ml/{name}", "", gpus, phase="Pending", started=None, **changes)
+
+
+def idle_fleet(
+    sizes: dict[str, tuple[str, int]], *pending: Pod, nodes: tuple[Node, ...] = (), **cluster: object
+) -> tuple[Snapshot, tuple[Finding, ...]]:
+    """sizes: name of an idle Pod → its Node and GPUs, on Nodes of 8."""
+    used: dict[str, int] = {}
+    devices, pods, findings = [], [], []
+    for name, (at, gpus) in sizes.items():
+        held = [device(at, used.get(at, 0) + i, f"ml/{name}") for i in range(gpus)]
+        used[at] = used.get(at, 0) + gpus
+        devices += held
+        pods.append(pod(f"ml/{name}", at, gpus))
+        findings.append(idle(f"ml/{name}", held))
+    made = nodes or tuple(node(name) for name in sorted({at for at, _ in sizes.values()}))
+    return snapshot(made, devices, [*pods, *pending], **cluster), tuple(findings)
+
+
+def released(plan: Plan) -> dict[str, str]:
+    return {
+        item.candidate.target.name.rpartition("/")[2]: item.candidate.waiter
+        for item in plan.items
+        if item.candidate.action is RELEASE and item.admitted
+    }
+
+
+def test_without_demand_nothing_is_released_where_that_is_asked_for() -> None:
+    state, findings = idle_fleet({"a": ("n0", 8)})
+    assert released(draw_plan(state, findings, OPEN)) == {"a": ""}
+    assert guards(only(draw_plan(state, findings, ON_DEMAND), RELEASE)) == {"demand"}
+
+
+def test_a_pod_that_fits_now_waits_for_nobody() -> None:
+    state, findings = idle_fleet({"a": ("n0", 4)}, waiting("w", 4))
+    assert released(draw_plan(state, findings, ON_DEMAND)) == {}
+    state, findings = idle_fleet({"a": ("n0", 4)}, waiting("w", 5))
+    assert released(draw_plan(state, findings, ON_DEMAND)) == {"a": "ml/w"}
+    assert released(draw_plan(state, findings, OPEN)) == {"a": "ml/w"}
+
+
+def test_a_release_that_helps_nobody_is_refused() -> None:
+    for pending in (
+        waiting("w", 9),
+        waiting("w", 5, placement=Placement(node_selector={"gpu": "h100"})),
+        waiting("w", 5, placement=Placement(gated=True)),
+        waiting("w", 5, accelerators={"nvidia.com/mig-1g.10gb": 1}),
+    ):
+        state, findings = idle_fleet({"a": ("n0", 4)}, pending)
+        assert released(draw_plan(state, findings, ON_DEMAND)) == {}
+
+
+def test_the_least_harm_is_done() -> None:
+    state, findings = idle_fleet({"big": ("n0", 8), "small": ("n1", 2), "busy": ("n1", 6)}, waiting("w", 2))
+    assert released(draw_plan(state, findings[:2], ON_DEMAND)) == {"small": "ml/w"}
+
+
+def test_several_releases_on_one_node_make_room_together() -> None:
+    sizes = {"a": ("n0", 3), "b": ("n0", 3), "c": ("n0", 2), "d": ("n1", 4), "busy": ("n1", 4)}
+    state, findings = idle_fleet(sizes, waiting("w", 6))
+    plan = draw_plan(state, findings[:4], ON_DEMAND)
+    assert released(plan) == {"a": "ml/w", "b": "ml/w"}
+    # Where one of them is refused, the other would be for nothing.
+    tight = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=3)
+    plan = draw_plan(state, findings[:4], tight)
+    assert released(plan) == {}
+    refused = {item.candidate.target.name: guards(item) for item in plan.items}
+    assert refused["Deployment/ml/a"] | refused["Deployment/ml/b"] == {"budget", "demand"}
+
+
+def test_what_a_group_that_is_refused_would_have_taken_goes_to_others() -> None:
+    """Two releases for the first that waits are one more than may be begun; the second needs one only."""
+    sizes = {"a": ("n0", 4), "b": ("n0", 4), "c": ("n1", 2), "busy": ("n1", 6)}
+    pending = (waiting("first", 8, priority=9), waiting("second", 2))
+    state, findings = idle_fleet(sizes, *pending)
+    assert released(draw_plan(state, findings[:3], ON_DEMAND)) == {"a": "ml/first", "b": "ml/first", "c": "ml/second"}
+    for limit, expected in ((2, {"c": "ml/second"}), (1, {"c": "ml/second"}), (0, {})):
+        policy = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=4 if limit == 2 else 8, actions_per_hour=limit)
+        assert released(draw_plan(state, findings[:3], policy)) == expected
+
+
+def test_what_is_left_of_one_release_serves_the_next_that_waits() -> None:
+    state, findings = idle_fleet(
+        {"a": ("n0", 8), "b": ("n1", 8)}, waiting("first", 4, priority=9), waiting("second", 4)
+    )
+    assert list(released(draw_plan(state, findings, ON_DEMAND)).values()) == ["ml/first"]
+    state, findings = idle_fleet(
+        {"a": ("n0", 8), "b": ("n1", 8)}, waiting("first", 5, priority=9), waiting("second", 4)
+    )
+    assert sorted(released(draw_plan(state, findings, ON_DEMAND)).values()) == ["ml/first", "ml/second"]
+
+
+def test_a_gang_waits_as_a_whole() -> None:
+    members = [waiting(f"g{i}", 8, gang="G") for i in range(2)]
+    state, findings = idle_fleet({"a": ("n0", 8)}, *members)
+    assert released(draw_plan(state, findings, ON_DEMAND)) == {}
+    state, findings = idle_fleet({"a": ("n0", 8), "b": ("n1", 8)}, *members)
+    assert released(draw_plan(state, findings, ON_DEMAND)) == {"a": "ml/g0", "b": "ml/g0"}
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=6),
+    asks=st.lists(st.integers(1, 8), max_size=3),
+)
+def test_every_release_on_demand_serves_somebody_and_none_is_too_many(
+    sizes: list[tuple[int, int]], asks: list[int]
+) -> None:
+    used = [0, 0, 0]
+    kept = {}
+    for index, (at, gpus) in enumerate(sizes):
+        if used[at] + gpus <= 8:
+            used[at] += gpus
+            kept[f"p{index}"] = (f"n{at}", gpus)
+    pending = [waiting(f"w{i}", gpus) for i, gpus in enumerate(asks)]
+    nodes = tuple(node(f"n{i}") for i in range(3))
+    state, findings = idle_fleet(kept, *pending, nodes=nodes)
+    found = released(draw_plan(state, findings, ON_DEMAND))
+
+    def served(gone: set[str]) -> int:
+        room = Room(nodes, state.cluster.pods, {})
+        room.without(f"ml/{name}" for name in gone)
+        # In the scheduler's order; of equals by name.
+        return sum(not isinstance(room.land([each]), Nowhere) for each in pending)
+
+    assert set(found.values()) <= {each.ref for each in pending}
+    if found:
+        assert served(set(found)) > served(set())
+
+
+def test_a_moved_gang_leaves_the_waiting_their_place() -> None:
+    """One free Node: a Pod that waits takes it, so the gang has nowhere to go."""
+    held = [device("n0", i, "ml/t") for i in range(8)]
+    nodes = [node("n0"), node("n1")]
+    devices = [*held, *(device("n1", i) for i in range(8))]
+    for pending, landed in (([], True), ([waiting("w", 1)], False), ([waiting("w", 9)], True)):
+        state = snapshot(nodes, devices, [pod("ml/t", "n0", 8, "Job/ml/t"), *pending])
+        item = only(draw_plan(state, (sick(held[0]),), OPEN), ActionKind.EVICT_GANG)
+        assert ("lands" not in guards(item)) is landed
+
+
+def test_two_gangs_do_not_land_in_the_same_place() -> None:
+    nodes = [node(f"n{i}") for i in range(3)]
+    devices = [device(f"n{n}", i, f"ml/t{n}" if n < 2 else "") for n in range(3) for i in range(8)]
+    pods = [pod(f"ml/t{n}", f"n{n}", 8, f"Job/ml/t{n}") for n in range(2)]
+    plan = draw_plan(snapshot(nodes, devices, pods), (sick(devices[0]), sick(devices[8])), OPEN)
+    moves = [item for item in plan.items if item.candidate.action is ActionKind.EVICT_GANG]
+    assert [guards(item) for item in moves] == [set(), {"lands"}]
+    alone = draw_plan(snapshot(nodes, devices, pods), (sick(devices[8]),), OPEN)
+    assert only(alone, ActionKind.EVICT_GANG).admitted
+
+
+@pytest.mark.parametrize(
+    ("gpus", "others", "refused"),
+    [
+        (7, 0, True),  # the healthy seven of the sick Node are its last place
+        (8, 0, False),  # it has no use for the sick one, so it has no place to lose
+        (7, 1, False),
+    ],
+)
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_fence_leaves_an_admitted_gang_its_last_place(gpus: int, others: int, refused: bool, noticed: bool) -> None:
+    """noticed: the device plugin has taken the sick GPU off the Node's allocatable already."""
+    labels = {"gpu": "h100"}
+    first = node("n0", labels=labels)
+    if noticed:
+        first = replace(first, allocatable={"nvidia.com/gpu": 7})
+    nodes = [first, *(node(f"free{i}", labels=labels) for i in range(others)), node("n9")]
+    devices = [device(item.name, i) for item in nodes for i in range(8)]
+    gang = Gang(id="G", framework="JobSet", workload="JobSet/ml/g", namespace="ml", pods=("ml/g0",))
+    member = waiting("g0", gpus, owner="JobSet/ml/g", gang="G", placement=Placement(node_selector=labels))
+    state = snapshot(nodes, devices, [member], gangs=[gang])
+    item = only(draw_plan(state, (sick(devices[0]),), OPEN), ActionKind.TAINT_NODE)
+    assert ("waiting_gangs" in guards(item)) is refused
+    if refused:
+        assert reason(item, "waiting_gangs").startswith("G waits to be placed and would have no place left.")

@@ -1,0 +1,106 @@
+"""What may be done: scopes, Namespaces' wishes, and what a detector's measured precision allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gpuwatch.kube import keys
+from gpuwatch.model.cluster import Namespace
+from gpuwatch.model.decision import ActionKind, Finding, FindingKind, Mode, PlanItem, Snapshot
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import ModeScope, PlanPolicy
+from plan.fleet import device, idle, node, only, pod, snapshot
+
+TAINT, RELEASE = ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG
+OBSERVE, SUGGEST, ENFORCE = Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE
+
+
+def test_the_scope_that_names_most_wins_and_of_equals_the_mildest() -> None:
+    policy = PlanPolicy(
+        modes={RELEASE: SUGGEST},
+        scopes=(
+            ModeScope(mode=OBSERVE),
+            ModeScope(mode=ENFORCE, namespace="ml"),
+            ModeScope(mode=OBSERVE, action=RELEASE, pool="prod"),
+            ModeScope(mode=ENFORCE, action=RELEASE, namespace="ml"),
+            ModeScope(mode=ENFORCE, action=TAINT, pool="spot"),
+            ModeScope(mode=ENFORCE, action=RELEASE, namespace="ml", pool="both"),
+        ),
+    )
+    assert policy.mode(TAINT) is OBSERVE
+    assert policy.mode(TAINT, pool="spot") is ENFORCE
+    assert policy.mode(RELEASE) is SUGGEST
+    assert policy.mode(RELEASE, "web", "train") is SUGGEST
+    # One names the action, one the Namespace: of equals the mildest; both together name more.
+    assert policy.mode(ActionKind.EVICT_GANG, "ml") is ENFORCE
+    assert replace(policy, scopes=policy.scopes[:2]).mode(RELEASE, "ml") is SUGGEST
+    assert policy.mode(RELEASE, "ml", "train") is ENFORCE
+    assert policy.mode(RELEASE, "ml", "prod") is OBSERVE
+    assert policy.mode(RELEASE, "ml", "both") is ENFORCE
+
+
+def test_a_node_without_a_pool_is_in_the_pool_default() -> None:
+    policy = PlanPolicy(scopes=(ModeScope(mode=ENFORCE, pool="default"),))
+    assert policy.mode(TAINT) is ENFORCE
+    assert policy.mode(TAINT, pool="spot") is OBSERVE
+
+
+def state_of(*pools: str) -> tuple[Snapshot, tuple[Finding, ...]]:
+    """One idle Deployment with a Pod in each pool."""
+    devices = [device(f"n-{name}", 0, f"ml/p-{name}") for name in pools]
+    pods = [pod(f"ml/p-{name}", f"n-{name}", owner="Deployment/ml/chat") for name in pools]
+    state = snapshot([node(f"n-{name}", pool=name) for name in pools], devices, pods)
+    return state, tuple(idle(each.ref, [held]) for each, held in zip(pods, devices, strict=True))
+
+
+def drawn(policy: PlanPolicy, *pools: str, precision: Mapping[str, float] | None = None, asked: str = "") -> PlanItem:
+    state, findings = state_of(*pools)
+    if asked:
+        space = Namespace(name="ml", annotations={keys.MODE: asked})
+        state = replace(state, cluster=replace(state.cluster, namespaces=(space,)))
+    return only(draw_plan(state, findings, policy, precision=precision), RELEASE)
+
+
+def test_over_several_pools_the_mildest_holds() -> None:
+    policy = PlanPolicy(scopes=(ModeScope(mode=ENFORCE), ModeScope(mode=SUGGEST, pool="prod")))
+    assert drawn(policy, "train").mode is ENFORCE
+    both = drawn(policy, "train", "prod")
+    assert (both.mode, both.mode_reason) == (SUGGEST, "Settings for pool prod.")
+
+
+@pytest.mark.parametrize(("asked", "mode"), [("enforce", ENFORCE), ("suggest", SUGGEST), ("observe", OBSERVE)])
+def test_a_namespace_makes_it_milder(asked: str, mode: Mode) -> None:
+    item = drawn(PlanPolicy(modes={RELEASE: ENFORCE}), "train", asked=asked)
+    assert item.mode is mode
+    assert ("gpuwatch.dev/mode" in item.mode_reason) is (mode is not ENFORCE)
+
+
+@pytest.mark.parametrize(
+    ("precision", "mode"),
+    [
+        ({FindingKind.ABANDONED: 0.8}, ENFORCE),
+        ({FindingKind.ABANDONED: 0.79}, SUGGEST),
+        ({FindingKind.ABANDONED: float("nan")}, SUGGEST),
+        ({FindingKind.XID: 0.1}, ENFORCE),
+        ({}, ENFORCE),
+    ],
+)
+def test_an_imprecise_detector_only_suggests(precision: Mapping[str, float], mode: Mode) -> None:
+    item = drawn(PlanPolicy(modes={RELEASE: ENFORCE}), "train", precision=precision)
+    assert item.mode is mode
+    assert ("precision of abandoned" in item.mode_reason) is (mode is SUGGEST)
+    # It never makes the mode stronger.
+    assert drawn(PlanPolicy(), "train", precision=precision).mode is OBSERVE
+
+
+def test_a_precise_detector_is_enough_if_it_is_sure_enough() -> None:
+    state, findings = state_of("train")
+    policy = PlanPolicy(modes={RELEASE: ENFORCE})
+    poor = {FindingKind.ABANDONED: 0.3}
+    for confidence, mode in ((0.8, ENFORCE), (0.79, SUGGEST)):
+        second = replace(findings[0], kind=FindingKind.NEVER_USED, confidence_ratio=confidence)
+        plan = draw_plan(state, (*findings, second), policy, precision=poor)
+        assert only(plan, RELEASE).mode is mode
