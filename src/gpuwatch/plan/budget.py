@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Refusal
 from gpuwatch.model.remediation import Phase, Proposal, Remediation
-from gpuwatch.plan.brakes import brake as brake  # noqa: PLC0414 - where the brake used to be
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
