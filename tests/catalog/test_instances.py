@@ -56,6 +56,63 @@ def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
         assert 0.1 < one.price_per_gpu_hour < 50, one.name
 
 
+@pytest.mark.parametrize(
+    ("name", "region", "vcpus", "gib"),
+    [
+        ("g5.xlarge", "us-east-1", 4, 16),
+        ("p5.48xlarge", "us-east-1", 192, 2048),
+        ("p3.2xlarge", "us-east-1", 8, 61),
+        ("dl1.24xlarge", "us-east-1", 96, 768),
+        ("Standard_NC24ads_A100_v4", "eastus", 24, 220),
+        ("Standard_ND96isr_H100_v5", "eastus", 96, 1900),
+        ("a2-highgpu-1g", "us-central1", 12, 85),
+        ("a3-highgpu-8g", "us-central1", 208, 1872),
+        ("g2-standard-24", "us-central1", 24, 96),
+        ("g4-standard-48", "us-central1", 48, 180),
+    ],
+)
+def test_published_sizes_of_hosts(name: str, region: str, vcpus: int, gib: int) -> None:
+    found = find_instance_type(name, region)
+    assert found is not None
+    assert (found.vcpus, found.host_memory_bytes) == (vcpus, gib * 2**30)
+
+
+def test_a_host_of_which_nothing_is_published_is_unknown() -> None:
+    found = find_instance_type("Standard_ND96isf_H100_v5", "eastus2")
+    assert found is not None
+    assert (found.vcpus, found.host_memory_bytes, found.host_source) == (None, None, "")
+    assert (found.allocatable_cpu_cores, found.allocatable_memory_bytes) == (None, None)
+
+
+def test_every_host_has_a_source_and_is_the_same_in_all_regions() -> None:
+    hosts: dict[str, set[tuple[int | None, int | None, str]]] = {}
+    for one in instance_types():
+        hosts.setdefault(one.name, set()).add((one.vcpus, one.host_memory_bytes, one.host_source))
+        assert bool(one.host_source) is (one.vcpus is not None) is (one.host_memory_bytes is not None), one.name
+    assert {name for name, told in hosts.items() if len(told) > 1} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "cores"), [("g5.xlarge", 3.92), ("g5.2xlarge", 7.91), ("g5.12xlarge", 47.81), ("p5.48xlarge", 191.45)]
+)
+def test_the_kubelet_keeps_what_karpenter_documents_of_the_cpus(name: str, cores: float) -> None:
+    found = find_instance_type(name, "us-east-1")
+    assert found is not None
+    assert found.allocatable_cpu_cores == pytest.approx(cores, abs=0.0001)
+
+
+@pytest.mark.parametrize(
+    ("gib", "kept"),
+    [(2, 0.5), (4, 1.0), (8, 1.8), (16, 2.6), (128, 9.32), (228, 11.32)],
+)
+def test_the_kubelet_keeps_less_of_more_memory(tmp_path: Path, gib: int, kept: float) -> None:
+    text = HEADER.strip() + ",host_memory_bytes\n" + GOOD.strip() + f",{gib * 2**30}\n"
+    types, gaps = instance_types_with_overrides(write(tmp_path, text))
+    assert gaps == ()
+    assert types[0].allocatable_memory_bytes == pytest.approx((gib - kept) * 2**30)
+    assert types[0].allocatable_cpu_cores is None
+
+
 def test_fractions_of_a_gpu_are_left_out() -> None:
     for name, region in (("g6f.xlarge", "us-east-1"), ("Standard_NV6ads_A10_v5", "eastus")):
         assert find_instance_type(name, region) is None
@@ -131,6 +188,49 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
     assert (types[0].price_per_hour, types[0].vendor, types[0].source) == (31.5, "own", "contract 12")
 
 
+def test_the_operator_tells_the_size_of_a_host(tmp_path: Path) -> None:
+    header = HEADER.strip() + ",vcpus,host_memory_bytes,host_source\n"
+    own = GOOD.strip() + f",224,{2**41},data sheet\n" + GOOD.replace("dgx-h100", "dgx-2").strip() + ",96,,\n"
+    path = write(tmp_path, header + own)
+    types, gaps = instance_types_with_overrides(path)
+    assert gaps == ()
+    assert (types[0].vcpus, types[0].host_memory_bytes, types[0].host_source) == (224, 2**41, "data sheet")
+    assert (types[1].vcpus, types[1].host_memory_bytes, types[1].host_source) == (96, None, str(path))
+
+
+@pytest.mark.parametrize(
+    ("row", "vcpus"),
+    [
+        ("p5.48xlarge,NVIDIA H100 80GB HBM3,8,40,USD,2026-09-01,*", 192),
+        ("p5.48xlarge,NVIDIA H100 80GB HBM3,4,40,USD,2026-09-01,*", None),  # another machine of the same name
+        ("p5.48xlarge,NVIDIA L4,8,40,USD,2026-09-01,*", None),
+        ("dgx-h100,NVIDIA H100 80GB HBM3,8,40,USD,2026-09-01,*", None),
+    ],
+)
+def test_a_price_of_a_known_type_keeps_its_host(tmp_path: Path, row: str, vcpus: int | None) -> None:
+    types, gaps = instance_types_with_overrides(write(tmp_path, HEADER + row + "\n"))
+    assert gaps == ()
+    assert types[0].vcpus == vcpus
+    assert (types[0].host_memory_bytes is None) is (vcpus is None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "complaint"),
+    [
+        ("0,", "column 'vcpus' is 0; expected that of the whole machine, or nothing"),
+        ("7.5,", "column 'vcpus' is '7.5'; expected a whole number"),
+        ("8,32Gi", "column 'host_memory_bytes' is '32Gi'; expected a whole number"),
+        ("8,-1", "column 'host_memory_bytes' is -1"),
+    ],
+)
+def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: str) -> None:
+    path = write(tmp_path, HEADER.strip() + ",vcpus,host_memory_bytes\n" + GOOD.strip() + f",{cells}\n")
+    types, (gap,) = instance_types_with_overrides(path)
+    assert gap.what == f"{path}, line 2"
+    assert complaint in gap.detail
+    assert types == instance_types()
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
@@ -185,8 +285,9 @@ def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, name: str, text:
 
 
 def test_the_catalogs_own_file_may_have_no_bad_row() -> None:
-    header = "name,vendor,region,gpu,gpu_count,price_per_hour,currency,price_date,source\n"
-    row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list\n"
+    header = "name,vendor,region,gpu,gpu_count,price_per_hour,currency,price_date,source"
+    header += ",vcpus,host_memory_bytes,host_source\n"
+    row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list,,,\n"
     assert parse_instances(header + row, "instances.csv")[0].gpu == "L4"
     with pytest.raises(CatalogError, match=r"instances.csv, line 3: x in region us-east-1 stands twice"):
         parse_instances(header + row + row, "instances.csv")

@@ -2,14 +2,15 @@
 
 The catalog has on-demand Linux prices of AWS us-east-1, six regions of Azure and all of Google Cloud, each with
 its date. Types with a fraction of a GPU, and GPUs that the catalog does not know, are left out. A price includes
-the host's CPUs and memory, so that the price per GPU grows with the size of the host.
+the host's CPUs and memory, so that the price per GPU grows with the size of the host. How large that is stands beside
+it with its own source, and is empty where no source was found.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -25,13 +26,34 @@ CURRENCY = "USD"
 
 ANY_REGION = "*"
 
-_COLUMNS = ("name", "vendor", "region", "gpu", "gpu_count", "price_per_hour", "currency", "price_date", "source")
+_HOST = ("vcpus", "host_memory_bytes", "host_source")
+_COLUMNS = (
+    *("name", "vendor", "region", "gpu", "gpu_count", "price_per_hour", "currency", "price_date", "source"),
+    *_HOST,
+)
 _REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
+
+_Brackets = tuple[tuple[float, float], ...]  # (up to, share of what lies in the bracket)
+
+# What the kubelet keeps of a machine. Google's and Azure's managed clusters share these; EKS has the same for CPUs, and
+# keeps less of a small machine's memory (255 MiB and 11 MiB per Pod). Azure/karpenter-provider-azure@352646f5
+# pkg/providers/instancetype/instancetype.go, aws/karpenter-provider-aws@1d927085 pkg/providers/instancetype/types.go.
+_RESERVED_CPU_RATIOS: _Brackets = ((1.0, 0.06), (2.0, 0.01), (4.0, 0.005), (float("inf"), 0.0025))
+_RESERVED_MEMORY_RATIOS: _Brackets = (
+    (4 * 2.0**30, 0.25),
+    (8 * 2.0**30, 0.20),
+    (16 * 2.0**30, 0.10),
+    (128 * 2.0**30, 0.06),
+    (float("inf"), 0.02),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """A machine type in a region. `region` is '*' where the operator's price holds everywhere."""
+    """A machine type in a region. `region` is '*' where the operator's price holds everywhere.
+
+    vcpus, host_memory_bytes: of the whole machine, as its provider sells it; None where that is not known.
+    """
 
     name: str  # node.kubernetes.io/instance-type
     vendor: str  # aws, azure, gcp; what the operator writes, or ''
@@ -42,10 +64,26 @@ class InstanceType:
     currency: str
     price_date: date
     source: str
+    vcpus: int | None = None
+    host_memory_bytes: int | None = None
+    host_source: str = ""  # of these two
 
     @property
     def price_per_gpu_hour(self) -> float:
         return self.price_per_hour / self.gpu_count
+
+    @property
+    def allocatable_cpu_cores(self) -> float | None:
+        """What Pods can have of `vcpus`, all machines' own Pods (DaemonSets) included."""
+        return None if self.vcpus is None else self.vcpus - _reserved(self.vcpus, _RESERVED_CPU_RATIOS)
+
+    @property
+    def allocatable_memory_bytes(self) -> float | None:
+        """What Pods can have of `host_memory_bytes`. On the 47 AWS types of the catalog that Karpenter's documentation
+        lists with their allocatable memory, this is 0.95 to 1.07 of it."""
+        if self.host_memory_bytes is None:
+            return None
+        return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)
 
 
 @cache
@@ -69,14 +107,15 @@ def instance_types_with_overrides(path: Path) -> tuple[tuple[InstanceType, ...],
 
     A CSV file has a header, a YAML file a list of mappings, with the columns name, gpu (any name that the GPU
     table knows), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region ('*' where
-    missing) and source. A row replaces the catalog's row of the same name and region; one for '*' replaces
-    all of that name.
+    missing), source, vcpus, host_memory_bytes and host_source. A row replaces the catalog's row of the same name and
+    region; one for '*' replaces all of that name. Where it does not tell the host's size, that of the catalog's type
+    with the same name and the same GPUs stands.
     """
     rows, gaps = _read(path)
     own: dict[tuple[str, str], InstanceType] = {}
     for row in rows:
         try:
-            one = _instance(_completed(row, str(path)))
+            one = _with_host(_instance(_completed(row, str(path))))
             _once(one, own, row)
         except CatalogError as refused:
             gaps.append(_gap(refused.place, refused.problem))
@@ -95,6 +134,25 @@ def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
         _once(one, found, row)
         found[one.name, one.region] = one
     return tuple(found.values())
+
+
+def _with_host(one: InstanceType) -> InstanceType:
+    """With the catalog's host, where the operator tells nothing of it: a type has the same one in all regions."""
+    if one.vcpus is not None or one.host_memory_bytes is not None:
+        return one
+    same = (one.name, one.gpu, one.gpu_count)
+    known = next((each for each in instance_types() if (each.name, each.gpu, each.gpu_count) == same), None)
+    if known is None:
+        return one
+    return replace(one, vcpus=known.vcpus, host_memory_bytes=known.host_memory_bytes, host_source=known.host_source)
+
+
+def _reserved(size: float, brackets: _Brackets) -> float:
+    total, begin = 0.0, 0.0
+    for end, ratio in brackets:
+        total += max(min(size, end) - begin, 0.0) * ratio
+        begin = end
+    return total
 
 
 def _once(one: InstanceType, found: Mapping[tuple[str, str], InstanceType], row: Row) -> None:
@@ -116,6 +174,8 @@ def _instance(row: Row) -> InstanceType:
     currency = row.text("currency").upper()
     if currency != CURRENCY:
         raise row.error(f"the price is in {currency}; sums need one currency, convert it to {CURRENCY}")
+    vcpus, memory = (_size(row, column) for column in ("vcpus", "host_memory_bytes"))
+    told = vcpus is not None or memory is not None
     return InstanceType(
         name=row.text("name"),
         vendor=row.optional("vendor"),
@@ -126,7 +186,20 @@ def _instance(row: Row) -> InstanceType:
         currency=currency,
         price_date=row.parse("price_date", date.fromisoformat, "a date such as 2026-08-03"),
         source=row.text("source"),
+        vcpus=vcpus,
+        host_memory_bytes=memory,
+        host_source=(row.optional("host_source") or row.text("source")) if told else "",
     )
+
+
+def _size(row: Row, column: str) -> int | None:
+    """Of the host; None where the cell is empty."""
+    if not row.optional(column):
+        return None
+    size = row.whole(column)
+    if size < 1:
+        raise row.error(f"column {column!r} is {size}; expected that of the whole machine, or nothing")
+    return size
 
 
 def _completed(row: Row, file: str) -> Row:
@@ -138,7 +211,7 @@ def _completed(row: Row, file: str) -> Row:
     if missing:
         raise row.error(f"{', '.join(missing)} is missing; give a value, the row is not used without")
     given = {column: value for column, value in row.cells.items() if value.strip()}
-    return Row(row.place, {"vendor": "", "region": ANY_REGION, "source": file} | given)
+    return Row(row.place, {"vendor": "", "region": ANY_REGION, "source": file} | dict.fromkeys(_HOST, "") | given)
 
 
 def _read(path: Path) -> tuple[list[Row], list[Gap]]:
