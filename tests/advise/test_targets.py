@@ -2,7 +2,7 @@
 
 import pytest
 
-from advise.world import A100, answer, cluster, node, option, owner, pod, price, profile
+from advise.world import A100, GIB, answer, cluster, node, option, owner, pod, price, profile
 from gpuwatch.advise.money import gpu_share_ratio
 from gpuwatch.advise.targets import shared_resource, strategy
 from gpuwatch.model.cluster import Sharing
@@ -62,6 +62,50 @@ def test_a_new_machine_is_paid_as_a_whole():
     many = answer(profile(JOB, pods=8.0), world=cluster([node()], [], []), prices=prices)
     one = option(many, TargetKind.MODEL, "L4").target
     assert (one.instance_type, one.usd_per_hour) == ("l4-8", 1.0)
+
+
+def offered(prices, **asked):
+    """The machine with an L4 that is looked at."""
+    found = answer(profile(JOB, **asked), world=cluster([node()], [], []), prices=[price(), *prices])
+    return option(found, TargetKind.MODEL, "L4").target
+
+
+def test_a_new_machines_host_comes_by_the_share_of_its_gpus():
+    # Of 8 CPUs the kubelet keeps 0.09, of 16 GiB 2.6 GiB.
+    alone = offered([price("l4-1", "L4", gpus=1, usd=0.5, vcpus=8, host_gib=16)])
+    assert (alone.host_cpu_cores, alone.host_memory_bytes) == (pytest.approx(7.91), pytest.approx(13.4 * GIB))
+    beside = offered([price("l4-2", "L4", gpus=2, usd=0.5, vcpus=8, host_gib=16)])
+    assert (beside.host_cpu_cores, beside.host_memory_bytes) == (pytest.approx(3.955), pytest.approx(6.7 * GIB))
+    unknown = offered([price("l4-1", "L4", gpus=1, usd=0.5)])
+    assert (unknown.host_cpu_cores, unknown.host_memory_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        ({}, "small"),  # nobody knows what it asks for
+        ({"cpu_cores": 3.91, "host_memory_bytes": 13.3 * GIB}, "small"),
+        ({"cpu_cores": 3.93}, "large"),
+        ({"host_memory_bytes": 13.5 * GIB}, "large"),
+        ({"cpu_cores": 7.92}, "untold"),  # more than any host is known to have: perhaps the one that is not known
+    ],
+)
+def test_the_cheapest_machine_whose_host_fits_is_looked_at(asked, chosen):
+    prices = [
+        price("small", "L4", gpus=1, usd=0.5, vcpus=4, host_gib=16),
+        price("untold", "L4", gpus=1, usd=0.6),
+        price("large", "L4", gpus=1, usd=0.7, vcpus=8, host_gib=32),
+        price("larger", "L4", gpus=1, usd=0.9, vcpus=8, host_gib=64),
+    ]
+    assert offered(prices, **asked).instance_type == chosen
+
+
+def test_a_machine_with_too_few_gpus_never_comes_first_for_its_host():
+    prices = [
+        price("one", "L4", gpus=1, usd=0.5, vcpus=64, host_gib=512),
+        price("two", "L4", gpus=2, usd=2.0, vcpus=4, host_gib=16),
+    ]
+    assert offered(prices, gpus=2, cpu_cores=32.0).instance_type == "two"
 
 
 def test_what_nobody_offers_is_no_target():

@@ -230,6 +230,61 @@ def test_a_pod_takes_its_gpus_share_of_the_host(asked, refused):
 
 
 @pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"cpu_cores": 11.9, "host_memory_bytes": 14.8 * GIB}, None),
+        ({"cpu_cores": 12.0}, "A Pod asks for 12 CPU cores, and l4-8 has 11.9612 per 1 GPUs."),
+        (
+            {"host_memory_bytes": 14.9 * GIB},
+            "A Pod asks for 14.9 GiB of host memory, and l4-8 has 14.8 GiB per 1 GPUs.",
+        ),
+        ({}, None),
+    ],
+)
+def test_a_pod_takes_its_gpus_share_of_a_new_machines_host(asked, reason):
+    # 96 CPUs less 0.31 and 128 GiB less 9.32, for 8 GPUs.
+    l4 = price("l4-8", "L4", gpus=8, usd=0.5, vcpus=96, host_gib=128)
+    world = cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)])
+    one = option(answer(profile(JOB, **asked), world=world, prices=[price(), l4]), TargetKind.MODEL, "L4")
+    assert [veto.reason for veto in one.vetoes if veto.rule == "host_resources"] == ([] if reason is None else [reason])
+
+
+@pytest.mark.parametrize(
+    ("host", "refused", "caveat"),
+    [
+        ({"vcpus": 8, "host_gib": 32}, True, None),
+        ({"vcpus": 16, "host_gib": 32}, False, None),
+        ({"vcpus": 16}, False, "How much of the host's memory new has is not in the catalog"),
+        ({"host_gib": 32}, False, "How much of the host's CPUs new has is not in the catalog"),
+        ({}, False, "How much of the host's CPUs and memory new has is not in the catalog"),
+    ],
+)
+def test_a_host_of_unknown_size_vetoes_nothing_and_is_said(host, refused, caveat):
+    h100 = price("new", "H100-SXM5-80GB", gpus=1, usd=1.0, **host)
+    world = cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)])
+    heavy = [cell(0.95, 0.9, dram_active_ratio=0.5, tensor_active_ratio=0.3)]  # no slice is fast enough
+    asking = profile(JOB, cells=heavy, peak_gib=38.0, cpu_cores=10.0, host_memory_bytes=20.0 * GIB)
+    found = answer(asking, world=world, prices=[price(), h100])
+    assert ("host_resources" in rules(option(found, TargetKind.MODEL, "H100"))) is refused
+    if refused:
+        abstained(found, AbstentionKind.VETOED)
+    else:
+        chosen = advised(found)
+        assert chosen.chosen.target.instance_type == "new"
+        said = [text.split(";")[0] for text in chosen.caveats if "not in the catalog" in text]
+        assert said == ([] if caveat is None else [caveat])
+
+
+def test_nodes_that_are_there_tell_more_than_the_catalog():
+    # The Node has 96 cores for 8 GPUs, whatever the price file says of its type.
+    l4 = price("l4-1", "L4", gpus=1, usd=0.5, vcpus=4, host_gib=16)
+    world = cluster([node(), node("l4-0", "NVIDIA-L4", instance_type="l4-1")], [owner(JOB, "batch/v1")], [pod(JOB)])
+    one = option(answer(profile(JOB, cpu_cores=12.0), world=world, prices=[price(), l4]), TargetKind.MODEL, "L4")
+    assert (one.target.host_cpu_cores, one.target.host_memory_bytes) == (None, None)
+    assert "host_resources" not in rules(one)
+
+
+@pytest.mark.parametrize(
     ("gpus", "state", "refused"),
     [
         (2, {"gpus": 1}, True),

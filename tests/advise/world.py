@@ -180,6 +180,8 @@ def price(
     region: str = "here",
     vendor: str = "cloud",
     currency: str = "USD",
+    vcpus: int | None = None,
+    host_gib: int | None = None,
 ) -> InstanceType:
     """The default: 2 USD per A100 and hour."""
     return InstanceType(
@@ -192,6 +194,8 @@ def price(
         currency=currency,
         price_date=date(2026, 8, 3),
         source="a test",
+        vcpus=vcpus,
+        host_memory_bytes=None if host_gib is None else host_gib * GIB,
     )
 
 

@@ -168,7 +168,11 @@ def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
             "a number format that only one of them has (FP8, FP4) changes the comparison."
         )
     if not facts.nodes_of.get(target.gpu_model):
-        found.append(
-            f"The CPUs and memory of {target.instance_type} are not in the catalog; compare the Pod's requests."
-        )
+        known = {"CPUs": target.host_cpu_cores, "memory": target.host_memory_bytes}
+        unknown = " and ".join(what for what, have in known.items() if have is None)
+        if unknown:
+            found.append(
+                f"How much of the host's {unknown} {target.instance_type} has is not in the catalog; compare the Pod's "
+                "requests."
+            )
     return found

@@ -178,7 +178,11 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
 
 
 def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, now: Target) -> Target:
-    """On machines that somebody would add for it: whole ones are paid for, as nobody else is known to fill them."""
+    """On machines that somebody would add for it: whole ones are paid for, as nobody else is known to fill them.
+
+    Of machines with enough GPUs, the cheapest whose host is known to have what a Pod asks for; else the cheapest of
+    which that is not known; else the cheapest.
+    """
     count = now.gpus_per_pod
     pods = max(profile.pods, 1.0)
 
@@ -186,10 +190,13 @@ def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, n
         fit = offer.gpu_count // count  # Pods of it that one machine takes
         return offer.price_per_hour * ceil(pods / fit - 1e-9) / pods if fit else float("inf")
 
-    best = min(
-        offers, key=lambda offer: (per_pod(offer), -offer.gpu_count if not offer.gpu_count // count else 0, offer.name)
-    )
+    def order(offer: InstanceType) -> tuple[bool, int, float, int, str]:
+        too_small = offer.gpu_count < count
+        return too_small, _host_rank(profile, offer), per_pod(offer), -offer.gpu_count if too_small else 0, offer.name
+
+    best = min(offers, key=order)
     price = per_pod(best)
+    cores, memory = _host_share(best, count)
     return Target(
         kind=TargetKind.MODEL,
         gpu_model=model.name,
@@ -199,7 +206,25 @@ def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, n
         region=best.region,
         usd_per_hour=price if price < float("inf") else None,
         price_source=source_of(best),
+        host_cpu_cores=cores,
+        host_memory_bytes=memory,
     )
+
+
+def _host_share(offer: InstanceType, count: int) -> tuple[float | None, float | None]:
+    """CPU cores and bytes of memory that come with so many of its GPUs."""
+    part = min(count / offer.gpu_count, 1.0)
+    cores, memory = offer.allocatable_cpu_cores, offer.allocatable_memory_bytes
+    return None if cores is None else cores * part, None if memory is None else memory * part
+
+
+def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
+    """0 where the host has what a Pod asks for, 2 where it has not, 1 where nobody knows."""
+    asked = (profile.cpu_cores or 0.0, profile.host_memory_bytes or 0.0)
+    pairs = list(zip(asked, _host_share(offer, max(profile.gpus_per_pod, 1)), strict=True))
+    if any(have is not None and want > have for want, have in pairs):
+        return 2
+    return 1 if any(have is None and want > 0 for want, have in pairs) else 0
 
 
 def _times(price: Price, factor: float) -> float | None:

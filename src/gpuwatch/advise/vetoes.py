@@ -101,7 +101,7 @@ def _nvlink_unseen(case: Case) -> str | None:
     if any(cell.nvlink_bytes_per_second is None for cell in case.profile.cells) and case.now_gpu.link_bytes_per_second:
         return (
             "Nobody exports its NVLink traffic, so nothing tells whether its GPUs work together; export "
-            "DCGM_FI_PROF_NVLINK_TX_BYTES and DCGM_FI_PROF_NVLINK_RX_BYTES."
+            "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL (DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND in dcgm-exporter 4.9)."
         )
     return None
 
@@ -204,28 +204,38 @@ def _target_speed(case: Case) -> str | None:
 
 
 def _host_resources(case: Case) -> str | None:
-    """On Nodes that the cluster has, a Pod may take its GPUs' share of the host: more would leave GPUs without host."""
+    """A Pod may take its GPUs' share of the host, on Nodes that are there or on a machine that somebody would add:
+    more would leave GPUs without host. A host of unknown size vetoes nothing; a caveat says so."""
     if case.target.kind is not TargetKind.MODEL:
         return None
-    nodes = [node for node in case.facts.nodes_of.get(case.target.gpu_model, ()) if in_service(node)]
+    target = case.target
+    nodes = [node for node in case.facts.nodes_of.get(target.gpu_model, ()) if in_service(node)]
     if not nodes:
         nodes = [
             node
             for node in case.facts.cluster.nodes
-            if case.target.instance_type and instance_type_of(node) == case.target.instance_type
+            if target.instance_type and instance_type_of(node) == target.instance_type
         ]
-    lacks = ""
-    for node in nodes:
-        part = case.target.gpus_per_pod / node.gpu_count if node.gpu_count else 1.0
-        cores, memory = case.profile.cpu_cores or 0.0, case.profile.host_memory_bytes or 0.0
-        if cores > node.cpu_cores * part:
-            lacks = f"asks for {cores:g} CPU cores, and Node {node.name} has {node.cpu_cores * part:g}"
-        elif memory > node.memory_bytes * part:
-            have = node.memory_bytes * part / _GIB
-            lacks = f"asks for {memory / _GIB:.0f} GiB of host memory, and Node {node.name} has {have:.0f} GiB"
-        else:
-            return None
-    return f"A Pod {lacks} per {case.target.gpus_per_pod} GPUs." if lacks else None
+    if not nodes:
+        lack = _lack(case, target.instance_type, target.host_cpu_cores, target.host_memory_bytes)
+    else:
+        parts = [target.gpus_per_pod / node.gpu_count if node.gpu_count else 1.0 for node in nodes]
+        lacks = [
+            _lack(case, f"Node {node.name}", node.cpu_cores * part, node.memory_bytes * part)
+            for node, part in zip(nodes, parts, strict=True)
+        ]
+        lack = lacks[-1] if all(lacks) else ""
+    return f"A Pod {lack} per {target.gpus_per_pod} GPUs." if lack else None
+
+
+def _lack(case: Case, where: str, have_cores: float | None, have_bytes: float | None) -> str:
+    """What a Pod asks for and this share of a host has not; '' where it has all, or nobody knows."""
+    cores, memory = case.profile.cpu_cores or 0.0, case.profile.host_memory_bytes or 0.0
+    if have_cores is not None and cores > have_cores:
+        return f"asks for {cores:g} CPU cores, and {where} has {have_cores:g}"
+    if have_bytes is not None and memory > have_bytes:
+        return f"asks for {memory / _GIB:.1f} GiB of host memory, and {where} has {have_bytes / _GIB:.1f} GiB"
+    return ""
 
 
 def _capacity(case: Case) -> str | None:

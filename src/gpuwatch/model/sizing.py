@@ -62,6 +62,8 @@ class Target:
     gpu_share_ratio: what it takes of one physical GPU (1 for a whole one, 1/7 for 1g of a 7-slice part by compute,
     but never less than its share of memory: what others cannot use is taken), times gpus_per_pod = GPUs per Pod.
     usd_per_hour: None where no price is known. instance_type: '' where the GPU stays in its present Node.
+    host_cpu_cores, host_memory_bytes: of a machine that would be added, what Pods can have of its host beside this
+    Pod's GPUs; None on Nodes that are there, and where the size of the machine is not known.
     """
 
     kind: TargetKind
@@ -76,6 +78,8 @@ class Target:
     region: str = ""
     usd_per_hour: float | None = None
     price_source: str = ""
+    host_cpu_cores: float | None = None
+    host_memory_bytes: float | None = None
 
     @property
     def name(self) -> str:
