@@ -24,15 +24,18 @@ from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_reme
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.precision import precision
 from gpuwatch.execute.recheck import View
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import Analysis, Mode, PlanItem
 from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import analyse
+from gpuwatch.report.analysis import Beside, analyse
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.telemetry.alerts import firing
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -41,6 +44,9 @@ _FRESH_SECONDS = 15
 
 _STEPS_AT_ONCE = 12
 """Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
+
+_STORM = "gpuwatch.dev/last-storm"
+"""Annotation on the Lease."""
 
 _SHOWN = 4
 """Refused candidates in a line for people; JSON has all."""
@@ -91,6 +97,8 @@ class Controller:
         self._wrong = "no look at the sources has ended yet"
         self._led = False
         self._cycles = 0
+        self._storm_at: datetime | None = None
+        self._advice: tuple[Recommendation, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -143,9 +151,14 @@ class Controller:
             self._stand_by()
             return
         began = time.monotonic()
-        with self._looking:
-            analysis, view = self._look()
-        pause, known, proposed = self._propose(analysis, view)
+        with self._remediations() as store:
+            known, pause = store.all(), store.paused()
+            with self._looking:
+                analysis, view = self._look(known, pause)
+            self._remember_storm(analysis.plan.last_storm)
+            proposed = self._propose(store, analysis, view)
+            if proposed:
+                known = store.all()
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
         self._metrics.remembered(known, pause)
@@ -185,6 +198,7 @@ class Controller:
 
         with self._sizing:
             sized = size(self._own_sources(), self._settings, self._state(), _WEEK, _quiet())
+        self._advice = sized.recommendations
         log.info(
             "profiles up to %s: %s, advice for %d, none for %d", f"{sized.book.until:%Y-%m-%dT%H:%MZ}",
             plural(len(sized.book.profiles), "profile"), len(sized.recommendations), len(sized.abstentions),
@@ -218,6 +232,8 @@ class Controller:
         leads = self._election is None or self._election.leads
         if self._led and not leads:
             self._metrics.stood_down()
+        if leads and not self._led and self._election is not None:
+            self._recall_storm(self._election)
         self._led = leads
         self._metrics.leads.set(leads)
         return leads
@@ -238,7 +254,7 @@ class Controller:
         self._wrong = ""
         self._good_at = time.monotonic()
 
-    def _look(self) -> tuple[Analysis, View]:
+    def _look(self, known: tuple[Remediation, ...], pause: Pause) -> tuple[Analysis, View]:
         """Needs `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
@@ -251,8 +267,20 @@ class Controller:
         if lost and not snapshot.devices:
             self._wrong = _said(lost)
             raise UnreachableError(self._wrong)
-        analysis = analyse(snapshot, opened.policies)
-        self._seen = analysis, View(snapshot, analysis.findings)
+        alerts, gaps = self._alerts(opened)
+        snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps))
+        bound = opened.policies.plan.min_precision_ratio
+        beside = Beside(
+            history=known,
+            recommendations=self._advice,
+            alerts=alerts,
+            pause=pause,
+            precision={name: each.lower_ratio for name, each in precision(known).items() if not each.trusted(bound)},
+            storm_at=self._storm_at,
+        )
+        analysis = analyse(snapshot, opened.policies, beside)
+        view = View(snapshot, analysis.findings, alerts, self._advice, analysis.plan.last_storm)
+        self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
             self._wrong = _said(unreachable)
@@ -260,26 +288,48 @@ class Controller:
             self._good()
         return self._seen
 
-    def _fresh(self) -> View:
+    def _alerts(self, opened: Opened) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
+        names = opened.policies.plan.brake_alerts
+        if not names:
+            return (), ()
+        return firing(opened.store, names, opened.at) if opened.store is not None else (None, ())
+
+    def _fresh(self, store: RemediationStore) -> View:
         with self._looking:
             seen = self._seen
             if seen is not None and _now() - seen[1].snapshot.at < timedelta(seconds=_FRESH_SECONDS):
                 return seen[1]
-            return self._look()[1]
+            return self._look(store.all(), store.paused())[1]
 
-    def _propose(
-        self, analysis: Analysis, view: View
-    ) -> tuple[Pause, tuple[Remediation, ...], tuple[Remediation, ...]]:
-        """The pause, all that is kept, and what was proposed now."""
-        with self._remediations() as store:
-            proposed: tuple[Remediation, ...] = ()
-            if self._writers is not None and any(item.mode is not Mode.OBSERVE for item in analysis.plan.items):
-                executor = self._executor(store, self._writers)
-                proposed = executor.propose(analysis.plan, view, _now())
-                for each in proposed:
-                    self._metrics.proposed.labels(str(each.proposal.action)).inc()
-                    self._say(each, self._writers)
-            return store.paused(), store.all(), proposed
+    def _remember_storm(self, at: datetime | None) -> None:
+        """On the Lease, so that the cool-down outlasts this process."""
+        if at == self._storm_at:
+            return
+        self._storm_at = at
+        if self._election is not None:
+            try:
+                self._election.note(_STORM, at.isoformat() if at is not None else "")
+            except WriteError as error:
+                log.warning("the last storm was not noted on the Lease: %s", error.message)
+
+    def _recall_storm(self, election: Election) -> None:
+        try:
+            said = election.recall(_STORM)
+            self._storm_at = datetime.fromisoformat(said) if said else None
+        except (WriteError, ValueError) as error:
+            # As if there had been one just now: what is not known is no reason to act.
+            log.warning("whether there was a storm lately could not be read from the Lease: %s", error)
+            self._storm_at = _now()
+
+    def _propose(self, store: RemediationStore, analysis: Analysis, view: View) -> tuple[Remediation, ...]:
+        """What was proposed now."""
+        if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
+            return ()
+        proposed = self._executor(store, self._writers).propose(analysis.plan, view, _now())
+        for each in proposed:
+            self._metrics.proposed.labels(str(each.proposal.action)).inc()
+            self._say(each, self._writers)
+        return proposed
 
     def _say(self, proposed: Remediation, writers: Writers) -> None:
         """An Event on what it is about; that it could not be said changes nothing."""
@@ -295,7 +345,7 @@ class Controller:
 
     def _executor(self, store: RemediationStore, writers: Writers) -> Executor:
         policies = ExecutorPolicies(plan=self._settings.plan, execute=self._settings.execute)
-        return Executor(store, writers.plain, writers.rehearsal, self._fresh, self._notify, policies)
+        return Executor(store, writers.plain, writers.rehearsal, lambda: self._fresh(store), self._notify, policies)
 
     def _carry_on(self, executor: Executor, name: str) -> None:
         """One Remediation, step by step until nothing more is to be done now; its fault costs it alone."""

@@ -118,6 +118,16 @@ class Election:
             return False
         return self._taken(asked, lambda: self._take(found))
 
+    def recall(self, key: str) -> str:
+        """What a leader noted on the Lease; '' where nothing. Raises WriteError."""
+        found = self._writer.get(self._ref)
+        return str(((found or {}).get("metadata", {}).get("annotations") or {}).get(key, ""))
+
+    def note(self, key: str, value: str) -> None:
+        """Leave a word on the Lease for whoever leads next; '' removes it. Raises WriteError and NotLeadingError."""
+        self.fence()
+        self._writer.patch(self._ref, {"metadata": {"annotations": {key: value or None}}})
+
     def release(self) -> None:
         """Give the Lease back, so that another replica need not wait for its end; nothing where it is not ours."""
         self._leads_until = float("-inf")
@@ -151,8 +161,8 @@ class Election:
         except WriteError as error:
             if error.failure is not Failure.CONFLICT and error.failure is not Failure.NOT_FOUND:
                 raise
-            self._leads_until = float("-inf")  # somebody was faster
-            return False
+            # Somebody was faster. If it leads, the time that is left was won before anybody could take over.
+            return self.leads
         self.holder = self.identity
         self._leads_until = asked + self._lease_seconds * _WRITES_FOR
         return self.leads

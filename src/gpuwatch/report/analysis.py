@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from gpuwatch.catalog.metrics import metric_rows
 from gpuwatch.catalog.xids import Xid
@@ -20,6 +21,8 @@ from gpuwatch.model.decision import (
     Snapshot,
     Verdict,
 )
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Schema, Signal
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import PlanPolicy
@@ -49,7 +52,19 @@ def needs_of(policies: Policies) -> Needs:
     )
 
 
-def analyse(snapshot: Snapshot, policies: Policies) -> Analysis:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a plan weighs beside the Snapshot: as the parameters of `draw_plan`, which says what each is."""
+
+    history: tuple[Remediation, ...] = ()
+    recommendations: tuple[Recommendation, ...] = ()
+    alerts: tuple[str, ...] | None = ()
+    pause: Pause = Pause()
+    precision: Mapping[str, float] = field(default_factory=dict)
+    storm_at: datetime | None = None
+
+
+def analyse(snapshot: Snapshot, policies: Policies, beside: Beside = Beside()) -> Analysis:
     """Findings, plan and coverage of one Snapshot."""
     findings = (
         *health.assess_health(snapshot, policies.health, xids=policies.xids),
@@ -63,7 +78,17 @@ def analyse(snapshot: Snapshot, policies: Policies) -> Analysis:
         devices=snapshot.devices,
         cluster=snapshot.cluster,
         findings=ordered,
-        plan=draw_plan(snapshot, ordered, policies.plan),
+        plan=draw_plan(
+            snapshot,
+            ordered,
+            policies.plan,
+            beside.history,
+            beside.recommendations,
+            beside.alerts,
+            beside.pause,
+            beside.precision,
+            beside.storm_at,
+        ),
         schema=snapshot.schema,
         gaps=snapshot.gaps,
     )

@@ -1,0 +1,209 @@
+"""A fleet that lives in a real API server and reports to a real Prometheus: GPUs follow the Pods that hold them.
+
+Every few seconds each GPU of each Node reports what dcgm-exporter would, with the Pod that holds it now. What an
+application does is said by its label `app`; what is wrong with a GPU by `faults`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cluster.api import Api, Object
+from parts import remote_write
+
+INTERVAL_SECONDS = 5
+GPUS_PER_NODE = 8
+PRODUCT = "NVIDIA-A100-SXM4-80GB"
+_MEMORY_MIB = 81_920
+_EXPORTER = "dcgm-exporter"
+
+Series = tuple[tuple[str, str], ...]
+"""Labels with `__name__`."""
+
+
+def node(name: str, pool: str, gpus: int = GPUS_PER_NODE) -> Object:
+    """As the device plugin and GPU Feature Discovery leave it."""
+    host = {"nvidia.com/gpu": str(gpus), "cpu": "96", "memory": "1200Gi", "pods": "110"}
+    labels = {
+        "kubernetes.io/hostname": name,
+        "gpuwatch.dev/pool": pool,
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.count": str(gpus),
+        "nvidia.com/gpu.product": PRODUCT,
+        "nvidia.com/gpu.memory": str(_MEMORY_MIB),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": host, "allocatable": host},
+    }
+
+
+def workload(
+    kind: str, name: str, *, pool: str, gpus: int, copies: int = 1, namespace: str = "team-a", priority: str = ""
+) -> Object:
+    """A Job of `copies` Pods that belong together, or a Deployment of as many."""
+    template: Object = {
+        "metadata": {"labels": {"app": name}},
+        "spec": {
+            "nodeSelector": {"gpuwatch.dev/pool": pool},
+            "containers": [
+                {"name": "main", "image": "example.org/main:1", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+            ],
+            **({"priorityClassName": priority} if priority else {}),
+        },
+    }
+    if kind == "Job":
+        template["spec"]["restartPolicy"] = "Never"
+        spec: Object = {"parallelism": copies, "completions": copies, "template": template}
+        version = "batch/v1"
+    else:
+        spec = {"replicas": copies, "selector": {"matchLabels": {"app": name}}, "template": template}
+        version = "apps/v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+@dataclass
+class LiveFleet:
+    """idle: values of the label `app` whose Pods do nothing. faults: Node → indices of GPUs whose memory could not be
+    repaired."""
+
+    api: Api
+    prometheus: str
+    idle: set[str] = field(default_factory=set)
+    faults: dict[str, set[int]] = field(default_factory=dict)
+    _held: dict[str, list[str]] = field(default_factory=dict)  # Node → per GPU the uid of its Pod, or ''
+    _spoken: set[Series] = field(default_factory=set)
+
+    def tick(self, at: float) -> None:
+        """One sample of every GPU; series that ended are marked so."""
+        pods = {
+            item["metadata"]["uid"]: item
+            for item in self.api.get("/api/v1/pods")["items"]
+            if item["status"].get("phase") == "Running" and "deletionTimestamp" not in item["metadata"]
+        }
+        values: dict[Series, float | None] = {}
+        for found in self.api.get("/api/v1/nodes")["items"]:
+            count = int(found["status"].get("capacity", {}).get("nvidia.com/gpu", "0"))
+            if count:
+                name = found["metadata"]["name"]
+                self._place(name, count, pods)
+                for index in range(count):
+                    values.update(self._gpu(name, index, pods.get(self._held[name][index])))
+        ended: dict[Series, float | None] = dict.fromkeys(self._spoken - set(values))
+        remote_write.write(
+            self.prometheus, ((dict(labels), [(at, value)]) for labels, value in (values | ended).items())
+        )
+        self._spoken = set(values)
+
+    def history(self, until: float, seconds: float, only: str = "") -> None:
+        """As if every Node, or this one, had been free for so long: GPUs without a history are judged by nobody."""
+        values: dict[Series, float] = {}
+        for found in self.api.get("/api/v1/nodes")["items"]:
+            name = found["metadata"]["name"]
+            if only not in ("", name):
+                continue
+            for index in range(int(found["status"].get("capacity", {}).get("nvidia.com/gpu", "0"))):
+                values.update(self._gpu(name, index, None))
+        moments = [until - seconds + step for step in range(0, int(seconds), INTERVAL_SECONDS)]
+        for labels, value in values.items():
+            remote_write.write(self.prometheus, [(dict(labels), [(at, value) for at in moments])])
+
+    def _place(self, name: str, count: int, pods: Mapping[str, Object]) -> None:
+        """GPUs of Pods that are gone are free; Pods that are new take the first free ones."""
+        held = self._held.setdefault(name, [""] * count)
+        here = {uid: pod for uid, pod in pods.items() if pod["spec"].get("nodeName") == name}
+        held[:] = [uid if uid in here else "" for uid in held]
+        for uid, pod in here.items():
+            wanted = sum(
+                int(box.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", "0"))
+                for box in pod["spec"]["containers"]
+            )
+            free = [index for index, holder in enumerate(held) if not holder]
+            for index in free[: max(wanted - held.count(uid), 0)]:
+                held[index] = uid
+
+    def _gpu(self, name: str, index: int, pod: Object | None) -> Iterator[tuple[Series, float]]:
+        works = pod is not None and pod["metadata"]["labels"].get("app") not in self.idle
+        labels = {
+            "Hostname": name,
+            "UUID": gpu_uuid(name, index),
+            "gpu": str(index),
+            "device": f"nvidia{index}",
+            "modelName": PRODUCT,
+            "instance": f"{name}:9400",
+            "job": _EXPORTER,
+            "namespace": "gpu-operator",
+            "pod": f"{_EXPORTER}-{name}",
+            "container": _EXPORTER,
+        }
+        if pod is not None:
+            labels |= {
+                "exported_namespace": pod["metadata"]["namespace"],
+                "exported_pod": pod["metadata"]["name"],
+                "exported_container": "main",
+            }
+        failed = index in self.faults.get(name, ())
+        # Every GPU its own heat, so that none looks like a copy of another.
+        noise = int(hashlib.sha256(gpu_uuid(name, index).encode()).hexdigest(), 16) % 7
+        metrics = {
+            "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.93 if works else 0.0,
+            "DCGM_FI_DEV_GPU_UTIL": 97.0 if works else 0.0,
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.41 if works else 0.0,
+            "DCGM_FI_PROF_DRAM_ACTIVE": 0.38 if works else 0.0,
+            "DCGM_FI_DEV_MEM_COPY_UTIL": 44.0 if works else 0.0,
+            "DCGM_FI_PROF_PCIE_TX_BYTES": 4.1e8 if works else 2.0e5,
+            "DCGM_FI_PROF_PCIE_RX_BYTES": 3.9e8 if works else 2.0e5,
+            "DCGM_FI_DEV_FB_USED": 61_440.0 if works else 3.0 if pod is None else 24_576.0,
+            "DCGM_FI_DEV_FB_FREE": _MEMORY_MIB - (61_440.0 if works else 3.0 if pod is None else 24_576.0),
+            "DCGM_FI_DEV_POWER_USAGE": (352.0 if works else 58.0) + noise,
+            "DCGM_FI_DEV_GPU_TEMP": (61.0 if works else 31.0) + noise,
+            "DCGM_FI_DEV_SM_CLOCK": 1410.0 if works else 210.0,
+            "DCGM_FI_DEV_XID_ERRORS": 0.0,
+            "DCGM_FI_DEV_ROW_REMAP_FAILURE": float(failed),
+            "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0.0,
+            "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 0.0,
+        }
+        for metric, value in metrics.items():
+            yield tuple(sorted({**labels, "__name__": metric}.items())), value
+        if index == 0:
+            up = {"__name__": "up", "job": _EXPORTER, "instance": f"{name}:9400", "namespace": "gpu-operator"}
+            yield tuple(sorted(up.items())), 1.0
+
+
+def gpu_uuid(node_name: str, index: int) -> str:
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node_name}.{index}')}"
+
+
+@contextmanager
+def reporting(fleet: LiveFleet) -> Iterator[None]:
+    """The fleet reports until the block ends. Raises RuntimeError then where it could not."""
+    stop = threading.Event()
+    failed: list[Exception] = []
+
+    def report() -> None:
+        due = time.monotonic()
+        while not stop.is_set():
+            try:
+                fleet.tick(time.time())
+            except Exception as error:  # noqa: BLE001 - told below; a thread's own is lost
+                failed.append(error)
+            due += INTERVAL_SECONDS
+            stop.wait(max(due - time.monotonic(), 0))
+
+    thread = threading.Thread(target=report, name="fleet", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+    if failed:
+        raise RuntimeError(f"the fleet could not report {len(failed)} times; first: {failed[0]}") from failed[0]

@@ -1,0 +1,204 @@
+"""gpuwatch as it is deployed, on a living control plane with a real Prometheus: what it does, and what it does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.control_plane import ControlPlaneBuild
+from deploy.manifests import DEPLOY, apply, documents
+from e2e.live_fleet import node, workload
+from e2e.world import LEASE, World, world
+from parts.prometheus_server import ServerBuild
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+FENCE = {"taint_node": "enforce"}
+MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
+RELEASE = {"release_gang": "enforce"}
+
+
+@pytest.fixture(scope="module")
+def living(
+    control_plane_build: ControlPlaneBuild, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    nodes = [node(f"{pool}-0", pool) for pool in ("seen", "moved", "idle", "kept", "asked")]
+    with world(control_plane_build, newest_prometheus, tmp_path_factory.mktemp("e2e"), nodes) as found:
+        yield found
+
+
+def started(living: World, app: str, kind: str, pool: str, gpus: int, copies: int = 1) -> set[str]:
+    """The workload runs on the first Node of its pool, which then has a second one; uids of its Pods."""
+    living.api.create(workload(kind, app, pool=pool, gpus=gpus, copies=copies))
+    living.until(lambda: len(living.running(app)) == copies)
+    living.api.create(node(f"{pool}-1", pool))
+    living.fleet.history(time.time(), 600, f"{pool}-1")
+    return {item["metadata"]["uid"] for item in living.running(app)}
+
+
+def test_observing_writes_nothing_but_the_lease(living: World) -> None:
+    """Under deploy/base alone: no role of any further mode is there yet."""
+    uids = started(living, "seen", "Job", "seen", gpus=4, copies=2)
+    living.fleet.faults["seen-0"] = {3}
+    with living.gpuwatch("observer", living.settings("observer")) as replica:
+        living.until(lambda: "taint_node:node/seen-0 would be worth it (observe)" in replica.said(), replica)
+        status, metrics = replica.asked("/metrics")
+        assert status == 200
+        assert (
+            'gpuwatch_findings{family="health",kind="row_remap",severity="critical",verdict="degraded"} 1.0' in metrics
+        )
+        assert "gpuwatch_leader 1.0" in metrics
+        assert 'gpuwatch_job_errors_total{job="analysis"} 0.0' in metrics
+        assert replica.asked("/healthz") == (200, "ok\n")
+    assert replica.process.returncode == 0
+    assert "stopped" in replica.said().splitlines()[-1]
+    living.fleet.faults.clear()
+    assert {line.rpartition(" ")[0] for line in living.writes()} == {"create leases leases", "patch leases gpuwatch"}
+    assert "holderIdentity" not in living.api.get(LEASE)["spec"]  # given back
+    assert living.remediations() == []
+    assert living.taints("seen-0") == []
+    assert {item["metadata"]["uid"] for item in living.running("seen")} == uids
+
+
+@pytest.fixture(scope="module")
+def allowed(living: World) -> World:
+    """With the roles of every mode."""
+    for file in sorted((DEPLOY / "roles").glob("*.yaml")):
+        apply(living.api, documents(file))
+    return living
+
+
+def test_a_degraded_gpu_is_fenced_and_its_gang_moves_once_though_the_leader_dies(allowed: World) -> None:
+    living = allowed
+    old = started(living, "train", "Job", "moved", gpus=4, copies=2)
+    settings = living.settings("moving", plan={"modes": MOVE})
+    with living.gpuwatch("moving-a", settings) as first, living.gpuwatch("moving-b", settings) as second:
+        assert "standing by: moving-a" in second.said()
+        living.fleet.faults["moved-0"] = {3}
+        seen: set[str] = set()
+
+        def moved() -> bool:
+            seen.update(item["metadata"]["uid"] for item in living.pods("train"))
+            if first.process.poll() is None and living.phase("evict_gang", "train") in ("Acting", "Verifying"):
+                first.kill()
+            return living.phase("evict_gang", "train") == "Succeeded"
+
+        living.until(moved, first, second, seconds=180)
+        assert first.process.poll() is not None
+        assert "leads" in second.said()
+    new = {item["metadata"]["uid"]: item["spec"]["nodeName"] for item in living.running("train")}
+    assert set(new.values()) == {"moved-1"}
+    assert seen == old | set(new)  # nothing in between: it moved once
+    assert len(living.remediations("evict_gang", "train")) == 1
+    (taint,) = living.taints("moved-0")
+    assert (taint["value"], taint["effect"]) == ("row_remap", "NoSchedule")
+    job = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/train")
+    assert not job["spec"]["suspend"]
+    assert "gpuwatch.dev/remediation" not in job["metadata"].get("annotations", {})
+    patched = [line for line in living.writes() if line.startswith("patch jobs train")]
+    assert all(line.endswith("200") for line in patched)
+
+
+def test_the_fence_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
+    living = allowed
+    assert living.taints("moved-0")
+    living.fleet.faults.clear()
+    with living.gpuwatch("healing", living.settings("healing", plan={"modes": MOVE})) as replica:
+        living.until(lambda: not living.taints("moved-0"), replica, seconds=120)
+        living.until(lambda: living.phase("taint_node", "moved-0") == "Succeeded", replica)
+    annotations = living.api.get("/api/v1/nodes/moved-0")["metadata"].get("annotations", {})
+    assert not [key for key in annotations if key.startswith("gpuwatch.dev/")]
+
+
+def test_an_idle_workload_is_released_and_restored_by_undo(allowed: World) -> None:
+    living = allowed
+    started(living, "forgotten", "Job", "idle", gpus=4, copies=2)
+    living.fleet.idle.add("forgotten")
+    before = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/forgotten")["spec"]
+    with living.gpuwatch("releasing", living.settings("releasing", plan={"modes": RELEASE})) as replica:
+        living.until(lambda: living.phase("release_gang", "forgotten") == "Holding", replica, seconds=180)
+        assert living.pods("forgotten") == []
+        (held,) = living.remediations("release_gang", "forgotten")
+        name = held["metadata"]["name"]
+        told = living.command("history", name[:-12])
+        assert told.returncode == 0, told.stderr
+        assert "Its GPUs are free." in told.stdout
+        living.fleet.idle.discard("forgotten")  # whoever wants it back works with it
+        undone = living.command("undo", name)
+        assert undone.returncode == 0, undone.stderr
+        living.until(lambda: living.phase("release_gang", "forgotten") == "Undone", replica)
+        living.until(lambda: len(living.running("forgotten")) == 2, replica)
+    after = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/forgotten")
+    assert after["spec"] == before
+    assert not [key for key in after["metadata"].get("annotations", {}) if key.startswith("gpuwatch.dev/")]
+
+
+def test_a_disruption_budget_holds(allowed: World) -> None:
+    living = allowed
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "chat", "namespace": "team-a"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "chat"}}},
+    }
+    living.api.create(budget)
+    uids = started(living, "chat", "Deployment", "kept", gpus=4, copies=2)
+    path = "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets/chat"
+    living.until(lambda: living.api.get(path).get("status", {}).get("currentHealthy") == 2)
+    living.fleet.faults["kept-0"] = {1}
+    with living.gpuwatch("keeping", living.settings("keeping", plan={"modes": MOVE})) as replica:
+        living.until(lambda: living.phase("taint_node", "kept-0") == "Holding", replica, seconds=120)
+        living.until(lambda: "PodDisruptionBudget team-a/chat allows 0" in replica.said(), replica)
+        time.sleep(10)
+        assert {item["metadata"]["uid"] for item in living.running("chat")} == uids
+        assert not [line for line in living.writes() if "eviction" in line]
+    living.fleet.faults.clear()
+
+
+def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) -> None:
+    living = allowed
+    started(living, "serve", "Job", "asked", gpus=8)
+    living.fleet.faults["asked-0"] = {5}
+    suggest = {"modes": {"taint_node": "suggest"}}
+    quick = living.settings("asking", plan=suggest, execute={"approve_seconds": 10})
+    with living.gpuwatch("asking", quick) as replica:
+        living.until(lambda: living.phase("taint_node", "asked-0") == "Proposed", replica)
+        living.until(lambda: living.phase("taint_node", "asked-0") == "Expired", replica)
+        assert living.taints("asked-0") == []
+        (expired,) = living.remediations("taint_node", "asked-0")
+        late = living.command("approve", expired["metadata"]["name"])
+        assert late.returncode == 1
+        assert "Nobody approved it in time" in late.stderr
+    living.api.delete(expired)
+    with living.gpuwatch("approved", living.settings("approved", plan=suggest)) as replica:
+        living.until(lambda: living.phase("taint_node", "asked-0") == "Proposed", replica)
+        time.sleep(5)
+        assert living.taints("asked-0") == []
+        (waits,) = living.remediations("taint_node", "asked-0")
+        done = living.command("approve", waits["metadata"]["name"], "--by", "ana")
+        assert done.returncode == 0, done.stderr
+        living.until(lambda: bool(living.taints("asked-0")), replica)
+        (kept,) = living.remediations("taint_node", "asked-0")
+        assert kept["spec"]["approvedBy"] == "ana"
+        events = living.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        said = {item["reason"] for item in events if item["regarding"]["name"] == "asked-0"}
+        assert {"RemediationProposed", "RemediationAnnounced"} <= said
+
+
+def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> None:
+    living = allowed
+    paused = living.command("pause", "--reason", "maintenance", "--by", "ana")
+    assert paused.returncode == 0, paused.stderr
+    living.fleet.faults["seen-0"] = {3}
+    try:
+        with living.gpuwatch("paused", living.settings("paused", plan={"modes": FENCE})) as replica:
+            living.until(lambda: "paused by ana: maintenance" in replica.said(), replica)
+            time.sleep(12)
+            assert living.taints("seen-0") == []
+            assert living.command("resume").returncode == 0
+            living.until(lambda: bool(living.taints("seen-0")), replica, seconds=120)
+    finally:
+        living.command("resume")
+        living.fleet.faults.clear()
