@@ -1,0 +1,124 @@
+"""What is learnt from outcomes, and the policy's bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from execute.living import ENFORCE, START, Fleet, quick
+from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision
+from gpuwatch.execute.propose import propose
+from gpuwatch.model.decision import ActionKind, PlanItem, Refusal
+from gpuwatch.model.remediation import Phase, Remediation
+from gpuwatch.plan.draw import draw_plan
+
+
+def proposed(**changes: Any) -> Remediation:
+    fleet = Fleet(idle={"chat"})
+    fleet.owner("Job", "chat", 2)
+    view = fleet.view()
+    (item,) = draw_plan(view.snapshot, view.findings, ENFORCE).items
+    found = propose(item, view.snapshot, view.findings, START, quick())
+    assert found is not None
+    return replace(found, **changes)
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_bounds_are_wilsons(successes: int, failures: int) -> None:
+    """Held to another implementation of the same interval."""
+    found = Precision(successes, failures)
+    if not found.outcomes:
+        assert (found.lower_ratio, found.upper_ratio) == (0.0, 1.0)
+        return
+    interval = binomtest(successes, found.outcomes).proportion_ci(0.95, method="wilson")
+    assert found.lower_ratio == pytest.approx(interval.low, abs=1e-6)
+    assert found.upper_ratio == pytest.approx(interval.high, abs=1e-6)
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.5, 0.8, 0.95]))
+def test_one_more_wrong_outcome_never_wins_trust_below_the_number_that_decides(
+    successes: int, failures: int, bound: float
+) -> None:
+    before, after = Precision(successes, failures), Precision(successes, failures + 1)
+    assert after.lower_ratio <= before.lower_ratio
+    assert after.upper_ratio <= before.upper_ratio
+    if not before.trusted(bound):
+        assert not after.trusted(bound)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"phase": Phase.SUCCEEDED}, Precision(1, 0)),
+        ({"phase": Phase.REJECTED}, Precision(0, 1)),
+        ({"phase": Phase.UNDONE, "undo_asked": True}, Precision(0, 1)),
+        ({"phase": Phase.UNDONE}, None),
+        ({"phase": Phase.LAPSED}, None),
+        ({"phase": Phase.LAPSED, "verified": {BUSY_AGAIN: True}}, Precision(0, 1)),
+        ({"phase": Phase.FAILED}, None),
+        ({"phase": Phase.EXPIRED}, None),
+        ({"phase": Phase.HOLDING}, None),
+    ],
+)
+def test_which_ends_tell_about_a_detector(changes: dict[str, Any], expected: Precision | None) -> None:
+    assert precision([proposed(**changes)]).get("abandoned") == expected
+
+
+def test_a_move_that_worked_does_not_prove_the_fault() -> None:
+    release = proposed(phase=Phase.SUCCEEDED)
+    move = replace(release, proposal=replace(release.proposal, action=ActionKind.EVICT_GANG))
+    assert precision([move]) == {}
+    assert precision([replace(move, undo_asked=True)]) == {"abandoned": Precision(0, 1)}
+
+
+def test_one_trusted_detector_is_enough() -> None:
+    both = proposed()
+    both = replace(both, proposal=replace(both.proposal, detectors=("abandoned", "never_used")))
+    wrong = {"abandoned": Precision(0, 4)}
+    assert distrusted(both, wrong, 0.8) == ""
+    assert "never_used was right in 1 of 9" in distrusted(both, {**wrong, "never_used": Precision(1, 8)}, 0.8)
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_what_the_plan_is_told_is_below_its_bound(successes: int, failures: int) -> None:
+    """The plan compares the lower bound alone; whoever is trusted is not named to it."""
+    told = poor({"xid": Precision(successes, failures)}, 0.8)
+    assert all(value < 0.8 for value in told.values())
+    assert ("xid" in told) is not Precision(successes, failures).trusted(0.8)
+
+
+def test_what_the_plan_refused_is_not_proposed() -> None:
+    fleet = Fleet(idle={"chat"})
+    fleet.owner("Job", "chat", 2)
+    view = fleet.view()
+    (item,) = draw_plan(view.snapshot, view.findings, ENFORCE).items
+    refused: PlanItem = replace(item, refusals=(Refusal(guard="snoozed", reason="Later."),))
+    assert propose(refused, view.snapshot, view.findings, START, quick()) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"announce_seconds": -1},
+        {"act_seconds": 0},
+        {"first_effect": "NoSchedule", "last_effect": "PreferNoSchedule"},
+        {"last_effect": "NoWay"},
+        {"hand_off_label": "repair"},
+        {"hand_off_label": "=yes"},
+    ],
+)
+def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"execute.{next(iter(wrong))}"):
+        ExecutePolicy(**wrong)
+
+
+def test_waits_double_up_to_their_cap_without_jitter() -> None:
+    policy = ExecutePolicy()
+    assert [policy.retry_after(n) for n in (1, 2, 3, 6, 7, 99)] == [60, 120, 240, 1920, 3600, 3600]
+    assert [policy.leave_alone_after(n) // 86_400 for n in (0, 1, 2, 3, 5, 6)] == [0, 1, 2, 4, 16, 16]
