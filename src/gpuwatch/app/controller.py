@@ -22,16 +22,17 @@ from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
+from gpuwatch.detect.health import assess_health
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.precision import precision
 from gpuwatch.execute.recheck import View
 from gpuwatch.kube.writer import ClusterWriter, WriteError
-from gpuwatch.model.decision import Analysis, Mode, PlanItem
+from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Beside, analyse
+from gpuwatch.report.analysis import Beside, Policies, analyse
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.store.remediations import RemediationStore
@@ -279,7 +280,8 @@ class Controller:
             storm_at=self._storm_at,
         )
         analysis = analyse(snapshot, opened.policies, beside)
-        view = View(snapshot, analysis.findings, alerts, self._advice, analysis.plan.last_storm)
+        findings = (*analysis.findings, *_proofs(snapshot, opened.policies, known))
+        view = View(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
@@ -416,6 +418,27 @@ class Controller:
         state = state_of(self._settings)
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
+
+
+def _proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
+    """What the rules that fenced a Node conclude of its devices now, where it is nothing bad: an Analysis leaves good
+    news out, and without it no fence ever goes."""
+    wanted = {
+        (device, detector)
+        for each in known
+        if each.phase.open and each.proposal.action is ActionKind.TAINT_NODE
+        for device in each.proposal.devices
+        for detector in each.proposal.detectors
+    }
+    if not wanted:
+        return ()
+    concluded = assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
+    return tuple(
+        item
+        for item in concluded
+        if item.verdict in (Verdict.HEALTHY, Verdict.UNKNOWN)
+        and any((device, str(item.kind)) in wanted for device in item.devices)
+    )
 
 
 def told_cycle(
