@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format evaluate bench schema lock clean
+.PHONY: help setup demo dev-cluster test test-e2e test-fast lint format evaluate bench schema lock clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -27,6 +27,14 @@ demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is misse
 test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python tests/parts/install
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-e2e: $(STAMP)  ## gpuwatch as its own process in a living cluster: what it does, and what it does not
+	$(BIN)/python tests/parts/install
+	$(BIN)/python -m pytest -n0 tests/e2e
+
+dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus to play with, until Ctrl-C
+	$(BIN)/python tests/parts/install
+	PYTHONPATH=tests $(BIN)/python tests/dev_cluster.py $(if $(FAULTS),--faults $(FAULTS)) $(if $(NODES),--nodes $(NODES))
 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
 	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"

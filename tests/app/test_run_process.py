@@ -1,0 +1,162 @@
+"""`gpuwatch run` as a process of its own beside a real Prometheus, without a cluster: its life and its settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_openmetrics
+from parts.processes import free_port, wait_until
+from parts.prometheus_server import ServerBuild, running
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def telemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a fleet whose last samples are half an hour ahead, so that it reports while the tests run."""
+    end = datetime.now(UTC) + timedelta(minutes=30)
+    plan = FleetPlan(seed=7, end=end, gpus=8, days=0.125, idle_allocations=0, faults=(FaultKind.ROW_REMAP_FAILED,))
+    file = tmp_path_factory.mktemp("fleet") / "fleet.om"
+    write_openmetrics(build_fleet(plan), file)
+    return file
+
+
+@dataclass(frozen=True)
+class Run:
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    settings: Path
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def asked(self, path: str) -> tuple[int, str]:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def set(self, prometheus: str = "", **run: object) -> None:
+        """The settings file anew, as a ConfigMap is swapped: whole, by a rename."""
+        draft = self.settings.with_suffix(".new")
+        common = {"analysis_seconds": 1, "watch_seconds": 1, "listen_address": "127.0.0.1", "listen_port": self.port}
+        folder = str(self.settings.parent / "work")
+        source = {"prometheus": {"url": prometheus}} if prometheus else {}
+        draft.write_text(yaml.safe_dump({**source, "run": {**common, "folder": folder, **run}}))
+        draft.replace(self.settings)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        wait_until(condition, lambda: f"{self.asked('/readyz')} {self.said()[-3000:]}", 30)
+
+
+@contextmanager
+def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "") -> Iterator[Run]:
+    """url: for the command line; prometheus: for the settings."""
+    port, log, settings = free_port(), folder / "log", folder / "settings.yaml"
+    command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--no-cluster", *options]
+    command += ["--prometheus", url] if url else []
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
+    unstarted = Run(None, port, log, settings)  # type: ignore[arg-type]
+    unstarted.set(prometheus)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--config", str(settings)], stdout=output, stderr=output, env=environment, cwd=folder
+        )
+    try:
+        yield Run(process, port, log, settings)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(40)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+
+
+def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path) -> None:
+    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url, "--log-format", "json") as run:
+        run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
+        assert run.asked("/healthz") == (200, "ok\n")
+        run.until(lambda: "cycle 2 in" in run.said())
+        run.until(lambda: 'gpuwatch_job_last_success_timestamp_seconds{job="profiles"}' in run.asked("/metrics")[1])
+        metrics = run.asked("/metrics")[1]
+        assert 'gpuwatch_devices{state="reporting"} 8.0' in metrics
+        assert "gpuwatch_leader 1.0" in metrics
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(30) == 0
+        lines = [json.loads(line) for line in run.said().splitlines()]
+    cycle = next(line for line in lines if line.get("cycle") == 2)
+    assert cycle["devices"] == 8
+    assert cycle["proposed"] == []
+    (item,) = cycle["plan"]
+    assert item["mode"] == "observe"
+    assert any(refusal.startswith("cluster_known: ") for refusal in item["refusals"])
+    assert f"refused by cluster_known and {len(item['refusals']) - 1} more" in cycle["message"]
+    assert [line["message"] for line in lines[-2:]] == ["stopping: no new work is begun", "stopped"]
+    assert (tmp_path / "work" / "state.sqlite").exists()
+
+
+def test_settings_are_taken_when_they_change_and_wrong_ones_are_not(
+    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+) -> None:
+    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url) as run:
+        run.until(lambda: run.asked("/readyz")[0] == 200)
+        run.set(anlysis_seconds=2)
+        run.until(lambda: "the new settings are not taken, the old ones go on: run.anlysis_seconds" in run.said())
+        assert "gpuwatch_settings_last_reload_successful 0.0" in run.asked("/metrics")[1]
+        cycles = run.said().count("cycle ")
+        run.until(lambda: run.said().count("cycle ") > cycles + 1)
+        run.set(lease_seconds=30)
+        run.until(lambda: "settings taken anew; changed: run" in run.said())
+        run.until(lambda: "run.lease_seconds: a change of it takes a restart" in run.said())
+        assert "gpuwatch_settings_last_reload_successful 1.0" in run.asked("/metrics")[1]
+        run.process.send_signal(signal.SIGHUP)
+        run.until(lambda: "settings taken anew; changed: nothing" in run.said())
+        assert run.process.poll() is None
+
+
+def test_a_source_that_does_not_answer_is_told_and_new_settings_name_another(
+    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with gpuwatch(tmp_path, "", prometheus=nobody) as run:
+        run.until(lambda: "analysis failed: " in run.said())
+        status, why = run.asked("/readyz")
+        assert status == 503
+        assert nobody in why
+        assert run.asked("/healthz") == (200, "ok\n")
+        assert 'gpuwatch_job_errors_total{job="analysis"} 0.0' not in run.asked("/metrics")[1]
+        with running(newest_prometheus, telemetry) as url:
+            run.set(prometheus=url)
+            run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
+            assert "settings taken anew; changed: prometheus" in run.said()
+
+
+def test_without_telemetry_there_is_nothing_to_run_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--no-cluster"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "set prometheus.url, or use --prometheus URL" in done.stderr
