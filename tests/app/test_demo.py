@@ -25,9 +25,11 @@ def test_the_demo_says_what_was_planted_and_what_was_found(tmp_path: Path, monke
     assert len(re.findall(r"\bafter \d", text)) == found
     assert len(re.findall(r" missed *$", text, re.MULTILINE)) == missed
     commands = [line for line in text.splitlines() if line.startswith("  gpuwatch ")]
-    assert [line.split()[1] for line in commands] == ["analyze", "explain", "doctor"]
+    assert [line.split()[1] for line in commands] == ["analyze", "explain", "recommend", "mig-plan", "doctor"]
     for command in commands:
         assert command.endswith(f"--telemetry '{folder}/telemetry.parquet' --cluster '{folder}/cluster'")
-    tables = text.splitlines()[: -len(commands) - 1]
+    lines = text.splitlines()
+    tables = lines[: lines.index(commands[0]) - 1]
+    assert Path(lines[-1].strip()).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert 100 < max(map(len, tables)) <= 160
     assert not re.search("GPU-[0-9a-f]{8}-", "\n".join(tables))  # the part of a UUID that people compare is enough
