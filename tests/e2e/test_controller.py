@@ -24,7 +24,7 @@ RELEASE = {"release_gang": "enforce"}
 def living(
     control_plane_build: ControlPlaneBuild, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
-    nodes = [node(f"{pool}-0", pool) for pool in ("seen", "moved", "idle", "kept", "asked")]
+    nodes = [node(f"{pool}-0", pool) for pool in ("seen", "moved", "idle", "kept", "halted", "asked")]
     with world(control_plane_build, newest_prometheus, tmp_path_factory.mktemp("e2e"), nodes) as found:
         yield found
 
@@ -38,7 +38,10 @@ def started(living: World, app: str, kind: str, pool: str, gpus: int, copies: in
     return {item["metadata"]["uid"] for item in living.running(app)}
 
 
-def test_observing_writes_nothing_but_the_lease(living: World) -> None:
+OWN = ("leases", "checkpoints", "workloadprofiles")
+
+
+def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
     """Under deploy/base alone: no role of any further mode is there yet."""
     uids = started(living, "seen", "Job", "seen", gpus=4, copies=2)
     living.fleet.faults["seen-0"] = {3}
@@ -55,7 +58,12 @@ def test_observing_writes_nothing_but_the_lease(living: World) -> None:
     assert replica.process.returncode == 0
     assert "stopped" in replica.said().splitlines()[-1]
     living.fleet.faults.clear()
-    assert {line.rpartition(" ")[0] for line in living.writes()} == {"create leases leases", "patch leases gpuwatch"}
+    written = living.writes()
+    assert {line.split(" ")[1] for line in written} <= set(OWN)
+    assert {line.split(" ")[-1] for line in written} <= {"200", "201"}
+    assert {"create leases leases 201", "patch leases gpuwatch 200", "create checkpoints checkpoints 201"} <= set(
+        written
+    )
     assert "holderIdentity" not in living.api.get(LEASE)["spec"]  # given back
     assert living.remediations() == []
     assert living.taints("seen-0") == []
@@ -157,6 +165,24 @@ def test_a_disruption_budget_holds(allowed: World) -> None:
     living.fleet.faults.clear()
 
 
+def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> None:
+    living = allowed
+    started(living, "halted", "Job", "halted", gpus=8)
+    paused = living.command("pause", "--reason", "maintenance", "--by", "ana")
+    assert paused.returncode == 0, paused.stderr
+    living.fleet.faults["halted-0"] = {3}
+    try:
+        with living.gpuwatch("paused", living.settings("paused", plan={"modes": FENCE})) as replica:
+            living.until(lambda: "paused by ana: maintenance" in replica.said(), replica)
+            time.sleep(12)
+            assert living.taints("halted-0") == []
+            assert living.command("resume").returncode == 0
+            living.until(lambda: bool(living.taints("halted-0")), replica, seconds=120)
+    finally:
+        living.command("resume")
+        living.fleet.faults.clear()
+
+
 def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) -> None:
     living = allowed
     started(living, "serve", "Job", "asked", gpus=8)
@@ -185,20 +211,7 @@ def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) ->
         events = living.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         said = {item["reason"] for item in events if item["regarding"]["name"] == "asked-0"}
         assert {"RemediationProposed", "RemediationAnnounced"} <= said
-
-
-def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> None:
-    living = allowed
-    paused = living.command("pause", "--reason", "maintenance", "--by", "ana")
-    assert paused.returncode == 0, paused.stderr
-    living.fleet.faults["seen-0"] = {3}
-    try:
-        with living.gpuwatch("paused", living.settings("paused", plan={"modes": FENCE})) as replica:
-            living.until(lambda: "paused by ana: maintenance" in replica.said(), replica)
-            time.sleep(12)
-            assert living.taints("seen-0") == []
-            assert living.command("resume").returncode == 0
-            living.until(lambda: bool(living.taints("seen-0")), replica, seconds=120)
-    finally:
-        living.command("resume")
-        living.fleet.faults.clear()
+        assert living.command("undo", waits["metadata"]["name"]).returncode == 0
+        living.until(lambda: living.phase("taint_node", "asked-0") == "Undone", replica)
+        assert living.taints("asked-0") == []
+    living.fleet.faults.clear()

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,7 +35,10 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.analysis import Beside, Policies, analyse
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
+from gpuwatch.store.checkpoints import KubernetesStore
 from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.store.store import Store
+from gpuwatch.store.workload_profiles import publish
 from gpuwatch.telemetry.alerts import firing
 
 log = logging.getLogger("gpuwatch.run")
@@ -198,7 +201,11 @@ class Controller:
         from gpuwatch.app.sizing import size
 
         with self._sizing:
-            sized = size(self._own_sources(), self._settings, self._state(), _WEEK, _quiet())
+            sized = size(self._own_sources(), self._settings, self._profiles(), _WEEK, _quiet())
+            if self._writers is not None:
+                gaps = publish(self._writers.plain, sized.book, sized.recommendations, sized.abstentions)
+                for gap in gaps:
+                    log.warning("%s: %s", gap.what, gap.detail)
         self._advice = sized.recommendations
         log.info(
             "profiles up to %s: %s, advice for %d, none for %d", f"{sized.book.until:%Y-%m-%dT%H:%MZ}",
@@ -218,7 +225,7 @@ class Controller:
 
         with self._sizing:
             opened = self._own_sources()
-            sized = size(opened, self._settings, self._state(), 2 * _WEEK, _quiet())
+            sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
             week = week_of(opened, sized, _WEEK)
         policy, folder = self._settings.delivery, self._settings.run.folder / "reports"
         title = f"GPUs from {week.start:%Y-%m-%d} to {week.end:%Y-%m-%d}"
@@ -327,7 +334,10 @@ class Controller:
         """What was proposed now."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
             return ()
-        proposed = self._executor(store, self._writers).propose(analysis.plan, view, _now())
+        now = _now()
+        kept = self._executor(store, self._writers).propose(analysis.plan, view, now)
+        # One of today that has ended is given back as it is: a target is proposed once a day.
+        proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
             self._metrics.proposed.labels(str(each.proposal.action)).inc()
             self._say(each, self._writers)
@@ -413,6 +423,15 @@ class Controller:
     def _own_sources(self) -> Opened:
         """Connections of the long jobs, so that the short ones never wait for them."""
         return replace(open_sources(self._options), at=_now())
+
+    def _profiles(self) -> Path | Callable[[], AbstractContextManager[Store]]:
+        """Where the profiles are kept: in the file that is set, else in the cluster, else in a file of our own."""
+        if self._settings.state is not None or self._writers is None:
+            return self._state()
+        writer, namespace = self._writers.plain, namespace_of(self._settings)
+        scratch = self._settings.run.folder
+        scratch.mkdir(parents=True, exist_ok=True)
+        return lambda: KubernetesStore.open(writer, namespace, scratch)
 
     def _state(self) -> Path:
         state = state_of(self._settings)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from gpuwatch.model.workload_profile import ProfileBook, Unfit
 from gpuwatch.report.analysis import analyse
 from gpuwatch.settings import Settings
 from gpuwatch.store.sqlite import SqliteStore
+from gpuwatch.store.store import Store
 from gpuwatch.telemetry.source import TelemetrySource
 
 FOLLOWED = timedelta(weeks=8)
@@ -47,11 +48,17 @@ class Sized:
     gaps: tuple[Gap, ...]
 
 
-def size(opened: Opened, settings: Settings, state: Path | None, history: timedelta, console: Console) -> Sized:
+def size(
+    opened: Opened,
+    settings: Settings,
+    state: Path | Callable[[], AbstractContextManager[Store]] | None,
+    history: timedelta,
+    console: Console,
+) -> Sized:
     """Profiles of the fleet up to `opened.at`, and the advice that follows.
 
-    state: the SQLite file with the profiles; only what is newer is fetched, and the file is brought up to date. Without
-    one the whole history is fetched, and nothing is kept.
+    state: the SQLite file with the profiles, or what opens another store of them; only what is newer is fetched, and it
+    is brought up to date. Without one the whole history is fetched, and nothing is kept.
     Raises SourceError where there is no telemetry to profile, StoreError where the state cannot be used.
     """
     if opened.store is None:
@@ -62,7 +69,9 @@ def size(opened: Opened, settings: Settings, state: Path | None, history: timede
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     with ExitStack() as stack:
         # Opened first: a state that cannot be used is told before the long part.
-        store = stack.enter_context(SqliteStore.open(state)) if state is not None else None
+        store: Store | None = None
+        if state is not None:
+            store = stack.enter_context(SqliteStore.open(state) if isinstance(state, Path) else state())
         snapshot = take_snapshot(opened, console)
         analysis = analyse(snapshot, opened.policies)
         book: ProfileBook | None = None
@@ -152,7 +161,7 @@ def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType]) -> dict[st
 
 
 def _judged(
-    store: SqliteStore,
+    store: Store,
     settings: Settings,
     cluster: Cluster,
     book: ProfileBook,
