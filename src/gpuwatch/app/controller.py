@@ -20,12 +20,11 @@ from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, state_of
+from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.detect.health import assess_health
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.precision import precision
 from gpuwatch.execute.recheck import View
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
@@ -283,7 +282,7 @@ class Controller:
             recommendations=self._advice,
             alerts=alerts,
             pause=pause,
-            precision={name: each.lower_ratio for name, each in precision(known).items() if not each.trusted(bound)},
+            precision=poor_detectors(known, bound),
             storm_at=self._storm_at,
         )
         analysis = analyse(snapshot, opened.policies, beside)

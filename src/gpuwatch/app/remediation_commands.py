@@ -6,7 +6,7 @@ import difflib
 import getpass
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,22 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.app.commands import FAILED, OK, print_answer, reported
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations
-from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
+from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors
+from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
-from gpuwatch.kube.live import api_client
+from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
-from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.analysis import analyse
+from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.report.analysis import Beside, analyse
 from gpuwatch.report.remediation_tables import history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
+from gpuwatch.telemetry.alerts import firing
 
 VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""
@@ -59,10 +60,32 @@ class Kept:
 def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    analysis = analyse(snapshot, opened.policies)
+    beside, gaps = _beside(opened, options)
+    analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, beside)
     answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
     return OK if snapshot.devices else FAILED
+
+
+def _beside(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
+    """What the controller would weigh too: what a live cluster remembers, and which alerts fire."""
+    alerts: tuple[str, ...] | None = ()
+    gaps: tuple[Gap, ...] = ()
+    names = opened.policies.plan.brake_alerts
+    if names and opened.store is not None:
+        alerts, gaps = firing(opened.store, names, opened.at)
+    if not isinstance(opened.cluster, LiveCluster) or options["at"] is not None:
+        return Beside(alerts=alerts), gaps
+    namespace = namespace_of(load_settings(options["config"]))
+    writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
+    try:
+        with open_remediations(writer, namespace, Path()) as store:
+            known, pause = store.all(), store.paused()
+            gaps += store.gaps
+    except StoreError as error:
+        return Beside(alerts=alerts), (*gaps, Gap(kind=GapKind.REFUSED, what="remediations", detail=str(error)))
+    poor = poor_detectors(known, opened.policies.plan.min_precision_ratio)
+    return Beside(history=known, pause=pause, precision=poor, alerts=alerts), gaps
 
 
 @reported

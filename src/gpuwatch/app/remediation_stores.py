@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpuwatch.execute.precision import poor, precision
 from gpuwatch.kube.writer import ClusterWriter
+from gpuwatch.model.remediation import Remediation
 from gpuwatch.settings import Settings
 from gpuwatch.store.kubernetes import KubernetesRemediations
 from gpuwatch.store.remediation_sqlite import SqliteRemediations
@@ -41,3 +43,8 @@ def open_remediations(writer: ClusterWriter | None, namespace: str, file: Path) 
         file.parent.mkdir(parents=True, exist_ok=True)
         with SqliteRemediations.open(file) as store:
             yield store
+
+
+def poor_detectors(known: Iterable[Remediation], bound: float) -> dict[str, float]:
+    """What the plan is told of the detectors that may only suggest: the lower bound of their measured precision."""
+    return dict(poor(precision(known), bound))
