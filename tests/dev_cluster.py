@@ -23,8 +23,6 @@ from e2e.live_fleet import LiveFleet, node, workload
 from e2e.world import HISTORY_SECONDS, QUICK, World, world
 from parts.prometheus_server import find_servers
 
-_MODES = "taint_node: suggest, evict_gang: suggest, release_gang: suggest"
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,7 +45,7 @@ def main() -> int:
             for file in sorted((DEPLOY / "roles").glob("*.yaml")):
                 apply(living.api, documents(file))
             _populate(living)
-            _tell(living, folder)
+            _tell(living)
             begun = time.monotonic()
             broken = False
             while not stop.wait(1.0):
@@ -79,9 +77,11 @@ def _break(fleet: LiveFleet, count: int, nodes: int) -> None:
         print(f"GPU {index} of {name} has a memory row that cannot be remapped now.", flush=True)
 
 
-def _tell(living: World, folder: Path) -> None:
+def _tell(living: World) -> None:
     kubeconfig = living.cluster.administrator
-    settings = living.settings("gpuwatch", run={"listen_port": 8080})
+    settings = living.settings("observe", run={"listen_port": 8080})
+    modes = dict.fromkeys(("taint_node", "evict_gang", "release_gang"), "suggest")
+    suggest = living.settings("suggest", run={"listen_port": 8080}, plan={"modes": modes})
     quick = ", ".join(sorted(QUICK["idle"]))
     lines = [
         "",
@@ -92,7 +92,7 @@ def _tell(living: World, folder: Path) -> None:
         f"        gpuwatch analyze --config {settings}",
         f"        gpuwatch plan --config {settings}",
         f"Run it: gpuwatch run --config {settings}",
-        f"        with proposals: add `modes: {{{_MODES}}}` to plan: in it, it is read anew",
+        f"        and with proposals: gpuwatch run --config {suggest}",
         "Decide: gpuwatch history; gpuwatch approve NAME; gpuwatch undo NAME; gpuwatch pause --reason lunch",
         "",
         f"The settings are for the impatient: {quick} are minutes, not hours. The fleet has a past of "

@@ -72,8 +72,8 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
 
 @pytest.fixture(scope="module")
 def allowed(living: World) -> World:
-    """With the roles of every mode."""
-    for file in sorted((DEPLOY / "roles").glob("*.yaml")):
+    """With the roles of every mode, and the guardrail on what may be written to Nodes."""
+    for file in (*sorted((DEPLOY / "roles").glob("*.yaml")), DEPLOY / "optional" / "guardrails.yaml"):
         apply(living.api, documents(file))
     return living
 
@@ -174,6 +174,9 @@ def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> No
     try:
         with living.gpuwatch("paused", living.settings("paused", plan={"modes": FENCE})) as replica:
             living.until(lambda: "paused by ana: maintenance" in replica.said(), replica)
+            planned = living.command("plan", "--prometheus", living.prometheus)
+            assert planned.returncode == 0, planned.stderr
+            assert "gpuwatch is paused by ana" in " ".join(planned.stdout.split())
             time.sleep(12)
             assert living.taints("halted-0") == []
             assert living.command("resume").returncode == 0

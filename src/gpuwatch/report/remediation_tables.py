@@ -44,7 +44,8 @@ def history_tables(
         title = f"Remediations: {open_} open, {len(ordered) - open_} ended"
         table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
         for column in ("phase", "name", "action", "target", "GPUs", "age", "last"):
-            table.add_column(column, overflow="fold")
+            # A name is there to be copied.
+            table.add_column(column, overflow="fold", no_wrap=column == "name")
         for each in ordered[:rows]:
             table.add_row(
                 phase_text(each),
