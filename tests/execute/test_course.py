@@ -236,6 +236,21 @@ def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations
     assert not suspended(fleet)
 
 
+def test_what_was_announced_before_a_person_was_asked_is_taken_back(store: SqliteRemediations) -> None:
+    """Rejected in the moment between the approval and the new announcement."""
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    drive(fleet, replace(executor, policies=replace(executor.policies, plan=SUGGEST)), 1)
+    name = only(store).name
+    store.approve(name, "ann")
+    executor.run_once(name, fleet.now)
+    assert only(store).phase is Phase.ANNOUNCED
+    store.ask_undo(name)
+    drive(fleet, executor, 0.2)
+    assert only(store).phase is Phase.REJECTED
+    assert not fleet.find("chat")["metadata"].get("annotations")
+
+
 def test_the_rate_is_counted_from_what_is_kept(store: SqliteRemediations) -> None:
     fleet = Fleet(idle={"a", "b"})
     fleet.owner("Job", "a", 2)

@@ -66,7 +66,7 @@ class Histories(RuleBasedStateMachine):
         self.store.resume()
         for each in self.store.all():
             self.store.ask_undo(each.name)
-        drive(self.fleet, self.executors[0], 12)
+        drive(self.fleet, self.executors[0], 12, least_seconds=300)
         assert not self.store.open_(), [(each.name, each.phase, each.history[-3:]) for each in self.store.open_()]
         for name in OWNERS:
             owner = self.fleet.find(name)
@@ -78,7 +78,7 @@ class Histories(RuleBasedStateMachine):
         for index in range(NODES):
             node = self.fleet.node(f"n{index}")
             assert (node["spec"].get("taints") or []) == self.theirs[f"n{index}"]
-            assert not node["metadata"].get("annotations")
+            assert not node["metadata"].get("annotations"), node
             assert not node["metadata"].get("labels")
         self.store.close()
         self.folder.cleanup()
@@ -201,9 +201,7 @@ class Histories(RuleBasedStateMachine):
                 [
                     self._health,
                     self._use,
-                    self._pause,
                     self._alert,
-                    self._taint,
                     self._cordon,
                     self._budget,
                     self._object,
@@ -222,7 +220,8 @@ class Histories(RuleBasedStateMachine):
         (self.fleet.idle.add if idle else self.fleet.idle.discard)(name)
         (self.fleet.busy.discard if idle else self.fleet.busy.add)(name)
 
-    def _pause(self, _: st.DataObject, paused: bool) -> None:
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
         if paused:
             self.store.pause("ann", "a demo", self.fleet.now)
         else:
@@ -231,11 +230,8 @@ class Histories(RuleBasedStateMachine):
     def _alert(self, _: st.DataObject, firing: bool) -> None:
         self.fleet.alerts = ("EtcdDown",) if firing else ()
 
-    def _taint(self, data: st.DataObject, add: bool) -> None:
-        name, taint = (
-            f"n{data.draw(st.integers(0, NODES - 1))}",
-            data.draw(st.sampled_from([FOREIGN, FOREIGN_DEGRADED])),
-        )
+    @rule(name=st.sampled_from(["n0", "n1"]), taint=st.sampled_from([FOREIGN, FOREIGN_DEGRADED]), add=st.booleans())
+    def others_taint(self, name: str, taint: dict[str, str], add: bool) -> None:
         found = self.fleet.node(name)
         taints = [each for each in found["spec"].get("taints") or [] if each != taint]
         if add and any((each["key"], each["effect"]) == (taint["key"], taint["effect"]) for each in taints):
@@ -307,7 +303,7 @@ _NOTES = (StepKind.ANNOUNCE, StepKind.CLEAR)
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=25,
+    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

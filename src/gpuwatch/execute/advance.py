@@ -194,8 +194,14 @@ def _proposed(remediation: Remediation, world: World, now: datetime, policies: P
                 return Move(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
             return None
     why = f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
+    # What was announced before a person was asked stays known, so that it can be taken back.
+    told = tuple(step for step in remediation.steps if step.begun_at is not None or step.done_at is not None)
     begun = replace(
-        remediation, steps=acts.announce_steps(remediation, now, policy), step=0, next_at=None, deadline_at=None
+        remediation,
+        steps=(*told, *acts.announce_steps(remediation, now, policy)),
+        step=len(told),
+        next_at=None,
+        deadline_at=None,
     )
     return Move(_turned(begun, Phase.ANNOUNCED, why, now))
 
