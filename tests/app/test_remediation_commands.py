@@ -37,7 +37,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def gpuwatch(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+    return CliRunner(env={"COLUMNS": "160"}).invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
 
 
 def done(*arguments: str | Path) -> str:
