@@ -183,7 +183,7 @@ class World:
             if asked.user == ACCOUNT and asked.verb not in ("get", "list", "watch") and "dryRun" not in asked.uri
         ]
 
-    def until(self, condition: Any, *replicas: Replica, seconds: float = 90) -> None:
+    def until(self, condition: Any, *replicas: Replica, seconds: float = 240) -> None:
         """Raises RuntimeError with what gpuwatch said and keeps."""
 
         def complaint() -> str:
