@@ -346,11 +346,33 @@ def test_guardrails_leave_it_its_own_taint_and_annotations(
     ).ok
 
 
+def test_guardrails_take_no_proposal_that_is_decided_already(writer: LiveWriter, store: RemediationStore) -> None:
+    store.create(remediation("fence-gpu-9"))
+    made = writer.objects("gpuwatch.dev/v1alpha1", "Remediation")[0]
+    again = {**made, "metadata": {"name": "fence-gpu-10"}, "status": {}}
+
+    def said(decided: Object) -> str:
+        try:
+            writer.create({**again, "spec": {**made["spec"], **decided}})
+        except WriteError as error:
+            return error.message
+        return ""
+
+    wait_until(lambda: said({"approved": True}) != "", lambda: "it does not count")
+    for decided in ({"approved": True}, {"rejected": True}, {"undo": True}):
+        assert "people decide" in said(decided)
+    assert said({}) == ""
+
+
 def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
     apply(administrator, documents(DEPLOY / "roles" / "enforce-release.yaml"))
     counted(deployed, f"/apis/apps/v1/namespaces/{TEAM}/deployments/{DEPLOYMENT.name}")
     suspend(writer)
     writer.patch(DEPLOYMENT, {"spec": {"replicas": 0}})
+    # The guardrails of optional/ stand since the tests above.
+    with pytest.raises(WriteError, match="nothing of what Pods run"):
+        writer.patch(DEPLOYMENT, {"spec": {"template": {"spec": {"priorityClassName": "system-node-critical"}}}})
+    writer.patch(DEPLOYMENT, {"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "x"}}}}})
     assert writer.objects("autoscaling/v2", "HorizontalPodAutoscaler", TEAM) == ()
     assert refused(writer.evict, POD, dry_run=True)
     assert refused(writer.delete, JOB)
