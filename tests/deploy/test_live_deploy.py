@@ -372,7 +372,8 @@ def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed:
     # The guardrails of optional/ stand since the tests above.
     with pytest.raises(WriteError, match="nothing of what Pods run"):
         writer.patch(DEPLOYMENT, {"spec": {"template": {"spec": {"priorityClassName": "system-node-critical"}}}})
-    writer.patch(DEPLOYMENT, {"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "x"}}}}})
+    restarted = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "x"}}}
+    writer.patch(DEPLOYMENT, {"spec": {"template": restarted}})
     assert writer.objects("autoscaling/v2", "HorizontalPodAutoscaler", TEAM) == ()
     assert refused(writer.evict, POD, dry_run=True)
     assert refused(writer.delete, JOB)
