@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from kubernetes import config
+from kubernetes.client import Configuration
 
 Object = dict[str, Any]
 
@@ -33,17 +35,26 @@ class Resource:
         return f"{self.base}/namespaces/{namespace}/{self.name}" if namespace else f"{self.base}/{self.name}"
 
 
-class Api:
-    """The API server of a kubeconfig with a token, as its user."""
+def settings_of(kubeconfig: Path | str) -> Any:
+    """Address, certificates and token of a kubeconfig's current context; of several files, as $KUBECONFIG names them.
+    Raises kubernetes.config.ConfigException where it cannot be used."""
+    settings = Configuration()
+    load: Any = config
+    load.load_kube_config(str(kubeconfig), client_configuration=settings, persist_config=False)
+    return settings
 
-    def __init__(self, kubeconfig: Path) -> None:
-        config = json.loads(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self._url: str = cluster["server"]
+
+class Api:
+    """The API server of a kubeconfig, as its user."""
+
+    def __init__(self, kubeconfig: Path | str) -> None:
+        settings = settings_of(kubeconfig)
+        self._url: str = settings.host
         self._session = requests.Session()
         self._session.trust_env = False  # REQUESTS_CA_BUNDLE would replace the server's own certificate
-        self._session.verify = cluster["certificate-authority"]
-        self._session.headers["Authorization"] = f"Bearer {user['token']}"
+        self._session.verify = (settings.ssl_ca_cert or True) if settings.verify_ssl else False
+        self._session.cert = (settings.cert_file, settings.key_file) if settings.cert_file else None
+        self._session.auth = lambda request: _authorized(request, settings)
 
     def answer(
         self,
@@ -125,3 +136,11 @@ class Api:
             raise RuntimeError(f"{method} {path} was answered with {answer.status_code}: {answer.text}")
         found: Object = answer.json()
         return found
+
+
+def _authorized(request: requests.PreparedRequest, settings: Any) -> requests.PreparedRequest:
+    """With the token as it is now: one that a command or a provider gives is renewed in time."""
+    token = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+    if token:
+        request.headers["Authorization"] = token if " " in token else f"Bearer {token}"
+    return request

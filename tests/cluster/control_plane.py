@@ -4,6 +4,7 @@
         connect(cluster.administrator)                                     # a kubeconfig that may do everything
         connect(cluster.user("stranger"))                                  # one that may do nothing
         connect(cluster.service_account("team-a", "reader"))               # of a ServiceAccount that exists
+        with cluster.gone():                                               # the API server is away meanwhile
 
 RBAC decides, resource.k8s.io is served, and `cluster.asked()` is the server's own log of what users asked. On its own
 there is no scheduler and no controller: what is created stays as it is, so that a test writes status itself, deletes
@@ -16,6 +17,7 @@ taints are on then. A Job's Pods go on running until something ends them.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -25,7 +27,8 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from parts.go_tools import GoTools
@@ -43,6 +46,7 @@ KWOK_TOOLS = GoTools(Path(__file__).parent / "kwok", ("-trimpath", "-ldflags=-s 
 KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
 
 ADMINISTRATOR = "administrator"
+AUDIT_LOG = "audit.log"
 # Without the administrator, so that the log shows what the users under test asked for.
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -90,26 +94,46 @@ def find_control_plane() -> ControlPlaneBuild | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request that the server answered, from its audit log. `resource` is '' where the request was for none."""
+    """One request that the server answered, from its audit log. `resource` is '' where the request was for none.
+
+    at: when it came in, Unix seconds by the server's clock. credential: of a ServiceAccount's token, as `credential`
+    tells it of a kubeconfig; '' else.
+    """
 
     user: str
     verb: str
     resource: str
     uri: str
     status: int
+    at: float = field(default=0.0, compare=False)
+    credential: str = field(default="", compare=False)
+
+    @property
+    def dry_run(self) -> bool:
+        """As far as the address says it; of a deletion it stands in the body."""
+        return "dryRun" in self.uri
+
+
+def credential(kubeconfig: Path) -> str:
+    """By what the audit log knows the ServiceAccount's token in this kubeconfig from others of the same account."""
+    token: str = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+    payload = token.split(".")[1]
+    return f"JTI={json.loads(base64.urlsafe_b64decode(payload + '=' * (-len(payload) % 4)))['jti']}"
 
 
 @dataclass(frozen=True)
 class ControlPlane:
     """A running API server.
 
-    folder: kubeconfigs and logs, gone with the server. tokens: of `USERS`.
+    folder: kubeconfigs and logs, gone with the server. tokens: of `USERS`. server: the API server's process.
     """
 
     url: str
     certificate: Path
     folder: Path
     tokens: Mapping[str, str]
+    server: contextlib.ExitStack
+    command: Sequence[str | Path]
 
     @property
     def administrator(self) -> Path:
@@ -120,12 +144,13 @@ class ControlPlane:
         """Kubeconfig of one of `USERS`."""
         return self.kubeconfig(name, self.tokens[name])
 
-    def service_account(self, namespace: str, name: str) -> Path:
-        """Kubeconfig of a ServiceAccount that exists, with a fresh token of an hour."""
+    def service_account(self, namespace: str, name: str, file: str = "") -> Path:
+        """Kubeconfig of a ServiceAccount that exists, with a fresh token of an hour. file: its name, where the account
+        is to have several."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
         answer = json.loads(self._request(path, json.dumps(asked).encode()))
-        return self.kubeconfig(f"{namespace}-{name}", answer["status"]["token"])
+        return self.kubeconfig(file or f"{namespace}-{name}", answer["status"]["token"])
 
     def kubeconfig(self, name: str, token: str) -> Path:
         """A kubeconfig with this bearer token; `name` names its file, its user and its context."""
@@ -149,12 +174,28 @@ class ControlPlane:
             event = json.loads(line)
             resource = event.get("objectRef", {}).get("resource", "")
             status = event["responseStatus"]["code"]
-            found.append(Asked(event["user"]["username"], event["verb"], resource, event["requestURI"], status))
+            at = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+            user = event["user"]
+            (of,) = user.get("extra", {}).get("authentication.kubernetes.io/credential-id", [""])
+            found.append(Asked(user["username"], event["verb"], resource, event["requestURI"], status, at, of))
         return found
+
+    @contextlib.contextmanager
+    def gone(self) -> Iterator[None]:
+        """Without the API server until the block ends; the other programs go on, and try."""
+        self.server.close()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def start(self) -> None:
+        log = self.folder / "kube-apiserver.log"
+        self.server.enter_context(running_process(self.command, log, self.ready))
 
     @property
     def audit_log(self) -> Path:
-        return self.folder / "audit.log"
+        return self.folder / AUDIT_LOG
 
     def ready(self) -> bool:
         """Does /readyz answer 200? A failing answer also has an `ok` in its body."""
@@ -190,7 +231,6 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
         port = free_port()
         url = f"https://127.0.0.1:{port}"
         certificates = folder / "certificates"
-        cluster = ControlPlane(url, certificates / "apiserver.crt", folder, tokens)
         command: list[str | Path] = [
             build.apiserver,
             f"--etcd-servers={etcd_url}",
@@ -202,7 +242,7 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
             f"--token-auth-file={token_file}",
             "--authorization-mode=Node,RBAC",
             f"--audit-policy-file={audit_policy}",
-            f"--audit-log-path={cluster.audit_log}",
+            f"--audit-log-path={folder / AUDIT_LOG}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={_key(folder)}",
             f"--service-account-key-file={_key(folder)}",
@@ -211,7 +251,9 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
             *(_DEVICE_TAINTS_SERVED if alive else _NO_ACCOUNTS),
             *flags,
         ]
-        stack.enter_context(running_process(command, folder / "kube-apiserver.log", cluster.ready))
+        server = stack.enter_context(contextlib.ExitStack())
+        cluster = ControlPlane(url, certificates / "apiserver.crt", folder, tokens, server, command)
+        cluster.start()
         if alive:
             for name, started in _living(build, cluster):
                 stack.enter_context(running_process(started, folder / f"{name}.log", cluster.ready))

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from cluster.api import Api
-from cluster.control_plane import VERSION, Asked, ControlPlane, ControlPlaneBuild, running
+from cluster.control_plane import VERSION, Asked, ControlPlane, ControlPlaneBuild, credential, running
 from parts.processes import wait_until
 
 
@@ -78,6 +78,30 @@ def test_two_run_side_by_side_and_are_gone_afterwards(
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port or 0), timeout=5):
         pass
     assert not other.folder.exists()
+
+
+def test_a_server_that_was_gone_comes_back_with_what_it_had(control_plane_build: ControlPlaneBuild) -> None:
+    with running(control_plane_build) as own:
+        api = Api(own.administrator)
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kept"}})
+        with own.gone():
+            assert not own.ready()
+        assert api.get("/api/v1/namespaces/kept")["metadata"]["name"] == "kept"
+
+
+def test_tokens_of_one_account_are_told_apart(control_plane: ControlPlane, administrator: Api) -> None:
+    administrator.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tokens"}})
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "twice", "namespace": "tokens"}}
+    administrator.create(account)
+    files = [control_plane.service_account("tokens", "twice", file) for file in ("one", "two")]
+    for file in files:
+        Api(file).answer("GET", "/api")
+    user = "system:serviceaccount:tokens:twice"
+    wait_until(
+        lambda: [item.credential for item in control_plane.asked() if item.user == user] == [*map(credential, files)],
+        lambda: f"not in the audit log: {control_plane.asked()}",
+        seconds=10,
+    )
 
 
 def test_a_server_that_cannot_start_says_why(control_plane_build: ControlPlaneBuild) -> None:
