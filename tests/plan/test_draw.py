@@ -17,6 +17,7 @@ from gpuwatch.model.decision import (
     Advice,
     Finding,
     Mode,
+    PlanItem,
     Score,
     Severity,
     Snapshot,
@@ -62,18 +63,52 @@ def test_a_lost_gpu_under_a_gang_is_fenced_and_the_gang_moved() -> None:
     assert pool.limit_gpus == 8
 
 
-def test_the_documented_score_example() -> None:
-    """Docstring of plan.score: fencing seven free GPUs for one lost one is not worth it."""
+def one_lost_of_eight(gang: bool = False, also_free: int = 0, waiting: int = 0) -> PlanItem:
+    """The fence of a Node with one lost GPU and seven free ones, in a pool of eight Nodes of which all else is held, by
+    Pods of one GPU or by gangs of two Nodes; but for so many Nodes, and with so many GPUs that others wait for."""
     nodes = [node(f"n{i}") for i in range(8)]
-    devices = [device(f"n{n}", i) for n in range(8) for i in range(8)]
-    plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
-    taint = only(plan, ActionKind.TAINT_NODE)
-    assert (
-        taint.score.gained_gpu_hours * taint.score.confidence_ratio - taint.score.disrupted_gpu_hours
-        == pytest.approx(-118.4)
-    )
-    assert taint.score.pool_gpu_hours == 1536
-    assert guards(taint) == {"worth_it"}
+    held = range(1 + also_free, 8)
+    # Six Nodes make three gangs; the seventh holds nobody of the cluster's then.
+    names = {n: f"JobSet/ml/g{(n - 1) // 2}" if gang else "" for n in held if not gang or n < 7}
+    members = [pod(f"ml/p{n}-{i}", f"n{n}", gang=name) for n, name in names.items() for i in range(8)]
+    gangs = [
+        Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=())
+        for name in sorted(filter(None, set(names.values())))
+    ]
+    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n in held else "") for n in range(8) for i in range(8)]
+    pods = [*members, *([pod("ml/waits", "", gpus=waiting, phase="Pending")] if waiting else [])]
+    state = snapshot(nodes, devices, pods, gangs=gangs)
+    return only(draw_plan(state, (sick(devices[0]),), POLICY), ActionKind.TAINT_NODE)
+
+
+def worth(item: PlanItem) -> float:
+    return item.score.gained_gpu_hours * item.score.confidence_ratio - item.score.disrupted_gpu_hours
+
+
+def test_the_documented_score_examples() -> None:
+    """Docstring of plan.score."""
+    alone = one_lost_of_eight()
+    assert worth(alone) == pytest.approx(-118.4)
+    assert alone.score.pool_gpu_hours == 1536
+    assert guards(alone) == {"worth_it"}
+    spared = one_lost_of_eight(also_free=1)
+    assert worth(spared) == pytest.approx(21.6)
+    assert spared.admitted, spared.refusals
+    assert worth(one_lost_of_eight(gang=True)) == pytest.approx(205.6)
+
+
+@pytest.mark.parametrize(("waiting", "missed"), [(0, 0), (1, 1), (2, 2), (8, 7), (16, 7)])
+def test_free_gpus_are_missed_as_far_as_others_cannot_stand_in(waiting: int, missed: int) -> None:
+    """Of another Node's free GPUs a block of seven stands in, less those that somebody waits for."""
+    assert one_lost_of_eight(also_free=1, waiting=waiting).score.disrupted_gpu_hours == 20 * missed
+
+
+def test_single_free_gpus_do_not_stand_in_for_a_block() -> None:
+    nodes = [node(f"n{i}") for i in range(8)]
+    pods = [pod(f"ml/p{n}-{i}", f"n{n}") for n in range(1, 8) for i in range(7)]
+    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n > 0 and i < 7 else "") for n in range(8) for i in range(8)]
+    item = only(draw_plan(snapshot(nodes, devices, pods), (sick(devices[0]),), POLICY), ActionKind.TAINT_NODE)
+    assert item.score.disrupted_gpu_hours == 140
 
 
 def test_an_idle_workload_is_released_and_a_busy_replica_keeps_it() -> None:

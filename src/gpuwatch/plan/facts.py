@@ -104,6 +104,33 @@ class Facts:
         return found
 
     @cached_property
+    def free_gpus(self) -> dict[str, int]:
+        """Node → GPUs that report, that nobody holds, and that nothing is said against."""
+        sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
+        return {
+            name: sum(1 for item in devices if item.present and not item.holders and item.id not in sick)
+            for name, devices in self.devices_of_node.items()
+        }
+
+    @cached_property
+    def waiting_gpus(self) -> int:
+        """Accelerators that Pods without a Node ask for."""
+        return self.gpus(pod for pod in self.snapshot.cluster.pods if pod.phase == "Pending" and not pod.node)
+
+    @cached_property
+    def mean_group_gpus(self) -> dict[str, float]:
+        """Pool → GPUs of the gang that one of its held GPUs belongs to, on average over the held GPUs; a Pod without a
+        gang is one of its own."""
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for key, pods in self.members.items():
+            whole = key in self.gangs
+            for group in [pods] if whole else [[pod] for pod in pods]:
+                pools = {self.pool(self.nodes[pod.node]) for pod in group if pod.node in self.nodes}
+                for pool in pools:
+                    sizes[pool].append(self.gpus(group))
+        return {pool: sum(n * n for n in found) / sum(found) for pool, found in sizes.items() if sum(found)}
+
+    @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
         """Remediations that keep GPUs out of service or disturb their users. What a release or a move that is verified
         has freed works for others, so while it is held only a fence weighs."""

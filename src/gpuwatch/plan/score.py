@@ -21,9 +21,11 @@ _LOSS = {Severity.CRITICAL: 1.0, Severity.WARNING: 1 / 3, Severity.INFO: 0.0}
 def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
     """The score of a candidate with all its inputs, in GPU-hours over the policy's horizon.
 
-    Worked example (a test): a pool of 64 GPUs, one 8-GPU Node with one GPU off the bus (CRITICAL, confidence 0.9) and
-    the other seven free. Fencing it gains 1 × 24 h × 0.9 and takes 7 GPUs away for 20 h: −118.4 of 1536 GPU-hours.
-    With all eight held by one gang it takes none away and gains all: a failed rank stops its gang.
+    Worked example (a test): a pool of eight 8-GPU Nodes, each but one held by Pods of one GPU; the last one has a GPU
+    off the bus (CRITICAL, confidence 0.9), and the other seven free. Fencing it gains 1 × 24 h × 0.9 and takes away 7
+    GPUs that nothing else in the pool can stand in for, for 20 h: −118.4 of 1536 GPU-hours. With another Node free, it
+    takes none away: +21.6. Where the pool runs gangs of 16, whoever gets the sick GPU stops a gang of 16: +205.6. With
+    all eight held by one gang it takes none away and gains all: a failed rank stops its gang.
     """
     return weigh(candidate, facts, policy)[0]
 
@@ -43,9 +45,9 @@ def weigh(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> tuple[Score
         gained = facts.gpus(pods) * max(policy.horizon_hours - moment.wait_hours, 0.0) * loss
         disrupted = moment.lost_gpu_hours
     else:
-        affected = max(len(candidate.devices), facts.gpus(_whole_groups(pods, facts)))
+        affected = max(len(candidate.devices), facts.gpus(_whole_groups(pods, facts)), _next_user(candidate, facts))
         gained = affected * policy.horizon_hours * loss
-        disrupted = _free_healthy_gpus(candidate, facts) * min(policy.repair_hours, policy.horizon_hours)
+        disrupted = _missed_gpus(candidate, facts) * min(policy.repair_hours, policy.horizon_hours)
     return (
         Score(
             gained_gpu_hours=gained,
@@ -64,14 +66,28 @@ def _whole_groups(pods: list[Pod], facts: Facts) -> list[Pod]:
     return [member for key in keys for member in facts.members[key]] or pods
 
 
-def _free_healthy_gpus(candidate: Candidate, facts: Facts) -> int:
-    sick = set(candidate.devices)
-    return sum(
-        1
-        for name in candidate.nodes
-        for device in facts.devices_of_node.get(name, ())
-        if device.present and device.id not in sick and not device.holders
-    )
+def _next_user(candidate: Candidate, facts: Facts) -> float:
+    """GPUs of the gang that a free sick GPU will stop, as expected: like those that the pool's held GPUs belong to."""
+    free = any(not facts.devices[name].holders for name in candidate.devices if name in facts.devices)
+    return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
+
+
+def _missed_gpus(candidate: Candidate, facts: Facts) -> int:
+    """Free healthy GPUs of the Node for which the pool has no others, free in blocks as large and not waited for."""
+    missed = 0
+    for name in candidate.nodes:
+        node = facts.nodes.get(name)
+        here = facts.free_gpus.get(name, 0)
+        if not here or node is None:
+            missed += here
+            continue
+        spare = sum(
+            facts.free_gpus.get(other.name, 0) // here * here
+            for other in facts.nodes.values()
+            if other.name != name and facts.pool(other) == facts.pool(node) and other.name not in facts.out_of_service
+        )
+        missed += min(max(here - max(spare - facts.waiting_gpus, 0), 0), here)
+    return missed
 
 
 def _pool_gpus(pool: str, facts: Facts) -> int:
