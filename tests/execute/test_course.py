@@ -268,6 +268,39 @@ def test_the_rate_is_counted_from_what_is_kept(store: SqliteRemediations) -> Non
     assert second - first >= timedelta(hours=1)
 
 
+def test_a_claim_that_was_given_up_is_no_action_of_the_rate(tmp_path: Path) -> None:
+    """The first claims its turn, and the alert fires before it writes; its claim takes nobody's turn, before a restart
+    and after it, and is counted while it stands."""
+    fleet = Fleet(idle={"a", "b"})
+    fleet.owner("Job", "a", 2)
+    fleet.owner("Job", "b", 2)
+    with new_store(tmp_path / "kept.db") as store:
+        executor = start(fleet, store)
+        executor = replace(executor, policies=replace(executor.policies, plan=replace(ENFORCE, actions_per_hour=1)))
+        drive(fleet, executor, 0.1)
+        fleet.now += timedelta(minutes=10)
+        first, second = (each.name for each in store.all())
+        claimed = executor.run_once(first, fleet.now)
+        assert claimed is not None
+        assert claimed.phase is Phase.ACTING
+        waits = executor.run_once(second, fleet.now)
+        assert waits is not None
+        assert "1 actions began" in waits.history[-1].message
+        fleet.alerts = ("EtcdDown",)
+        given_up = executor.run_once(first, fleet.now)
+        assert given_up is not None
+        assert given_up.phase is Phase.ANNOUNCED
+        fleet.alerts = ()
+        owner = fleet.find("a")
+        owner["metadata"]["annotations"][keys.SNOOZE_UNTIL] = "2026-03-02T16:00:00Z"
+        fleet.cluster.put(owner)
+    with new_store(tmp_path / "kept.db") as store:
+        restarted = fleet.executor(store, executor.policies)
+        drive(fleet, restarted, 0.1)
+        phases = {each.name: each.phase for each in store.all()}
+        assert phases == {first: Phase.ANNOUNCED, second: Phase.HOLDING}
+
+
 def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediations) -> None:
     """Two Nodes were worth fencing; now the budget is one."""
     fleet = taint_fleet()

@@ -23,7 +23,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Phase, Proposal, Remediation, Turn
+from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Step, StepKind, Turn
 from gpuwatch.model.telemetry import Device, Vendor
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -162,9 +162,14 @@ def remediation(
         expires_at=NOW + timedelta(days=1),
         pool="train",
     )
-    turns = () if begun_minutes_ago is None else (Turn(at, Phase.ACTING, "began"),)
+    name = target.rpartition("/")[2]
     made = replace(base, **proposal)  # type: ignore[arg-type]
-    return Remediation(name=f"r-{target.rpartition('/')[2]}", proposal=made, phase=phase, history=turns)
+    began = Remediation(name=f"r-{name}", proposal=made, phase=phase)
+    if begun_minutes_ago is None:
+        return began
+    kind = StepKind.TAINT if action is ActionKind.TAINT_NODE else StepKind.RELEASE
+    step = Step(kind=kind, target=ObjectRef("v1", "Any", name), begun_at=at, done_at=at)
+    return replace(began, steps=(step,), step=1, history=(Turn(at, Phase.ACTING, "began"),))
 
 
 def only(plan: Plan, action: ActionKind) -> PlanItem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 
 from gpuwatch.model.cluster import Taint
 from gpuwatch.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapshot
-from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.plan.budget import begun_at, budgets
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind, Turn
+from gpuwatch.plan.budget import acted_at, budgets
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
 
+MINUTE = timedelta(minutes=1)
 TAINT, EVICT, RELEASE = ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG
 FREE = PlanPolicy(actions_per_hour=99, namespace_actions_per_hour=99, pool_actions_per_hour=99)
 
@@ -155,11 +157,34 @@ def test_a_namespace_has_its_own_rate() -> None:
         )
 
 
-def test_what_never_began_does_not_count_and_what_is_in_flight_does() -> None:
-    waiting = remediation(RELEASE, "workload/w", phase=Phase.ANNOUNCED, begun_minutes_ago=None)
-    assert begun_at(waiting) is None
-    # Its history is lost, but it may be writing: it counts from when it was proposed.
-    assert begun_at(replace(waiting, phase=Phase.ACTING)) == NOW
+@pytest.mark.parametrize(
+    ("phase", "claimed", "steps", "expected"),
+    [
+        (Phase.ANNOUNCED, False, (), None),
+        # Its history is lost, but it may be writing: it counts from when it was proposed.
+        (Phase.ACTING, False, (), 30),
+        (Phase.ACTING, True, (), 10),
+        (Phase.ANNOUNCED, True, (), None),  # a claim that was given up
+        (Phase.UNDOING, False, (StepKind.ANNOUNCE, StepKind.CLEAR), None),  # only what was announced goes
+        (Phase.REJECTED, False, (StepKind.ANNOUNCE, StepKind.CLEAR), None),
+        (Phase.ACTING, True, (StepKind.ANNOUNCE,), 10),
+        (Phase.ACTING, True, (StepKind.ANNOUNCE, StepKind.RELEASE), 5),
+        (Phase.UNDONE, True, (StepKind.RELEASE, StepKind.RESTORE), 5),
+        (Phase.FAILED, True, (StepKind.EVICT,), 5),
+    ],
+)
+def test_what_wrote_nothing_did_not_act(
+    phase: Phase, claimed: bool, steps: tuple[StepKind, ...], expected: int | None
+) -> None:
+    """Minutes ago: proposed 30, claimed 10, written 5."""
+    made = remediation(RELEASE, "workload/w", phase=phase, begun_minutes_ago=None, created_at=NOW - 30 * MINUTE)
+    begun = NOW - 5 * MINUTE
+    made = replace(
+        made,
+        history=(Turn(NOW - 10 * MINUTE, Phase.ACTING, "claimed"),) if claimed else (),
+        steps=tuple(Step(kind=kind, target=ObjectRef("v1", "Any", "w"), begun_at=begun) for kind in steps),
+    )
+    assert acted_at(made) == (None if expected is None else NOW - expected * MINUTE)
 
 
 scenario = {

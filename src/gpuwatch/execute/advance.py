@@ -25,7 +25,7 @@ from gpuwatch.execute.recheck import (
     stopped_by,
 )
 from gpuwatch.execute.requests import Request
-from gpuwatch.execute.steps import TELLING, Blocked, Done, Near, as_json
+from gpuwatch.execute.steps import Blocked, Done, Near, as_json
 from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released
 from gpuwatch.kube.json_patch import value_at
 from gpuwatch.kube.moving import move
@@ -85,7 +85,7 @@ def idle(remediation: Remediation, now: datetime) -> bool:
         return not (remediation.undo_asked and remediation.phase in _RESTORABLE)
     if _unknown(remediation) is not None:
         return remediation.next_at is not None and now < remediation.next_at
-    asked = remediation.undo_asked or (remediation.rejected and not _touched(remediation))
+    asked = remediation.undo_asked or (remediation.rejected and remediation.began_at is None)
     if asked and remediation.phase is not Phase.UNDOING:
         return False
     return remediation.next_at is not None and now < remediation.next_at
@@ -105,7 +105,7 @@ def needs(remediation: Remediation, now: datetime) -> Needs:
         case Phase.ACTING:
             if step is None:
                 return Needs()
-            first = not _touched(remediation)
+            first = remediation.began_at is None
             around = step.kind in (StepKind.RELEASE, StepKind.RESTORE, StepKind.EVICT)
             return Needs(step.target, around=around, view=first, others=first)
         case Phase.VERIFYING:
@@ -129,8 +129,8 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
     unknown = _unknown(remediation)
     if unknown is None and remediation.phase is not Phase.UNDOING:
         if remediation.undo_asked:
-            return _undo(remediation, Phase.UNDONE if _touched(remediation) else Phase.REJECTED, "Undo was asked.", now)
-        if remediation.rejected and not _touched(remediation):
+            return _undo(remediation, Phase.UNDONE if remediation.began_at else Phase.REJECTED, "Undo was asked.", now)
+        if remediation.rejected and remediation.began_at is None:
             return _undo(remediation, Phase.REJECTED, "A person rejected it.", now)
     match remediation.phase:
         case Phase.PROPOSED:
@@ -175,7 +175,7 @@ def failed(
         return _passed(_with_step(intent, tried), now, error.message)
     if step.kind is StepKind.TAINT and any(other.kind is StepKind.TAINT for other in intent.steps[: intent.step]):
         return _rung_given_up(intent, f"{step.parameters['effect']} was not written: {error.message}", now, policy)
-    end = Phase.LAPSED if error.failure is Failure.NOT_FOUND and not _touched(intent) else Phase.FAILED
+    end = Phase.LAPSED if error.failure is Failure.NOT_FOUND and intent.began_at is None else Phase.FAILED
     return _undo(_with_step(intent, tried), end, error.message, now).intent
 
 
@@ -208,7 +208,10 @@ def _proposed(remediation: Remediation, world: World, now: datetime, policies: P
 
 def _announced(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
     policy = policies.execute
-    if _next(remediation) is not None:
+    untold = _next(remediation)
+    if untold is not None:
+        if untold.error and untold.begun_at is None and _older(_announced_at(remediation), policy.act_seconds, now):
+            return _undo(remediation, Phase.LAPSED, f"It was not announced in time: {untold.error}", now)
         return _step(remediation, world, now, policy)
     if remediation.deadline_at is None:
         due = now + timedelta(seconds=policy.announce_seconds)
@@ -238,6 +241,16 @@ def _announced(remediation: Remediation, world: World, now: datetime, policies: 
         deadline_at=now + timedelta(seconds=policy.act_seconds),
     )
     return Move(_turned(claimed, Phase.ACTING, "All guards and budgets allow it.", now))
+
+
+def _announced_at(remediation: Remediation) -> datetime | None:
+    """Since when it is to be announced, this time."""
+    found = None
+    for turn in reversed(remediation.history):
+        if turn.phase is not Phase.ANNOUNCED:
+            break
+        found = turn.at
+    return found
 
 
 def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Move:
@@ -280,11 +293,11 @@ def _acting(remediation: Remediation, world: World, now: datetime, policies: Pol
         return Move(_turned(replace(remediation, next_at=None, deadline_at=end), Phase.VERIFYING, "Written.", now))
     if step.begun_at is None:
         late = remediation.deadline_at is not None and now >= remediation.deadline_at
-        if late and step.kind not in TELLING:
+        if late and not step.kind.only_tells:
             return _late(remediation, now, policy)
         if world.pause.paused:
             return None
-        if not _touched(remediation):
+        if remediation.began_at is None:
             if world.view is None:
                 return None
             check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
@@ -339,7 +352,7 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
         if acts.optional(step):
             return Move(_passed(remediation, now, built.reason))
         forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
-        end = Phase.LAPSED if built.gone and not _touched(forgotten) else Phase.FAILED
+        end = Phase.LAPSED if built.gone and forgotten.began_at is None else Phase.FAILED
         return _undo(forgotten, end, built.reason, now)
     if world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
         return None  # it was begun, and did not happen: it waits like any other
@@ -550,14 +563,6 @@ def _unknown(remediation: Remediation) -> Step | None:
     """The step that was begun and has no result yet."""
     step = _next(remediation)
     return step if step is not None and step.begun_at is not None and step.done_at is None else None
-
-
-def _touched(remediation: Remediation) -> bool:
-    """Was anything written, or begun, beyond our own notes?"""
-    return any(
-        step.kind not in TELLING and (step.done_at is not None or step.begun_at is not None)
-        for step in remediation.steps
-    )
 
 
 def _turned(remediation: Remediation, phase: Phase, message: str, now: datetime) -> Remediation:

@@ -40,15 +40,12 @@ DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resou
 OWN_TAINT_REMOVAL = frozenset({StepKind.UNTAINT, StepKind.DEVICE_UNTAINT})
 """Allowed under the pause and the brake."""
 
-TELLING = frozenset({StepKind.ANNOUNCE, StepKind.CLEAR})
-"""Steps that change nothing but our own notes."""
-
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
 
 def optional(step: Step) -> bool:
     """May it be left out where the cluster does not let us? The action stands without it."""
-    return step.kind in _OPTIONAL or step.parameters.get("by") == "event"
+    return step.kind in _OPTIONAL or step.parameters.get("by") in ("event", "notice")
 
 
 @dataclass(frozen=True, slots=True)

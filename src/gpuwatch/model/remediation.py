@@ -77,6 +77,11 @@ class StepKind(StrEnum):
     EVICT = "evict"  # one Pod through the Eviction API
     CLEAR = "clear"  # our annotations off the object
 
+    @property
+    def only_tells(self) -> bool:
+        """Does it change nothing but our own notes?"""
+        return self in (StepKind.ANNOUNCE, StepKind.CLEAR)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -180,6 +185,13 @@ class Remediation:
     @property
     def due_at(self) -> datetime | None:
         return self.next_at if self.phase.open else None
+
+    @property
+    def began_at(self) -> datetime | None:
+        """When the first write was due that is more than a note; None where nobody's object was written to. A write
+        that certainly changed nothing is forgotten."""
+        begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_tells)
+        return min(begun, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

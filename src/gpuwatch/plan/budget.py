@@ -91,13 +91,16 @@ def _proposed(proposal: Proposal, nodes: list[str], facts: Facts) -> dict[str, i
     return {name: math.ceil(proposal.gpus / len(proposal.nodes)) for name in nodes}
 
 
-def begun_at(remediation: Remediation) -> datetime | None:
-    """When it began to act; None where it never did. One in flight without a word of when began as it was proposed."""
-    acting = [turn.at for turn in remediation.history if turn.phase is Phase.ACTING]
-    done = [step.done_at for step in remediation.steps if step.done_at is not None]
-    if acting or (done and remediation.phase is not Phase.ANNOUNCED):
-        return min(acting, default=None) or min(done)
-    return remediation.proposal.created_at if remediation.phase.in_flight else None
+def acted_at(remediation: Remediation) -> datetime | None:
+    """When it acted, for the rates: at its first write, or where that is still to come, when it claimed its turn. None
+    where it has not: a claim that was given up before any write did nothing to anybody.
+
+    One in flight of which no step is known may have written anything since it was proposed.
+    """
+    if remediation.began_at is None and remediation.phase is Phase.ACTING and remediation.history:
+        return remediation.history[-1].at
+    unknown = remediation.phase.in_flight and not remediation.steps
+    return remediation.proposal.created_at if unknown else remediation.began_at
 
 
 class Ledger:
@@ -110,9 +113,9 @@ class Ledger:
         self._harmed, _, _ = _harm(facts)
         self._spent: Counter[str] = Counter()
         self._fenced: set[str] = set()
-        begun = [item for item in facts.history if (at := begun_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
+        acted = [item for item in facts.history if (at := acted_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
         self._begun: Counter[tuple[str, str]] = Counter()
-        for item in begun:
+        for item in acted:
             self._begun.update(_rates(item.proposal.namespace, {item.proposal.pool or "default"}))
 
     @property
