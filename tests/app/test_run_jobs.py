@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -103,10 +104,32 @@ def test_stopping_waits_for_the_run_in_hand_and_names_it_when_it_does_not_end() 
     let_go.set()
 
 
-def test_new_times_are_taken_and_a_run_by_cron_is_not_made_at_once() -> None:
+def test_a_look_that_finds_nothing_to_do_is_no_run_and_one_that_falls_into_a_run_no_news() -> None:
+    let_go = threading.Event()
+    answers = iter([False, False, True])
+    looks: list[int] = []
+
+    def look() -> bool:
+        looks.append(1)
+        answer = next(answers, False)
+        if answer:
+            let_go.wait(20)
+        return answer
+
+    with started(Job("report", look, 60, seconds=1, looks=True)) as (_, metrics):
+        soon(lambda: len(looks) == 3)
+        assert value(metrics, "gpuwatch_job_last_success_timestamp_seconds", job="report") == 0
+        time.sleep(2.1)  # two more looks are due, and are left out
+        let_go.set()
+        soon(lambda: len(looks) >= 5)
+        assert value(metrics, "gpuwatch_job_missed_total", job="report") == 0
+        assert value(metrics, "gpuwatch_job_duration_seconds_count", job="report") == 1
+        assert value(metrics, "gpuwatch_job_last_success_timestamp_seconds", job="report") > 0
+
+
+def test_new_times_are_taken() -> None:
     runs: list[str] = []
-    report = Job("report", lambda: runs.append("report"), 60, cron="0 6 * * 1")
-    with started(Job("look", lambda: runs.append("look"), 60, seconds=3600), report) as (run, _):
+    with started(Job("look", lambda: runs.append("look"), 60, seconds=3600)) as (run, _):
         soon(lambda: runs == ["look"])
         run.change((Job("look", lambda: runs.append("faster"), 60, seconds=1),))
         soon(lambda: runs[1:3] == ["faster", "faster"])

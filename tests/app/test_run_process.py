@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from deliver.receivers import webhook
 from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_openmetrics
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild, running
@@ -56,12 +58,14 @@ class Run:
         except OSError as error:
             return 0, str(error)
 
-    def set(self, prometheus: str = "", **run: object) -> None:
+    def set(self, prometheus: str = "", delivery: object = None, **run: object) -> None:
         """The settings file anew, as a ConfigMap is swapped: whole, by a rename."""
         draft = self.settings.with_suffix(".new")
         common = {"analysis_seconds": 1, "watch_seconds": 1, "listen_address": "127.0.0.1", "listen_port": self.port}
         folder = str(self.settings.parent / "work")
-        source = {"prometheus": {"url": prometheus}} if prometheus else {}
+        source: dict[str, object] = {"prometheus": {"url": prometheus}} if prometheus else {}
+        if delivery is not None:
+            source["delivery"] = delivery
         draft.write_text(yaml.safe_dump({**source, "run": {**common, "folder": folder, **run}}))
         draft.replace(self.settings)
 
@@ -70,14 +74,14 @@ class Run:
 
 
 @contextmanager
-def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "") -> Iterator[Run]:
-    """url: for the command line; prometheus: for the settings."""
+def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "", **settings_of: Any) -> Iterator[Run]:
+    """url: for the command line; prometheus, settings_of: for the settings."""
     port, log, settings = free_port(), folder / "log", folder / "settings.yaml"
     command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--no-cluster", *options]
     command += ["--prometheus", url] if url else []
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
     unstarted = Run(None, port, log, settings)  # type: ignore[arg-type]
-    unstarted.set(prometheus)
+    unstarted.set(prometheus, **settings_of)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--config", str(settings)], stdout=output, stderr=output, env=environment, cwd=folder
@@ -152,6 +156,57 @@ def test_a_source_that_does_not_answer_is_told_and_new_settings_name_another(
             run.set(prometheus=url)
             run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
             assert "settings taken anew; changed: prometheus" in run.said()
+
+
+def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is_sent(
+    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=65)  # the full minute before it is up to a minute ahead
+    cron = f"{soon.minute} {soon.hour} * * {soon:%a}"
+    inbox = tmp_path / "inbox"
+    with running(newest_prometheus, telemetry) as url, webhook(0, hang_seconds=60) as receiver:
+        delivery = {"folder": str(inbox), "urls": [f"json://{receiver.address}/"]}
+        with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as first:
+            wait_until(lambda: bool(receiver.bodies), lambda: first.said()[-3000:], 120)
+            first.process.kill()  # while the receiver has it, and has not answered
+            first.process.wait(10)
+        assert "was missed" not in first.said()
+        (report,) = inbox.iterdir()
+        assert receiver.taken == []
+        with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as second:
+            second.until(lambda: bool(receiver.taken))
+            second.until(
+                lambda: 'gpuwatch_job_last_success_timestamp_seconds{job="report"}' in second.asked("/metrics")[1]
+            )
+            looks = second.said().count("cycle ")
+            second.until(lambda: second.said().count("cycle ") > looks + 12)  # another look at the report came by
+        with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as third:
+            third.until(lambda: "gpuwatch_report_done_timestamp_seconds 0.0" not in third.asked("/metrics")[1])
+    assert receiver.taken == [report.name]
+    assert list(inbox.iterdir()) == [report]
+    assert {"report.html", "report.md", "report.json", "teams.csv"} <= {path.name for path in report.iterdir()}
+    week = json.loads((report / "report.json").read_text())
+    due = soon.replace(second=0, microsecond=0)
+    assert datetime.fromisoformat(week["end"]) == due
+    assert datetime.fromisoformat(week["start"]) == due - timedelta(days=7)
+    assert week["fleet"]["capacity_gpu_hours"] > 0
+
+
+def test_a_report_that_was_missed_is_made_at_the_next_start_and_another_that_is_too_late_is_not(
+    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+) -> None:
+    due = datetime.now(UTC) - timedelta(hours=2)
+    cron = f"{due.minute} {due.hour} * * *"
+    inbox = tmp_path / "inbox"
+    with running(newest_prometheus, telemetry) as url:
+        options: dict[str, Any] = {"delivery": {"folder": str(inbox)}, "report_cron": cron}
+        with gpuwatch(tmp_path, url, **options, report_late_seconds=3600) as late:
+            late.until(lambda: "cycle 3 in" in late.said())
+            assert not inbox.exists()
+        with gpuwatch(tmp_path, url, **options) as run:
+            run.until(lambda: "was missed, and is made now" in run.said())
+            run.until(lambda: "gpuwatch_report_done_timestamp_seconds 0.0" not in run.asked("/metrics")[1])
+    assert len(list(inbox.iterdir())) == 1
 
 
 def test_without_telemetry_there_is_nothing_to_run_for(tmp_path: Path) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deliver.receivers import mail_server, s3_server, webhook
-from gpuwatch.deliver.deliver import deliver, deliver_pending
+from gpuwatch.deliver import outbox as box
+from gpuwatch.deliver.deliver import Course, deliver, deliver_again, deliver_pending, enqueue
+from gpuwatch.deliver.destinations import names_of
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, locked
 from gpuwatch.deliver.policy import DeliveryPolicy
 
@@ -385,6 +390,86 @@ class TestSecrets:
         assert "NO_HOOK is not set" in done[0].error
         assert "No such file" in done[1].error
         assert "one Apprise URL and nothing else" in done[2].error
+
+
+NOW = datetime(2026, 3, 9, 6, tzinfo=UTC)
+
+
+class TestProcessThatStays:
+    """`gpuwatch run`: tries again by itself, and does not wait when it is to end."""
+
+    def test_what_failed_waits_for_its_time_and_longer_each_time(self, tmp_path: Path) -> None:
+        with webhook(500, 500, 500) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/",), attempts=1, again_seconds=60.0)
+            run.outbox.mkdir()
+            box.register(run.outbox, FILES, TITLE, SUMMARY, "weekly")
+            folder = run.report
+
+            def tried(seconds: float) -> int:
+                before = len(server.bodies)
+                course = Course(now=NOW + timedelta(seconds=seconds))
+                deliver_again(folder, run.policy, run.lines.append, course)
+                return len(server.bodies) - before
+
+            assert [tried(at) for at in (0, 59, 60, 179, 180, 419, 420, 10_000)] == [1, 0, 1, 0, 1, 0, 1, 0]
+            assert len(server.taken) == 1
+
+    def test_a_wait_is_cut_short_when_the_process_is_to_end(self, tmp_path: Path) -> None:
+        stopping = threading.Event()
+        with webhook(500, 500) as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/",), backoff_seconds=60.0, backoff_max_seconds=60.0)
+            course = Course(now=NOW, stopping=stopping)
+
+            def asked_to_end(_: str) -> None:
+                stopping.set()
+
+            began = time.monotonic()
+            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, asked_to_end, "", course)
+            assert time.monotonic() - began < 20
+            assert (done.state, done.attempts, len(server.bodies)) == (DeliveryState.FAILED, 1, 1)
+            deliver_again(run.report, run.policy, run.lines.append, course)
+            assert len(server.bodies) == 1  # nothing new is begun
+
+    def test_a_report_with_an_identity_is_the_same_whatever_is_in_it(self, tmp_path: Path) -> None:
+        with webhook() as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+            for content in (b"one", b"two"):
+                deliver({"a.txt": content}, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "week 40")
+            assert (run.report / "a.txt").read_bytes() == b"one"
+            assert server.taken == [run.report.name]
+            deliver({"a.txt": b"two"}, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "week 41")
+            assert len(set(server.taken)) == 2
+
+    def test_a_destination_that_somebody_else_served_is_left_out(self, tmp_path: Path) -> None:
+        with webhook() as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+            told: list[str] = []
+            (name,) = names_of(run.policy)
+            course = Course(already={name}, on_sent=told.append)
+            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "", course)
+            assert (done.state, server.bodies, told) == (DeliveryState.SENT, [], [])
+
+    def test_a_receiver_that_is_silent_holds_up_the_others_once(self, tmp_path: Path) -> None:
+        with webhook(*[500] * 9) as bad, webhook() as good:
+            run = Run(tmp_path, urls=(f"json://{bad.address}/", f"json://{good.address}/"), attempts=1)
+            for number in range(3):
+                enqueue(FILES, f"{TITLE} {number}", SUMMARY, run.policy, run.outbox, f"{number}")
+            assert good.taken == []
+            deliver_pending(run.policy, run.outbox, run.lines.append, Course(now=NOW))
+            assert (len(bad.bodies), len(good.taken)) == (1, 3)
+
+    def test_what_is_put_in_while_another_sends_waits_for_nobody(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, folder=tmp_path / "out")
+        with locked(run.outbox):
+            (queued,) = enqueue(FILES, TITLE, SUMMARY, run.policy, run.outbox, "x")
+            assert queued.state is DeliveryState.PENDING
+        (sent,) = run.pending()
+        assert sent.state is DeliveryState.SENT
+        (known,) = enqueue(FILES, TITLE, SUMMARY, run.policy, run.outbox, "x")
+        assert known.state is DeliveryState.SENT
+
+    def test_outboxes_have_words_of_their_own(self, tmp_path: Path) -> None:
+        assert box.token(tmp_path / "a") == box.token(tmp_path / "a") != box.token(tmp_path / "b")
 
 
 class TestPolicy:

@@ -357,24 +357,33 @@ def approve(name: str, by: str | None, **where: Any) -> None:
     sys.exit(run_approve(name, by, where))
 
 
+_finding_right = click.option(
+    "--finding-right",
+    is_flag=True,
+    help="The GPU was idle or degraded as was said; without it, this counts against the rule that said so.",
+)
+
+
 @cli.command()
 @click.argument("name")
 @_remediations
-def reject(name: str, **where: Any) -> None:
+@_finding_right
+def reject(name: str, finding_right: bool, **where: Any) -> None:
     """Have a proposal, or what is announced, never done."""
     from gpuwatch.app.remediation_commands import run_reject
 
-    sys.exit(run_reject(name, where))
+    sys.exit(run_reject(name, finding_right, where))
 
 
 @cli.command()
 @click.argument("name")
 @_remediations
-def undo(name: str, **where: Any) -> None:
+@_finding_right
+def undo(name: str, finding_right: bool, **where: Any) -> None:
     """Have what was done taken back: a released workload is restored as it was, a taint is removed."""
     from gpuwatch.app.remediation_commands import run_undo
 
-    sys.exit(run_undo(name, where))
+    sys.exit(run_undo(name, finding_right, where))
 
 
 @cli.command()

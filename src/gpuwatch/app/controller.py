@@ -15,6 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
+from gpuwatch.app import announcements, weekly_job
+from gpuwatch.app.announcements import Announcements
 from gpuwatch.app.commands import EXPECTED
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
@@ -22,6 +24,7 @@ from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
+from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.detect.health import assess_health
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
@@ -102,6 +105,8 @@ class Controller:
         self._cycles = 0
         self._storm_at: datetime | None = None
         self._advice: tuple[Recommendation, ...] = ()
+        self._weekly = WeeklyJob(election, metrics, stopping)
+        self._told: Announcements | None = None
 
     @property
     def settings(self) -> Settings:
@@ -111,7 +116,7 @@ class Controller:
         """All that is to be done, with the times that the settings say."""
         run = self._settings.run
 
-        def every(name: str, work: Callable[[], None], seconds: int) -> Job:
+        def every(name: str, work: Callable[[], bool | None], seconds: int) -> Job:
             return Job(name, work, max(run.stuck_seconds, 10 * seconds), seconds=seconds)
 
         found = [
@@ -122,7 +127,10 @@ class Controller:
         if self._opened.store is not None:
             found.append(every("profiles", self.profile, run.profiles_seconds))
             if run.report_cron:
-                found.append(Job("report", self.report, max(run.stuck_seconds, 7200), cron=run.report_cron))
+                stuck = max(run.stuck_seconds, 7200)
+                found.append(Job("report", self.report, stuck, weekly_job.LOOK_SECONDS, looks=True))
+        if self._writers is not None:
+            found.append(Job("announcements", self.announce, run.stuck_seconds, announcements.LOOK_SECONDS, looks=True))
         return tuple(found)
 
     def unready(self) -> list[str]:
@@ -192,6 +200,7 @@ class Controller:
             forgotten = store.forget_final(_now())
         if forgotten:
             log.info("%s forgotten: final for long", plural(forgotten, "Remediation"))
+        self._announcements().forget(_now())
 
     def profile(self) -> None:
         """Bring the profiles and the advice up to date."""
@@ -212,26 +221,16 @@ class Controller:
             extra=fields(profiles=len(sized.book.profiles), advised=len(sized.recommendations)),
         )  # fmt: skip
 
-    def report(self) -> None:
-        """The report of the last seven days, into the folder and to where the settings say."""
+    def report(self) -> bool:
+        """Make and send the weekly report where it is due; was it?"""
         if not self._leading():
-            return
-        from gpuwatch.app.sizing import size
-        from gpuwatch.app.sizing_commands import report_files, week_of
-        from gpuwatch.deliver.deliver import deliver, deliver_pending
-        from gpuwatch.deliver.outbox import DeliveryState
-        from gpuwatch.report.weekly_markdown import weekly_summary
+            return False
+        settings = self._settings
+        return self._weekly.look(_now(), settings.run, settings.delivery, self._made_report)
 
-        with self._sizing:
-            opened = self._own_sources()
-            sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
-            week = week_of(opened, sized, _WEEK)
-        policy, folder = self._settings.delivery, self._settings.run.folder / "reports"
-        title = f"GPUs from {week.start:%Y-%m-%d} to {week.end:%Y-%m-%d}"
-        earlier = deliver_pending(policy, folder, log.info)
-        sent = deliver(report_files(week), title, weekly_summary(week), policy, folder, log.info)
-        missed = [item.destination for item in (*earlier, *sent) if item.state is not DeliveryState.SENT]
-        log.info("report %s lies in %s%s", title, folder, f"; not sent to {', '.join(missed)}" if missed else "")
+    def announce(self) -> bool:
+        """Send the announcements that have not arrived; were there any?"""
+        return self._leading() and self._announcements().send(self._settings.delivery, _now())
 
     # Parts of them
 
@@ -335,7 +334,7 @@ class Controller:
             return ()
         now = _now()
         kept = self._executor(store, self._writers).propose(analysis.plan, view, now)
-        # One of today that has ended is given back as it is: a target is proposed once a day.
+        # What another replica proposed at the same moment is given back as it is.
         proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
             self._metrics.proposed.labels(str(each.proposal.action)).inc()
@@ -393,23 +392,26 @@ class Controller:
                 extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
             )  # fmt: skip
 
-    def _notify(self, remediation: Remediation) -> None:
-        """Through the outbox, which sends each announcement once to each destination."""
-        from gpuwatch.deliver.deliver import deliver
-
-        proposal = remediation.proposal
-        title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
-        lines = [
-            f"**{title}** was announced as `{remediation.name}`.",
-            "",
-            proposal.reason,
-            "",
-            f"It concerns {plural(proposal.gpus, 'GPU')}. Owners may object or snooze by annotation; "
-            f"`gpuwatch reject {remediation.name}` stops it, `gpuwatch undo {remediation.name}` takes it back.",
-        ]
-        text = "\n".join(lines) + "\n"
+    def _announcements(self) -> Announcements:
         folder = self._settings.run.folder / "announcements"
-        deliver({"announcement.md": text.encode()}, title, text, self._settings.delivery, folder, log.info)
+        if self._told is None or self._told.folder != folder:
+            self._told = Announcements(folder, self._metrics, self._stopping)
+        return self._told
+
+    def _notify(self, remediation: Remediation) -> None:
+        self._announcements().tell(remediation, self._settings.delivery)
+
+    def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
+        """The files and the summary of the report of the seven days before `end`."""
+        from gpuwatch.app.sizing import size
+        from gpuwatch.app.sizing_commands import report_files, week_of
+        from gpuwatch.report.weekly_markdown import weekly_summary
+
+        with self._sizing:
+            opened = self._own_sources()
+            sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
+            week = week_of(opened, sized, _WEEK, end=end)
+        return report_files(week), weekly_summary(week)
 
     @contextmanager
     def _remediations(self) -> Iterator[RemediationStore]:

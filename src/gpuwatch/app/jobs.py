@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from gpuwatch.app.metrics import Metrics
@@ -22,20 +21,20 @@ log = logging.getLogger("gpuwatch.jobs")
 _LATE_SECONDS = 30
 """A run that is due for so long and was not even tried: the thread of the scheduler does not run."""
 
-_CRON_GRACE_SECONDS = 6 * 3600
-"""A weekly report that is hours late is still wanted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """seconds: distance of two runs; 0 where `cron` (crontab(5), UTC) says when. stuck_seconds: longer than this no run
-    takes, and one that does is stuck."""
+    """seconds: distance of two runs. stuck_seconds: longer than this no run takes, and one that does is stuck.
+
+    looks: it looks whether there is something to do; `work` answers False where there is not, which is no run to be
+    counted, and a look that falls into a run is no news.
+    """
 
     name: str
-    work: Callable[[], None]
+    work: Callable[[], bool | None]
     stuck_seconds: float
-    seconds: int = 0
-    cron: str = ""
+    seconds: int
+    looks: bool = False
 
 
 class Jobs:
@@ -58,7 +57,7 @@ class Jobs:
             self._add(job, first_after_seconds=0.001)
 
     def start(self) -> None:
-        """Those with an interval at once, the others when their time comes."""
+        """Each at once, and then when its time comes."""
         self._scheduler.start()
 
     def change(self, jobs: tuple[Job, ...]) -> None:
@@ -66,7 +65,7 @@ class Jobs:
         for job in jobs:
             before = self._jobs.get(job.name)
             self._jobs[job.name] = job
-            if before is None or (before.seconds, before.cron) != (job.seconds, job.cron):
+            if before is None or before.seconds != job.seconds:
                 self._add(job, first_after_seconds=job.seconds)
         for name in set(self._jobs) - {job.name for job in jobs}:
             del self._jobs[name]
@@ -97,25 +96,17 @@ class Jobs:
 
     def _add(self, job: Job, first_after_seconds: float) -> None:
         self._metrics.job(job.name)
-        first: dict[str, datetime] = {}
-        if job.seconds:
-            trigger = IntervalTrigger(seconds=job.seconds, timezone=UTC)
-            # One that comes so late that the next one is due is left out; the next one does its work.
-            grace = job.seconds
-            first["next_run_time"] = datetime.now(UTC) + timedelta(seconds=first_after_seconds)
-        else:
-            trigger = CronTrigger.from_crontab(job.cron, timezone=UTC)
-            grace = _CRON_GRACE_SECONDS
         self._scheduler.add_job(
             self._run,
-            trigger,
+            IntervalTrigger(seconds=job.seconds, timezone=UTC),
             args=(job.name,),
             id=job.name,
             coalesce=True,
             max_instances=1,
-            misfire_grace_time=grace,
+            # One that comes so late that the next one is due is left out; the next one does its work.
+            misfire_grace_time=job.seconds,
             replace_existing=True,
-            **first,
+            next_run_time=datetime.now(UTC) + timedelta(seconds=first_after_seconds),
         )
 
     def _run(self, name: str) -> None:
@@ -123,10 +114,11 @@ class Jobs:
         if job is None:
             return
         began = time.monotonic()
+        counted = True
         with self._changed:
             self._running[name] = began
         try:
-            job.work()
+            counted = job.work() is not False
         except self._expected as error:
             self._metrics.job_errors.labels(name).inc()
             log.error("%s failed: %s", name, error)  # noqa: TRY400 - the sentence says it all
@@ -134,14 +126,19 @@ class Jobs:
             self._metrics.job_errors.labels(name).inc()
             log.exception("%s failed", name)
         else:
-            self._metrics.job_success.labels(name).set_to_current_time()
+            if counted:
+                self._metrics.job_success.labels(name).set_to_current_time()
         finally:
-            self._metrics.job_seconds.labels(name).observe(time.monotonic() - began)
+            if counted:
+                self._metrics.job_seconds.labels(name).observe(time.monotonic() - began)
             with self._changed:
                 del self._running[name]
                 self._changed.notify_all()
 
     def _left_out(self, event: JobEvent) -> None:
+        job = self._jobs.get(event.job_id)
+        if job is not None and job.looks and event.code == EVENT_JOB_MAX_INSTANCES:
+            return
         self._metrics.job_missed.labels(event.job_id).inc()
         why = "the one before still runs" if event.code == EVENT_JOB_MAX_INSTANCES else "it came too late"
         log.warning("a run of %s is left out: %s", event.job_id, why)

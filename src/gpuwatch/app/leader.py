@@ -68,6 +68,7 @@ class Election:
         self._observed: _Observed | None = None
         self._leads_until = float("-inf")
         self._answered_at = float("-inf")
+        self._uid = ""
         self.holder = ""
 
     @property
@@ -117,6 +118,13 @@ class Election:
         if self.holder and self._monotonic() - self._observed.at < duration:
             return False
         return self._taken(asked, lambda: self._take(found))
+
+    def uid(self) -> str:
+        """Of the Lease, once there is one: no other cluster's has it. Raises WriteError."""
+        if not self._uid:
+            found = self._writer.get(self._ref)
+            self._uid = str((found or {}).get("metadata", {}).get("uid", ""))
+        return self._uid
 
     def recall(self, key: str) -> str:
         """What a leader noted on the Lease; '' where nothing. Raises WriteError."""

@@ -50,6 +50,32 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         self.proposed = Counter("gpuwatch_proposals", "Remediations proposed.", ["action"], registry=registry)
+        self.report_due = Gauge(
+            "gpuwatch_report_due_timestamp_seconds", "When the report was due that this process looked after last.",
+            registry=registry,
+        )  # fmt: skip
+        self.report_done = Gauge(
+            "gpuwatch_report_done_timestamp_seconds",
+            "When the last report was due with which nothing more is to be done: it was sent, or given up.",
+            registry=registry,
+        )
+        self._deliveries = Counter(
+            "gpuwatch_deliveries", "Runs of attempts to send something to one destination.", ["what", "result"],
+            registry=registry,
+        )  # fmt: skip
+        self._pending = Gauge(
+            "gpuwatch_deliveries_pending", "Deliveries that failed or were not tried, and will be tried again.",
+            ["what"], registry=registry,
+        )  # fmt: skip
+        self._untold = Gauge(
+            "gpuwatch_announcements_undelivered",
+            "Announcements of which nobody could be told, although somebody is to be.",
+            registry=registry,
+        )
+        for what in ("report", "announcement"):
+            self._pending.labels(what)
+            for result in ("sent", "failed"):
+                self._deliveries.labels(what, result)
         self._analysed = Gauge(
             "gpuwatch_analysis_timestamp_seconds", "The moment that the fleet's metrics are of.", registry=registry
         )
@@ -84,6 +110,16 @@ class Metrics:
         """Have the job's series from the start: a counter that begins at 1 has no increase to alert on."""
         self.job_errors.labels(name)
         self.job_missed.labels(name)
+
+    def delivered(self, what: str, sent: bool) -> None:
+        """One destination was tried; what: 'report' or 'announcement'."""
+        self._deliveries.labels(what, "sent" if sent else "failed").inc()
+
+    def pending(self, what: str, count: int) -> None:
+        self._pending.labels(what).set(count)
+
+    def untold(self, announcements: int) -> None:
+        self._untold.set(announcements)
 
     def analysed(self, analysis: Analysis) -> None:
         """Replace what is said about the fleet."""

@@ -123,26 +123,26 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 
 
 @reported
-def run_reject(name: str, options: Mapping[str, Any]) -> int:
+def run_reject(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
         if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED):
             what = f"take it back: gpuwatch undo {found.name}" if found.phase.open else "there is nothing to reject"
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
-        found = store.reject(found.name)
+        found = store.reject(found.name, finding_right)
     _tell(f"{found.name} is rejected, and is not done.")
     return OK
 
 
 @reported
-def run_undo(name: str, options: Mapping[str, Any]) -> int:
+def run_undo(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
         if found.phase is Phase.PROPOSED:
             raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {found.name}")
         if not found.phase.open and found.phase not in (Phase.SUCCEEDED, Phase.FAILED):
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: nothing of it stands")
-        found = store.ask_undo(found.name)
+        found = store.ask_undo(found.name, finding_right)
         pause = store.paused()
     _tell(
         f"{found.name} is taken back: what is still as gpuwatch left it becomes as it was before, and what others "

@@ -88,16 +88,17 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
         jobs.start()
         _watch(controller, jobs, metrics, pulse, stopping, hang_up, options["config"])
         log.info("stopping: no new work is begun")
+        asked = time.monotonic()
         left = jobs.stop(controller.settings.run.stop_seconds)
         elected.set()
-        if thread is not None:
-            thread.join(2 * settings.run.retry_seconds + 10)
         if left:
             # What was begun stands in its Remediation, and the Lease keeps others away until it runs out.
             log.error("still running after %d s: %s", controller.settings.run.stop_seconds, ", ".join(left))
             sys.stderr.flush()
             os._exit(FAILED)
-        if election is not None:
+        if election is not None and thread is not None:
+            # An attempt at the Lease that nobody answers ends by its own timeouts.
+            thread.join(max(controller.settings.run.stop_seconds - (time.monotonic() - asked), 1.0))
             election.release()
     log.info("stopped")
     return OK

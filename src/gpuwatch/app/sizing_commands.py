@@ -202,15 +202,18 @@ def week_of(
     length: timedelta,
     advice: Sequence[Recommendation] | None = None,
     abstained: Sequence[Abstention] | None = None,
+    end: datetime | None = None,
 ) -> WeeklyReport:
+    """The report of so much time up to `end`, which is the moment of the sources where it is None."""
+    end = end or opened.at
     return assemble_weekly(
         sized.analysis,
         sized.book,
         sized.recommendations if advice is None else advice,
         sized.abstentions if abstained is None else abstained,
         sized.outcomes,
-        start=opened.at - length,
-        end=opened.at,
+        start=end - length,
+        end=end,
         usd_per_gpu_hour=sized.usd_per_gpu_hour,
         source=opened.description,
         gaps=sized.gaps,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuwatch.deliver import outbox as box
@@ -14,6 +16,25 @@ from gpuwatch.deliver.policy import DeliveryPolicy
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How a process that stays delivers.
+
+    now: what failed is tried no sooner than the policy's `again_seconds` say; None tries at once. stopping: once set,
+    no attempt is begun and no wait goes on. before_each: called before each attempt; what it raises ends the delivery.
+    already: destinations that got it from somebody else. on_sent: told of each destination that got it.
+    """
+
+    now: datetime | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    before_each: Callable[[], None] = lambda: None
+    already: Collection[str] = ()
+    on_sent: Callable[[str], None] = lambda _: None
+
+
+AT_ONCE = Course()
+
+
 def deliver(
     report_files: Mapping[str, bytes],
     summary_title: str,
@@ -21,85 +42,192 @@ def deliver(
     policy: DeliveryPolicy,
     outbox: Path,
     progress: Progress,
+    identity: str = "",
+    course: Course = AT_ONCE,
 ) -> tuple[Delivery, ...]:
     """Writes the report into the outbox, then sends it to every destination that does not have it yet.
 
     A destination's failure is in its Delivery, and costs that destination alone; `deliver_pending` tries again. Folders
-    and S3 get a report once, however often it is sent: its name follows from its content. Chats, mail and webhooks get
-    it at least once: a process that is killed between their answer and its note of it sends again, with the same
-    Idempotency-Key. OutboxError where the outbox cannot be written, OutboxBusyError where another process delivers.
+    and S3 get a report once, however often it is sent: its name follows from its content, or from its `identity`.
+    Chats, mail and webhooks get it at least once: a process that is killed between their answer and its note of it
+    sends again, with the same Idempotency-Key. OutboxError where the outbox cannot be written, OutboxBusyError where
+    another process delivers.
     """
     try:
         with box.locked(outbox):
-            report = box.register(outbox, report_files, summary_title, summary_markdown)
+            report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
             targets = destinations(policy)
-            known = {item.destination for item in report.deliveries}
-            new = tuple(Delivery(destination=target.name) for target in targets if target.name not in known)
-            if new:
-                report = replace(report, deliveries=(*report.deliveries, *new))
-                box.save(report)
-            return _send(report, targets, policy, progress).deliveries
+            return _send(_meant_for(report, targets), targets, policy, progress, course).deliveries
     except OSError as error:
-        raise OutboxError(f"{error.filename or outbox}: {error.strerror}; the outbox has to be writable") from error
+        raise _unusable(outbox, error) from error
 
 
-def deliver_pending(policy: DeliveryPolicy, outbox: Path, progress: Progress) -> tuple[Delivery, ...]:
-    """Sends what earlier runs could not, report by report, to the destinations that it was meant for then."""
+def enqueue(
+    report_files: Mapping[str, bytes],
+    summary_title: str,
+    summary_markdown: str,
+    policy: DeliveryPolicy,
+    outbox: Path,
+    identity: str,
+) -> tuple[Delivery, ...]:
+    """Writes it into the outbox for `deliver_pending`, where it is not there yet; how far it came. Sends nothing, and
+    does not wait for whoever is sending. Raises OutboxError."""
+    try:
+        with box.locked(outbox, ".enqueue"):
+            report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
+            # One that was left without destinations by a kill is nobody else's yet.
+            return report.deliveries or _meant_for(report, destinations(policy)).deliveries
+    except OSError as error:
+        raise _unusable(outbox, error) from error
+
+
+def deliver_again(
+    folder: Path, policy: DeliveryPolicy, progress: Progress, course: Course = AT_ONCE
+) -> tuple[Delivery, ...]:
+    """Sends one report of an outbox to every destination that does not have it yet. Raises as `deliver` does."""
+    try:
+        with box.locked(folder.parent):
+            targets = destinations(policy)
+            return _send(_meant_for(box.load(folder), targets), targets, policy, progress, course).deliveries
+    except OSError as error:
+        raise _unusable(folder.parent, error) from error
+
+
+def deliver_pending(
+    policy: DeliveryPolicy, outbox: Path, progress: Progress, course: Course = AT_ONCE
+) -> tuple[Delivery, ...]:
+    """Sends what earlier runs could not, report by report, to the destinations that it was meant for then.
+
+    What was never tried goes first. A destination that fails is not asked again in this run, so that it holds up the
+    others once and not with each report.
+    """
     found: list[Delivery] = []
     if not outbox.is_dir():
         return ()
-    targets = destinations(policy)
     try:
         with box.locked(outbox):
+            reports, unreadable = [], []
             for folder in box.reports(outbox):
                 try:
                     report = box.load(folder)
                 except OutboxError as error:
                     progress(str(error))
-                    found.append(Delivery(destination=str(folder), state=DeliveryState.FAILED, error=str(error)))
+                    unreadable.append(Delivery(destination=str(folder), state=DeliveryState.FAILED, error=str(error)))
                     continue
+                if any(item.state is not DeliveryState.SENT for item in report.deliveries):
+                    reports.append(report)
+            reports.sort(key=lambda report: any(item.attempts for item in report.deliveries))
+            silent: set[str] = set()
+            targets = destinations(policy)
+            for report in reports:
                 open_ = {item.destination for item in report.deliveries if item.state is not DeliveryState.SENT}
-                if open_:
-                    done = _send(report, targets, policy, progress)
-                    found += [item for item in done.deliveries if item.destination in open_]
+                done = _send(report, targets, policy, progress, course, silent)
+                found += [item for item in done.deliveries if item.destination in open_]
+            found += unreadable
     except OutboxBusyError as error:
         progress(str(error))
     except OSError as error:
-        raise OutboxError(f"{error.filename or outbox}: {error.strerror}; the outbox has to be writable") from error
+        raise _unusable(outbox, error) from error
     return tuple(found)
 
 
-def _send(report: Report, targets: Sequence[Destination], policy: DeliveryPolicy, progress: Progress) -> Report:
-    by_name = {target.name: target for target in targets}
-    for delivery in report.deliveries:
-        target = by_name.get(delivery.destination)
-        if delivery.state is DeliveryState.SENT:
-            continue
-        if target is None:
-            note = replace(delivery, state=DeliveryState.FAILED, error="it is no destination any more")
-            report = _noted(report, note)
-        elif delivery.attempts >= policy.attempts_in_all:
-            progress(f"{report.title}: given up for {delivery.destination} after {delivery.attempts} attempts")
-        else:
-            report = _to_one(report, target, policy, progress)
+def over(delivery: Delivery, policy: DeliveryPolicy) -> bool:
+    """Is nothing more to be tried: it was sent, or given up?"""
+    return delivery.state is DeliveryState.SENT or delivery.attempts >= policy.attempts_in_all
+
+
+def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
+    """May it be tried now?"""
+    if over(delivery, policy):
+        return False
+    if delivery.state is DeliveryState.PENDING or delivery.tried_at is None:
+        return True  # not tried yet, or cut short
+    wait = timedelta(seconds=policy.again_after(delivery.attempts))
+    return not timedelta(0) <= now - delivery.tried_at < wait
+
+
+def _unusable(outbox: Path, error: OSError) -> OutboxError:
+    return OutboxError(f"{error.filename or outbox}: {error.strerror}; the outbox has to be writable")
+
+
+def _meant_for(report: Report, targets: Sequence[Destination]) -> Report:
+    known = {item.destination for item in report.deliveries}
+    new = tuple(Delivery(destination=target.name) for target in targets if target.name not in known)
+    if not new:
+        return report
+    report = replace(report, deliveries=(*report.deliveries, *new))
+    box.save(report)
     return report
 
 
-def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progress: Progress) -> Report:
-    from tenacity import RetryError, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+def _send(
+    report: Report,
+    targets: Sequence[Destination],
+    policy: DeliveryPolicy,
+    progress: Progress,
+    course: Course,
+    silent: set[str] | None = None,
+) -> Report:
+    """silent: destinations that failed in this run already; those that fail now are added."""
+    by_name = {target.name: target for target in targets}
+    silent = set() if silent is None else silent
+    for delivery in report.deliveries:
+        target = by_name.get(delivery.destination)
+        if course.stopping.is_set():
+            return report
+        if delivery.state is DeliveryState.SENT:
+            continue
+        if delivery.destination in course.already:
+            report = _noted(report, replace(delivery, state=DeliveryState.SENT, error=""))
+        elif target is None:
+            gone = replace(delivery, state=DeliveryState.FAILED, error="it is no destination any more")
+            if gone != delivery:
+                report = _noted(report, gone)
+        elif delivery.attempts >= policy.attempts_in_all:
+            if course.now is None:
+                progress(f"{report.title}: given up for {delivery.destination} after {delivery.attempts} attempts")
+        elif target.name not in silent and (course.now is None or due(delivery, policy, course.now)):
+            report = _to_one(report, target, policy, progress, course)
+            now = next(item for item in report.deliveries if item.destination == target.name)
+            if now.state is DeliveryState.SENT:
+                course.on_sent(target.name)
+            else:
+                silent.add(target.name)
+                if course.now is not None and over(now, policy):
+                    progress(f"{report.title}: given up for {target.name} after {now.attempts} attempts")
+    return report
+
+
+def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progress: Progress, course: Course) -> Report:
+    from tenacity import (
+        RetryError,
+        Retrying,
+        retry_if_exception,
+        sleep_using_event,
+        stop_after_attempt,
+        stop_when_event_set,
+        wait_random_exponential,
+    )
 
     delivery = next(item for item in report.deliveries if item.destination == target.name)
+    left = stop_after_attempt(min(policy.attempts, policy.attempts_in_all - delivery.attempts))
     tries = Retrying(
-        stop=stop_after_attempt(min(policy.attempts, policy.attempts_in_all - delivery.attempts)),
+        stop=left | stop_when_event_set(course.stopping),
+        sleep=sleep_using_event(course.stopping),
         wait=wait_random_exponential(multiplier=policy.backoff_seconds, max=policy.backoff_max_seconds),
         retry=retry_if_exception(lambda error: isinstance(error, SendError) and not error.final),
         reraise=True,
     )
     try:
         for attempt in tries:
+            if attempt.retry_state.attempt_number > 1 and course.stopping.is_set():
+                return _noted(report, replace(delivery, state=DeliveryState.FAILED))  # the wait was cut short
             with attempt:
+                course.before_each()
                 # Counted before it happens: a receiver that brings this process down must not do so for ever.
-                delivery = replace(delivery, state=DeliveryState.PENDING, attempts=delivery.attempts + 1)
+                delivery = replace(
+                    delivery, state=DeliveryState.PENDING, attempts=delivery.attempts + 1, tried_at=course.now
+                )
                 report = _noted(report, delivery)
                 try:
                     target.send(report)

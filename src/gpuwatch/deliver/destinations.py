@@ -53,6 +53,16 @@ def destinations(policy: DeliveryPolicy, environment: Mapping[str, str] | None =
     return (*found, *(_notification(entry, policy, names) for entry in policy.urls))
 
 
+def names_of(policy: DeliveryPolicy) -> frozenset[str]:
+    """Names of all destinations."""
+    return frozenset(target.name for target in destinations(policy))
+
+
+def of_people(policy: DeliveryPolicy) -> frozenset[str]:
+    """Names of the destinations that people read at once: chats, mail and webhooks, no folders."""
+    return frozenset(_notification(entry, policy, {}).name for entry in policy.urls)
+
+
 def _to_folder(report: Report, folder: Path) -> None:
     try:
         target = folder / report.id

@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -33,12 +35,14 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One report to one destination. `destination` and `error` hold no secret. attempts: over all runs."""
+    """One report to one destination. `destination` and `error` hold no secret. attempts: over all runs; tried_at: when
+    the last run tried, None where that is not known."""
 
     destination: str
     state: DeliveryState = DeliveryState.PENDING
     attempts: int = 0
     error: str = ""
+    tried_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,10 @@ class OutboxBusyError(OutboxError):
 
 
 @contextmanager
-def locked(outbox: Path) -> Iterator[None]:
+def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
     """One process at a time. OutboxBusyError where another has it; the lock goes with its process."""
     outbox.mkdir(parents=True, exist_ok=True)
-    with (outbox / ".lock").open("w") as file:
+    with (outbox / name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -80,12 +84,15 @@ def locked(outbox: Path) -> Iterator[None]:
         yield
 
 
-def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str) -> Report:
-    """Puts a report into the outbox, where it is not there yet. ValueError for names that are no plain file names."""
+def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str, identity: str = "") -> Report:
+    """Puts a report into the outbox, where it is not there yet. ValueError for names that are no plain file names.
+
+    identity: what makes it the same report whatever its content, which then is that of the first time.
+    """
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:
             raise ValueError(f"{name!r} is no name of a report's file; use letters, digits, dots and dashes")
-    name_of_report = report_id(files, title, summary_markdown)
+    name_of_report = identified(title, identity) if identity else report_id(files, title, summary_markdown)
     folder = outbox / name_of_report
     if not folder.exists():
         draft = outbox / f".draft-{name_of_report}"
@@ -115,8 +122,31 @@ def report_id(files: Mapping[str, bytes], title: str, summary_markdown: str) -> 
     named = (part for name in sorted(files) for part in (name.encode(), files[name]))
     for part in (title.encode(), summary_markdown.encode(), *named):
         identity.update(len(part).to_bytes(8, "big") + part)
+    return _named(title, identity.hexdigest())
+
+
+def identified(title: str, identity: str) -> str:
+    """Name of the folder of a report that is known by its identity."""
+    return _named(title, hashlib.sha256(identity.encode()).hexdigest())
+
+
+def _named(title: str, digest: str) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "report"
-    return f"{words}-{identity.hexdigest()[:12]}"
+    return f"{words}-{digest[:12]}"
+
+
+def token(outbox: Path) -> str:
+    """A word that no other outbox has, for the identities of its reports; made on first use."""
+    file = outbox / ".token"
+    try:
+        found = file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        found = ""
+    if not found:
+        outbox.mkdir(parents=True, exist_ok=True)
+        found = secrets.token_hex(8)
+        write_file(file, found.encode())
+    return found
 
 
 def load(folder: Path) -> Report:
@@ -133,7 +163,8 @@ def load(folder: Path) -> Report:
             summary_markdown=state["summary"],
             files=tuple(state["files"]),
             deliveries=tuple(
-                Delivery(**{**item, "state": DeliveryState(item["state"])}) for item in state["deliveries"]
+                Delivery(**{**item, "state": DeliveryState(item["state"]), "tried_at": _moment(item.get("tried_at"))})
+                for item in state["deliveries"]
             ),
         )
     except OSError as error:
@@ -165,9 +196,16 @@ def _state(report: Report) -> bytes:
         "title": report.title,
         "summary": report.summary_markdown,
         "files": list(report.files),
-        "deliveries": [asdict(item) for item in report.deliveries],
+        "deliveries": [
+            {**asdict(item), "tried_at": item.tried_at.isoformat() if item.tried_at else None}
+            for item in report.deliveries
+        ],
     }
     return json.dumps(state, indent=1, ensure_ascii=False).encode()
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _write(path: Path, content: bytes) -> None:

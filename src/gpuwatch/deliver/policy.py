@@ -23,6 +23,8 @@ class DeliveryPolicy:
         variable or a file.
     attempts: in one run, each after a wait that doubles from backoff_seconds up to backoff_max_seconds, with jitter:
         a minute in all rides out a restart of the receiver, and does not hold up the next report.
+    again_seconds: a process that stays tries again so long after a run that failed, doubled with each, at most
+        again_max_seconds: with 4 attempts a run and 40 in all, an outage of eight hours is outlasted.
     attempts_in_all: over all runs, after which a report is given up for a destination; its files stay in the outbox.
     timeout_seconds: for a connection, and for an answer.
     attach_files: to e-mails.
@@ -36,6 +38,8 @@ class DeliveryPolicy:
     urls: tuple[str, ...] = field(default=(), repr=False)
     attempts: int = 4
     attempts_in_all: int = 40
+    again_seconds: float = 60.0
+    again_max_seconds: float = 14_400.0
     backoff_seconds: float = 2.0
     backoff_max_seconds: float = 60.0
     timeout_seconds: float = 15.0
@@ -45,7 +49,7 @@ class DeliveryPolicy:
         for name in ("attempts", "attempts_in_all"):
             if getattr(self, name) < 1:
                 raise ValueError(f"delivery.{name} is {getattr(self, name)!r}; it has to be 1 or more")
-        for name in ("backoff_seconds", "backoff_max_seconds"):
+        for name in ("backoff_seconds", "backoff_max_seconds", "again_seconds", "again_max_seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"delivery.{name} is {getattr(self, name)!r}; it has to be a number of seconds")
         if not 0 < self.timeout_seconds < float("inf"):
@@ -67,3 +71,13 @@ class DeliveryPolicy:
                 )
         if len(set(self.urls)) < len(self.urls):
             raise ValueError("delivery.urls names one destination twice")
+
+    def again_after(self, attempts: int) -> float:
+        """Seconds after the last run until the next one, after so many attempts in all that failed.
+
+        >>> policy = DeliveryPolicy()
+        >>> [policy.again_after(attempts) for attempts in (0, 1, 4, 5, 8, 40)]
+        [0.0, 60.0, 60.0, 120.0, 120.0, 14400.0]
+        """
+        runs = -(-attempts // self.attempts)
+        return min(self.again_seconds * 2.0 ** (runs - 1), self.again_max_seconds) if runs else 0.0

@@ -9,9 +9,10 @@ from datetime import datetime
 from gpuwatch.catalog.metrics import metric_rows
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.collect.collect import Needs
-from gpuwatch.detect import health, idle
+from gpuwatch.detect import health, idle, misfit
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.detect.misfit import MisfitPolicy
 from gpuwatch.model.decision import (
     Analysis,
     Coverage,
@@ -35,6 +36,7 @@ VERSION = 1
 class Policies:
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
+    misfit: MisfitPolicy = MisfitPolicy()
     plan: PlanPolicy = PlanPolicy()
     xids: Mapping[int, Xid] | None = None  # the catalog with the operator's overrides; None: the catalog as it is
 
@@ -43,7 +45,9 @@ def needs_of(policies: Policies) -> Needs:
     """What the rules, with these bounds, ask of telemetry."""
     window, step, bound = idle.activity_window(policies.idle)
     return Needs(
-        stats=tuple(dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle)))),
+        stats=tuple(
+            dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle), *misfit.needs(policies.misfit)))
+        ),
         state_signals=health.state_signals(),
         change_window_seconds=policies.health.change_window_seconds,
         activity_window_seconds=window,
@@ -69,6 +73,7 @@ def analyse(snapshot: Snapshot, policies: Policies, beside: Beside = Beside()) -
     findings = (
         *health.assess_health(snapshot, policies.health, xids=policies.xids),
         *idle.assess_idle(snapshot, policies.idle),
+        *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels),
     )
     ordered = tuple(sorted(findings, key=_order))
     return Analysis(
@@ -109,15 +114,19 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
 
 def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
     """Rule → every signal that it can use."""
-    return {**health.rule_signals(policies.health), **idle.rule_signals(policies.idle)}
+    return {
+        **health.rule_signals(policies.health),
+        **idle.rule_signals(policies.idle),
+        **misfit.rule_signals(policies.misfit),
+    }
 
 
 _SEVERITY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
-_VERDICT = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.UNKNOWN: 2}
+_VERDICT = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.MISFIT: 2, Verdict.UNKNOWN: 3}
 
 
 def _order(finding: Finding) -> tuple[int, int, float, str]:
-    return (_VERDICT.get(finding.verdict, 3), _SEVERITY[finding.severity], -finding.gpu_hours, finding.id)
+    return (_VERDICT.get(finding.verdict, 4), _SEVERITY[finding.severity], -finding.gpu_hours, finding.id)
 
 
 def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gpuwatch.detect.health import assess_health
 from gpuwatch.detect.idle import assess_idle
+from gpuwatch.detect.misfit import assess_misfit
 from gpuwatch.model.decision import Finding, PlanItem, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
@@ -50,6 +51,11 @@ def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation
             if devices & set(item.devices)
         ),
         *(item for item in assess_idle(snapshot, policies.idle, everything=True) if _concerns(item, devices, pods)),
+        *(
+            item
+            for item in assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=True)
+            if _concerns(item, devices, pods)
+        ),
     ]
     plan = analyse(snapshot, policies).plan
     return Explanation(
@@ -62,7 +68,14 @@ def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation
     )
 
 
-_ORDER = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.BUSY: 2, Verdict.UNKNOWN: 3, Verdict.HEALTHY: 4}
+_ORDER = {
+    Verdict.DEGRADED: 0,
+    Verdict.IDLE: 1,
+    Verdict.MISFIT: 2,
+    Verdict.BUSY: 3,
+    Verdict.UNKNOWN: 4,
+    Verdict.HEALTHY: 5,
+}
 """What matters first."""
 
 
@@ -186,6 +199,7 @@ _STYLE = {
     Verdict.BUSY: "green",
     Verdict.DEGRADED: "bold red",
     Verdict.IDLE: "yellow",
+    Verdict.MISFIT: "yellow",
     Verdict.UNKNOWN: "magenta",
 }
 

@@ -39,6 +39,9 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
     parts: list[RenderableType] = [_head(analysis, source)]
     parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows))
     parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows))
+    misfits = by_verdict[Family.MISFIT, Verdict.MISFIT]
+    if misfits:
+        parts.append(_misfit(misfits, devices, rows))
     if unknown:
         parts.append(_unknown(unknown, rows))
     parts.append(_plan(analysis, rows))
@@ -167,6 +170,19 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
             str(len(finding.devices)),
             ago(finding.since, analysis.at),
             f"{finding.gpu_hours:,.1f}",
+            escape(finding.summary),
+        )
+    return Group(table, *_cut(len(findings), rows), Text())
+
+
+def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int) -> RenderableType:
+    table = _table(f"In the wrong place ({len(findings)})", "severity", "what", "where", "confidence", "why")
+    for finding in findings[:rows]:
+        table.add_row(
+            _severity(finding),
+            Text(finding.kind.replace("_", " ")),
+            _where(finding, devices),
+            f"{finding.confidence_ratio:.2f}",
             escape(finding.summary),
         )
     return Group(table, *_cut(len(findings), rows), Text())

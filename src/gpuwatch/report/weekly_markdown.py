@@ -35,7 +35,7 @@ def weekly_summary(report: WeeklyReport) -> str:
     if report.top_changes:
         lines += ["", "Worth most:"]
         for change in report.top_changes[:_SUMMARY_CHANGES]:
-            move = f"{_md(change.current.target.name)} → {_md(change.chosen.target.name)}"
+            move = f"{escaped(change.current.target.name)} → {escaped(change.chosen.target.name)}"
             saves = say.saving(change.chosen, report.currency)
             lines.append(
                 f"- {_name(change)}: {move}, {say.speed(change.chosen.speed)} of the speed, saves {saves} a week"
@@ -49,7 +49,7 @@ def weekly_summary(report: WeeklyReport) -> str:
 def _idle_line(report: WeeklyReport) -> str:
     if not report.idle:
         return say.none_idle(report)
-    worst = _md(report.idle[0].subject.name)
+    worst = escaped(report.idle[0].subject.name)
     hours = say.gpu_hours(sum(item.gpu_hours for item in report.idle))
     return f"{plural(len(report.idle), 'Pod')}, {hours} GPU-hours so far; most by {worst}."
 
@@ -65,7 +65,7 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
     currency = report.currency
     yield f"# GPUs in the {say.period(report)} of {say.span(report.start, report.end)}"
     yield ""
-    yield f"From {_md(report.source)}, written {report.at:%Y-%m-%d %H:%M} {report.at.tzname() or ''}.".replace(
+    yield f"From {escaped(report.source)}, written {report.at:%Y-%m-%d %H:%M} {report.at.tzname() or ''}.".replace(
         " .", "."
     )
     yield ""
@@ -110,7 +110,7 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
             ("team", "GPU-hours held", "busy", "unknown", "cost", "silent", "savable a week", "changes", "idle"),
             (
                 (
-                    _md(team.namespace),
+                    escaped(team.namespace),
                     say.gpu_hours(team.use.allocated_gpu_hours),
                     say.percent(say.busy_ratio(team.use)),
                     say.gpu_hours(team.use.unknown_gpu_hours),
@@ -143,8 +143,8 @@ def _changes(report: WeeklyReport) -> Iterable[str]:
         (
             (
                 _name(item),
-                _md(item.current.target.name),
-                f"**{_md(item.chosen.target.name)}**",
+                escaped(item.current.target.name),
+                f"**{escaped(item.chosen.target.name)}**",
                 say.speed(item.chosen.speed),
                 say.saving(item.chosen, report.currency),
                 f"{say.TIER[item.chosen.speed.tier]}, {say.percent(item.confidence_ratio)} sure",
@@ -154,9 +154,9 @@ def _changes(report: WeeklyReport) -> Iterable[str]:
         len(report.top_changes),
     )
     for item in report.top_changes[:CHANGES_SHOWN]:
-        yield f"### {_md(say.workload_name(item.key))}"
+        yield f"### {escaped(say.workload_name(item.key))}"
         yield ""
-        yield " ".join(_md(line) for line in (item.reason, *item.caveats))
+        yield " ".join(escaped(line) for line in (item.reason, *item.caveats))
         yield ""
         text = patch_yaml(item.change)
         # The fence is longer than any run of backticks within, so that no name can close it.
@@ -180,8 +180,8 @@ def _abstentions(report: WeeklyReport) -> Iterable[str]:
             title,
             str(len(items)),
             meaning,
-            ", ".join(_md(item.key.workload) for item in items[:3]),
-            _md(items[0].resolve),
+            ", ".join(escaped(item.key.workload) for item in items[:3]),
+            escaped(items[0].resolve),
         )
         for title, meaning, items in kinds
         if items
@@ -199,12 +199,12 @@ def _findings(report: WeeklyReport) -> Iterable[str]:
             ("Pod", "class", "GPUs", "silent for", "GPU-hours so far", "why"),
             (
                 (
-                    _md(item.subject.name),
+                    escaped(item.subject.name),
                     item.kind.replace("_", " "),
                     str(len(item.devices)),
                     ago(item.since, report.at) or say.UNKNOWN,
                     say.gpu_hours(item.gpu_hours),
-                    _md(item.summary),
+                    escaped(item.summary),
                 )
                 for item in report.idle
             ),
@@ -221,10 +221,10 @@ def _findings(report: WeeklyReport) -> Iterable[str]:
             ("GPU", "Node", "severity", "what", "for", "do"),
             (
                 (
-                    _md(short_uuid(item.subject.name)),
-                    _md(item.node or say.UNKNOWN),
+                    escaped(short_uuid(item.subject.name)),
+                    escaped(item.node or say.UNKNOWN),
                     str(item.severity),
-                    _md(f"{item.kind.replace('_', ' ')}: {item.summary}"),
+                    escaped(f"{item.kind.replace('_', ' ')}: {item.summary}"),
                     ago(item.since, report.at) or say.UNKNOWN,
                     item.advice.replace("_", " "),
                 )
@@ -239,7 +239,7 @@ def _findings(report: WeeklyReport) -> Iterable[str]:
         yield from _table(
             ("lost by cause", "GPU-hours"),
             (
-                (_md(cause.replace("_", " ")), say.gpu_hours(lost))
+                (escaped(cause.replace("_", " ")), say.gpu_hours(lost))
                 for cause, lost in report.lost_gpu_hours_by_cause.items()
             ),
             len(report.lost_gpu_hours_by_cause),
@@ -257,13 +257,13 @@ def _outcomes(report: WeeklyReport) -> Iterable[str]:
             ("workload", "advised", "predicted", "measured", "verdict", "saved", "why"),
             (
                 (
-                    _md(item.key.workload),
-                    _md(item.target.name),
+                    escaped(item.key.workload),
+                    escaped(item.target.name),
                     say.speed(item.predicted),
                     say.percent(item.measured_speed_ratio),
                     say.OUTCOME[item.verdict] + (", out of memory" if item.out_of_memory else ""),
                     say.money(item.saved_usd, report.currency) if item.applied_at else "not yet",
-                    _md(item.reason),
+                    escaped(item.reason),
                 )
                 for item in report.outcomes
             ),
@@ -281,19 +281,19 @@ def _limits(report: WeeklyReport) -> Iterable[str]:
     )
     yield f"- Held time with activity measured: {say.percent(report.coverage_ratio)}."
     for line in report.limits:
-        yield f"- {_md(line, code=True)}"
+        yield f"- {escaped(line, code=True)}"
     gaps = other_gaps(report.gaps)
     for gap in gaps[:ROWS_SHOWN]:
-        yield f"- {_md(gap.what)}: {_md(gap.detail)}"
+        yield f"- {escaped(gap.what)}: {escaped(gap.detail)}"
     if len(gaps) > ROWS_SHOWN:
         yield f"- … and {len(gaps) - ROWS_SHOWN:,} more, see the JSON form"
 
 
 def _name(item: Recommendation) -> str:
-    return _md(item.key.workload)
+    return escaped(item.key.workload)
 
 
-def _md(text: str, *, code: bool = False) -> str:
+def escaped(text: str, *, code: bool = False) -> str:
     """Text that Markdown, and the chats that speak something like it, show as it is. `code` keeps `code spans`."""
     flat = " ".join(text.split())
     safe = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

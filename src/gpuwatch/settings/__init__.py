@@ -23,6 +23,7 @@ from gpuwatch.collect.profiles import FetchPolicy
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.detect.misfit import MisfitPolicy
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile.joint_policy import ProfilePolicy
@@ -47,6 +48,7 @@ class Settings(BaseSettings):
     prometheus: Connection | None = None
     health: HealthPolicy = HealthPolicy()
     idle: IdlePolicy = IdlePolicy()
+    misfit: MisfitPolicy = MisfitPolicy()
     plan: PlanPolicy = PlanPolicy()
     execute: ExecutePolicy = ExecutePolicy()
     fetch: FetchPolicy = FetchPolicy()

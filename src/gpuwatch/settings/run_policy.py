@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwatch.settings.cron import cron_trigger
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPolicy:
@@ -15,7 +17,9 @@ class RunPolicy:
     remediation_seconds: distance of two looks at what is announced, under way, or to be verified.
     profiles_seconds: distance of two updates of the profiles and the advice.
     forget_seconds: distance of two clean-ups of final Remediations.
-    report_cron: when the weekly report is made, in UTC, as crontab(5) writes it; '' for never. Monday at six.
+    report_cron: when the weekly report is due, in UTC, as crontab(5) writes it; '' for never. Monday at six.
+    report_late_seconds: for so long after it was due a report is still made, and sent to those that did not take it:
+        nobody led, or a receiver was down. A day and a half: Monday's report comes until Tuesday evening.
     listen_address, listen_port: of /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on any free one.
     lease_seconds: a leader that was not heard of for so long is replaced; it writes nothing itself in the last third.
         15 s, as kube-controller-manager has it. retry_seconds: distance of two renewals, 2 s as there.
@@ -33,6 +37,7 @@ class RunPolicy:
     profiles_seconds: int = 3_600
     forget_seconds: int = 86_400
     report_cron: str = "0 6 * * 1"
+    report_late_seconds: int = 129_600
     listen_address: str = ""
     listen_port: int = 8080
     lease_seconds: int = 15
@@ -49,6 +54,7 @@ class RunPolicy:
             "remediation_seconds",
             "profiles_seconds",
             "forget_seconds",
+            "report_late_seconds",
             "retry_seconds",
             "stuck_seconds",
             "stop_seconds",
@@ -63,5 +69,8 @@ class RunPolicy:
             )
         if not 0 <= self.listen_port <= 65_535:
             raise ValueError(f"run.listen_port is {self.listen_port!r}; it has to be from 0 to 65535")
-        if self.report_cron and len(self.report_cron.split()) != 5:
-            raise ValueError(f"run.report_cron is {self.report_cron!r}; write it as `0 6 * * 1`, or '' for never")
+        if self.report_cron:
+            try:
+                cron_trigger(self.report_cron)
+            except ValueError as error:
+                raise ValueError(f"run.report_cron: {error}, or '' for never") from None

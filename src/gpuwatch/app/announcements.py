@@ -1,0 +1,131 @@
+"""Announcements on their way to people: into the outbox when they are made, and from there by a job of their own, so
+that a receiver that does not answer holds up nothing else."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.deliver import outbox as box
+from gpuwatch.deliver.deliver import Course, deliver_pending, due, enqueue, over
+from gpuwatch.deliver.destinations import names_of, of_people
+from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxError
+from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.remediation import Remediation
+from gpuwatch.report.announcement import announcement
+
+log = logging.getLogger("gpuwatch.announcements")
+
+LOOK_SECONDS = 2
+"""Distance of two looks into the outbox; each reads small files and asks nobody."""
+
+KEPT = timedelta(days=30)
+"""Longer than anything that was announced is still to be decided."""
+
+_FILE = "announcement.md"
+
+
+def must_be_told(remediation: Remediation) -> bool:
+    """Is it held back until somebody was told? What ends or moves people's work is, unless a person approved it; a
+    fence touches no Pod, and the longer it waits, the more lands on the GPU."""
+    proposal = remediation.proposal
+    return (
+        proposal.mode is Mode.ENFORCE
+        and not remediation.approved
+        and proposal.action in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG)
+    )
+
+
+class Announcements:
+    """folder: of the outbox. `tell` is for the executor's thread, `send` for the job's."""
+
+    def __init__(self, folder: Path, metrics: Metrics, stopping: threading.Event) -> None:
+        self.folder = folder
+        self._metrics = metrics
+        self._stopping = stopping
+        self._over: set[str] = set()  # folders of which everything arrived, or was given up
+
+    def tell(self, remediation: Remediation, policy: DeliveryPolicy) -> None:
+        """Have it sent, once to each destination. Returns where somebody who reads was told, or nobody is to be.
+
+        Raises WriteError where not: THROTTLED while that may change, INVALID where it goes on without. OutboxError.
+        """
+        title, text = announcement(remediation)
+        files = {_FILE: f"# {title}\n\n{text}".encode()}
+        deliveries = enqueue(files, title, text, policy, self.folder, f"announcement {remediation.name}")
+        people = [item for item in deliveries if item.destination in of_people(policy)]
+        if not people or any(item.state is DeliveryState.SENT for item in people):
+            return
+        if any(item.state is DeliveryState.PENDING for item in people):
+            raise WriteError(Failure.THROTTLED, "The announcement is on its way.")
+        why = f"Nobody could be told: {_said(people)}."
+        if must_be_told(remediation):
+            log.warning(
+                "remediation %s is held back. %s `gpuwatch approve %s` has it done all the same",
+                remediation.name, why, remediation.name,
+            )  # fmt: skip
+            raise WriteError(Failure.THROTTLED, why)
+        log.warning("remediation %s goes on unannounced but for its annotation and Event. %s", remediation.name, why)
+        raise WriteError(Failure.INVALID, why)
+
+    def send(self, policy: DeliveryPolicy, now: datetime) -> bool:
+        """Send what is due; was there anything? Raises OutboxError."""
+        waiting = self._waiting(policy)
+        tries = any(due(item, policy, now) for found in waiting for item in found)
+        if tries:
+
+            def sent(_: str) -> None:
+                self._metrics.delivered("announcement", True)
+
+            course = Course(now=now, stopping=self._stopping, on_sent=sent)
+            for item in deliver_pending(policy, self.folder, log.info, course):
+                if item.state is not DeliveryState.SENT and item.tried_at == now:
+                    self._metrics.delivered("announcement", False)
+            waiting = self._waiting(policy)
+        self._metrics.pending("announcement", sum(not over(item, policy) for found in waiting for item in found))
+        self._metrics.untold(sum(_untold(found, policy) for found in waiting))
+        return tries
+
+    def _waiting(self, policy: DeliveryPolicy) -> list[tuple[Delivery, ...]]:
+        """Deliveries of each announcement that did not arrive everywhere."""
+        found = []
+        known = names_of(policy)
+        for folder in box.reports(self.folder) if self.folder.is_dir() else ():
+            if folder.name in self._over:
+                continue
+            try:
+                deliveries = tuple(item for item in box.load(folder).deliveries if item.destination in known)
+            except OutboxError as error:
+                log.warning("%s", error)
+                self._over.add(folder.name)
+                continue
+            if any(item.state is not DeliveryState.SENT for item in deliveries):
+                found.append(deliveries)
+            elif deliveries:
+                self._over.add(folder.name)
+        return found
+
+    def forget(self, now: datetime) -> int:
+        """Remove those that are older than `KEPT`; how many."""
+        gone = 0
+        for folder in box.reports(self.folder) if self.folder.is_dir() else ():
+            if now.timestamp() - folder.stat().st_mtime > KEPT.total_seconds():
+                shutil.rmtree(folder)
+                self._over.discard(folder.name)
+                gone += 1
+        return gone
+
+
+def _untold(deliveries: tuple[Delivery, ...], policy: DeliveryPolicy) -> bool:
+    people = [item for item in deliveries if item.destination in of_people(policy)]
+    return bool(people) and all(item.state is DeliveryState.FAILED for item in people)
+
+
+def _said(people: list[Delivery]) -> str:
+    return "; ".join(f"{item.destination}: {item.error.rstrip('.')}" for item in people)

@@ -1,0 +1,213 @@
+"""The weekly report of `gpuwatch run`: when it is due, that it is made once, and that each destination gets it once.
+
+A report is known by the moment at which it was due, whoever makes it and when: its folder in the outbox, its name at
+the destinations and its Idempotency-Key follow from that. Which destinations have it stands in the outbox, for a
+restart in the same folder, and on the Lease, for another replica.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gpuwatch.app.leader import Election
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.deliver import outbox as box
+from gpuwatch.deliver.deliver import Course, deliver, deliver_again, due, over
+from gpuwatch.deliver.destinations import names_of
+from gpuwatch.deliver.outbox import Delivery, DeliveryState
+from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.kube.writer import WriteError
+from gpuwatch.settings.cron import last_due
+from gpuwatch.settings.run_policy import RunPolicy
+from gpuwatch.store.store import StoreError
+
+log = logging.getLogger("gpuwatch.report")
+
+LOOK_SECONDS = 10
+"""Distance of two looks whether a report is due; each is a computation and no request."""
+
+_NOTE = "gpuwatch.dev/last-report"
+"""Annotation on the Lease: what `_Known` has, as JSON."""
+
+_WEEK = timedelta(days=7)
+_ON_TIME = timedelta(minutes=5)
+_AGAIN_SECONDS, _AGAIN_MAX_SECONDS = 60.0, 3600.0
+"""After a report that could not be made: telemetry that is away mostly comes back within minutes."""
+
+Make = Callable[[datetime], tuple[Mapping[str, bytes], str]]
+"""The files and the summary of the report of the week that ended then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What replicas know together. sent: destinations that have the report; done: nobody has to do anything more."""
+
+    due: datetime | None = None
+    sent: tuple[str, ...] = ()
+    done: bool = False
+
+
+class WeeklyJob:
+    """For one thread. `look` is the job."""
+
+    def __init__(self, election: Election | None, metrics: Metrics, stopping: threading.Event) -> None:
+        self._election = election
+        self._metrics = metrics
+        self._stopping = stopping
+        self._done: datetime | None = None
+        self._missing: tuple[datetime, str] | None = None
+        self._failures = 0
+        self._not_before = float("-inf")
+
+    def look(self, now: datetime, run: RunPolicy, policy: DeliveryPolicy, make: Make) -> bool:
+        """Make and send the report that is due, or send it to those that did not take it yet; was there anything to do?
+
+        Raises StoreError, OutboxError, NotLeadingError, and what `make` raises.
+        """
+        at = last_due(run.report_cron, now, timedelta(seconds=run.report_late_seconds)) if run.report_cron else None
+        self._give_up(at)
+        if at is None or at == self._done or time.monotonic() < self._not_before:
+            return False
+        outbox = run.folder / "reports"
+        title = f"GPUs from {at - _WEEK:%Y-%m-%d} to {at:%Y-%m-%d}"
+        self._metrics.report_due.set(at.timestamp())
+        identity = f"weekly {at.isoformat()} {self._place(outbox)}"
+        folder = outbox / box.identified(title, identity)
+        if folder.exists() and not self._something_to_do(folder, policy, now):
+            return False
+        known = self._recall()
+        if known.due is not None and (known.due > at or (known.due == at and known.done)):
+            self._over(at)
+            return False
+        if known.due != at:
+            known = _Known(due=at)
+        self._deliver(folder, title, identity, at, now, policy, known, make)
+        return True
+
+    def _deliver(
+        self,
+        folder: Path,
+        title: str,
+        identity: str,
+        at: datetime,
+        now: datetime,
+        policy: DeliveryPolicy,
+        known: _Known,
+        make: Make,
+    ) -> None:
+        # What was sent before this process was killed, and is not on the Lease yet.
+        before = box.load(folder).deliveries if folder.exists() else ()
+        sent = {*known.sent, *(item.destination for item in before if item.state is DeliveryState.SENT)}
+
+        def note_sent(destination: str) -> None:
+            sent.add(destination)
+            self._metrics.delivered("report", True)
+            self._note(_Known(due=at, sent=tuple(sorted(sent))))
+
+        course = Course(
+            now=now, stopping=self._stopping, before_each=self._fence, already=frozenset(sent), on_sent=note_sent
+        )
+        if folder.exists():
+            deliveries = deliver_again(folder, policy, log.info, course)
+        else:
+            if now - at > _ON_TIME:
+                log.info("the report that was due at %s was missed, and is made now", f"{at:%Y-%m-%d %H:%MZ}")
+            files, summary = self._made(make, at)
+            deliveries = deliver(files, title, summary, policy, folder.parent, log.info, identity, course)
+            log.info("report %s lies in %s", title, folder)
+        wanted = [item for item in deliveries if item.destination in names_of(policy)]
+        missing = [item for item in wanted if item.state is not DeliveryState.SENT]
+        for item in missing:
+            if item.tried_at == now:
+                self._metrics.delivered("report", False)
+        self._metrics.pending("report", sum(not over(item, policy) for item in missing))
+        if self._stopping.is_set() and missing:
+            return
+        if all(over(item, policy) for item in wanted):
+            self._note(_Known(due=at, sent=tuple(sorted(sent)), done=True))
+            self._over(at)
+        if missing:
+            self._missing = (at, title)
+            log.warning("report %s has not arrived: %s", title, _said(missing, policy))
+
+    def _made(self, make: Make, at: datetime) -> tuple[Mapping[str, bytes], str]:
+        try:
+            made = make(at)
+        except Exception:
+            wait = min(_AGAIN_SECONDS * 2.0**self._failures, _AGAIN_MAX_SECONDS)
+            self._failures += 1
+            self._not_before = time.monotonic() + wait
+            raise
+        self._failures, self._not_before = 0, float("-inf")
+        return made
+
+    def _over(self, at: datetime) -> None:
+        self._done, self._missing = at, None
+        self._metrics.report_done.set(at.timestamp())
+
+    def _something_to_do(self, folder: Path, policy: DeliveryPolicy, now: datetime) -> bool:
+        deliveries = [item for item in box.load(folder).deliveries if item.destination in names_of(policy)]
+        return all(over(item, policy) for item in deliveries) or any(due(item, policy, now) for item in deliveries)
+
+    def _give_up(self, at: datetime | None) -> None:
+        """A report of which the time is over is not sent any more."""
+        if self._missing is not None and self._missing[0] != at:
+            log.error("report %s did not arrive everywhere in its time; it stays in the folder", self._missing[1])
+            self._missing = None
+            self._metrics.pending("report", 0)
+
+    # What replicas share
+
+    def _place(self, outbox: Path) -> str:
+        """What tells this cluster's reports from another's that go to the same bucket."""
+        if self._election is None:
+            return box.token(outbox)
+        try:
+            return self._election.uid()
+        except WriteError as error:
+            raise StoreError(f"the Lease could not be read: {error.message}") from error
+
+    def _fence(self) -> None:
+        if self._election is not None:
+            self._election.fence()
+
+    def _recall(self) -> _Known:
+        if self._election is None:
+            return _Known()
+        try:
+            said = self._election.recall(_NOTE)
+        except WriteError as error:
+            raise StoreError(f"which report was sent last could not be read from the Lease: {error.message}") from error
+        if not said:
+            return _Known()
+        try:
+            values = json.loads(said)
+            at = datetime.fromisoformat(values["due"]).astimezone(UTC)
+            return _Known(due=at, sent=tuple(map(str, values["sent"])), done=values["done"] is True)
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("the annotation %s on the Lease is none of ours (%s), and is written anew", _NOTE, error)
+            return _Known()
+
+    def _note(self, known: _Known) -> None:
+        if self._election is None or known.due is None:
+            return
+        value = {"due": known.due.isoformat(), "sent": list(known.sent), "done": known.done}
+        try:
+            self._election.note(_NOTE, json.dumps(value))
+        except WriteError as error:
+            raise StoreError(f"which report was sent was not noted on the Lease: {error.message}") from error
+
+
+def _said(missing: list[Delivery], policy: DeliveryPolicy) -> str:
+    return "; ".join(
+        f"{item.destination}: {item.error.rstrip('.') or 'not tried yet'}"
+        + (", given up" if over(item, policy) else f", {item.attempts} tries so far")
+        for item in missing
+    )

@@ -1,0 +1,28 @@
+"""The message that goes out when something is about to be done. Pure."""
+
+from __future__ import annotations
+
+from gpuwatch.model.remediation import Remediation, StepKind
+from gpuwatch.report.weekly_markdown import escaped
+from gpuwatch.report.words import plural
+
+
+def announcement(remediation: Remediation) -> tuple[str, str]:
+    """Its title, and what it says in Markdown: what, why, when, and how to stop it. Names are escaped."""
+    proposal = remediation.proposal
+    title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
+    said = next(
+        (step.parameters["text"] for step in remediation.steps if step.kind is StepKind.ANNOUNCE and step.parameters),
+        proposal.reason,
+    )
+    lines = [
+        escaped(said.removeprefix(f"{remediation.name}: ")),
+        "",
+        f"- It concerns {plural(proposal.gpus, 'GPU')}"
+        + (f" in {escaped(proposal.namespace)}" if proposal.namespace else "")
+        + (f" for {escaped(proposal.waiter)}, which waits for them" if proposal.waiter else "")
+        + ".",
+        f"- Stop it: gpuwatch reject {remediation.name}",
+        f"- Once it is done, take it back: gpuwatch undo {remediation.name}",
+    ]
+    return " ".join(title.split()), "\n".join(lines) + "\n"

@@ -1,0 +1,73 @@
+"""Times as crontab(5) writes them, in UTC.
+
+APScheduler's own reading takes day 0 of the week for a Monday, and both day fields together for 'and'.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.triggers.cron import CronTrigger
+
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_ITEM = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
+
+
+def cron_trigger(text: str) -> CronTrigger:
+    """Minute, hour, day of the month, month and day of the week (0 and 7 are Sunday). ValueError for anything else.
+
+    >>> def first(text): return f"{cron_trigger(text).get_next_fire_time(None, datetime(2026, 3, 4, tzinfo=UTC)):%a %d}"
+    >>> first("0 6 * * 1"), first("0 6 * * mon"), first("0 6 * * 0"), first("0 6 * * 5-7"), first("0 6 * * */3")
+    ('Mon 09', 'Mon 09', 'Sun 08', 'Fri 06', 'Wed 04')
+    """
+    fields = text.split()
+    if len(fields) != 5:
+        raise ValueError(f"{text!r} has {len(fields)} fields and not five; write it as `0 6 * * 1`")
+    minute, hour, day, month, weekday = fields
+    if day != "*" and weekday != "*":
+        raise ValueError(f"{text!r} names days of the month and of the week; name one of them, and * for the other")
+    try:
+        return CronTrigger(
+            minute=minute, hour=hour, day=day, month=month, day_of_week=_days_of_week(weekday), timezone=UTC
+        )
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no time as crontab(5) writes it: {error}") from error
+
+
+def last_due(text: str, now: datetime, within: timedelta) -> datetime | None:
+    """The last moment up to `now` that the cron names; None where that is `within` ago or longer."""
+    trigger = cron_trigger(text)
+    found: datetime | None = None
+    # The trigger names whole seconds from the moment that it is given on.
+    following = trigger.get_next_fire_time(None, now - within + timedelta(microseconds=1))
+    while following is not None and following <= now:
+        found = following
+        following = trigger.get_next_fire_time(found, found)
+    return found
+
+
+def _days_of_week(field: str) -> str:
+    """With names for numbers, and ranges spelled out: APScheduler's weeks begin on Monday."""
+    if field == "*":
+        return field
+    found: set[int] = set()
+    for item in field.lower().split(","):
+        parts = _ITEM.fullmatch(item)
+        if parts is None:
+            raise ValueError(f"{item!r} is no day of the week")
+        first = 0 if parts["first"] is None else _day(parts["first"])
+        last = 6 if parts["first"] is None else _day(parts["last"]) if parts["last"] else first
+        step = int(parts["step"] or 1)
+        last = 7 if last == 0 < first else last  # fri-sun
+        if last < first or step < 1:
+            raise ValueError(f"{item!r} is no range of days of the week")
+        found.update(number % 7 for number in range(first, last + 1, step))
+    return ",".join(_DAYS[number] for number in sorted(found))
+
+
+def _day(text: str) -> int:
+    number = int(text) if text.isdigit() else _DAYS.index(text) if text in _DAYS else -1
+    if not 0 <= number <= 7:
+        raise ValueError(f"{text!r} is no day of the week; they are 0 to 7, or {', '.join(_DAYS)}")
+    return number

@@ -1,0 +1,258 @@
+"""The weekly report is made once and arrives once, whoever makes it: restarts, replicas, receivers that fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deliver.receivers import Webhook, webhook
+from gpuwatch.app.leader import LEASE, Election, NotLeadingError
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.weekly_job import WeeklyJob
+from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.kube.memory_cluster import MemoryCluster
+from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.settings.run_policy import RunPolicy
+from gpuwatch.store.store import StoreError
+
+# Apprise's mail plug-in imports it on Pythons that still have it.
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+
+DUE = datetime(2026, 3, 9, 6, tzinfo=UTC)
+LATE = timedelta(hours=36)
+NOTE = "gpuwatch.dev/last-report"
+
+
+class Replica:
+    """One process' part: its own folder, and the Lease that it shares where there is one."""
+
+    def __init__(self, folder: Path, name: str, cluster: MemoryCluster | None = None, **policy: Any) -> None:
+        self.folder = folder / name
+        self.run = RunPolicy(folder=self.folder)
+        self.policy = DeliveryPolicy(
+            attempts=1, backoff_seconds=0.001, timeout_seconds=5.0, folder=folder / "shared", **policy
+        )
+        self.metrics = Metrics()
+        self.stopping = threading.Event()
+        self.clock = time.monotonic()
+        self.election: Election | None = None
+        if cluster is not None:
+            self.election = Election(
+                cluster, "gpuwatch", name, lease_seconds=15, retry_seconds=2, monotonic=lambda: self.clock
+            )
+        self.made: list[datetime] = []
+        self.fault: Exception | None = None
+        self.job = WeeklyJob(self.election, self.metrics, self.stopping)
+
+    def make(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
+        if self.fault is not None:
+            raise self.fault
+        self.made.append(end)
+        # Never twice the same content: what makes it the same report is when it was due.
+        return {"report.md": f"{self.folder.name} {len(self.made)} {time.monotonic()}".encode()}, "summary"
+
+    def look(self, now: datetime) -> bool:
+        return self.job.look(now, self.run, self.policy, self.make)
+
+    def restarted(self) -> None:
+        self.job = WeeklyJob(self.election, Metrics(), self.stopping)
+
+    def leads(self) -> None:
+        assert self.election is not None
+        self.clock += 30
+        self.election.attempt()
+        self.clock += 16
+        assert self.election.attempt()
+
+
+def shared(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "shared").iterdir()) if (folder / "shared").exists() else []
+
+
+def noted(cluster: MemoryCluster) -> dict[str, Any]:
+    lease = cluster.get(ObjectRef("coordination.k8s.io/v1", "Lease", LEASE, "gpuwatch"))
+    assert lease is not None
+    document: dict[str, Any] = json.loads(lease["metadata"]["annotations"][NOTE])
+    return document
+
+
+def urls(server: Webhook) -> tuple[str, ...]:
+    return (f"json://{server.address}/",)
+
+
+def test_it_is_made_when_it_is_due_and_once(tmp_path: Path) -> None:
+    one = Replica(tmp_path, "a")
+    assert not one.look(DUE - timedelta(seconds=1))
+    assert one.look(DUE)
+    assert not one.look(DUE + timedelta(seconds=10))
+    one.restarted()
+    one.look(DUE + timedelta(hours=1))
+    assert one.made == [DUE]
+    assert len(shared(tmp_path)) == 1
+    assert shared(tmp_path)[0].startswith("gpus-from-2026-03-02-to-2026-03-09-")
+    assert one.look(DUE + timedelta(days=7))
+    assert len(shared(tmp_path)) == 2
+
+
+def test_one_that_was_missed_is_made_up_within_its_time_and_not_after(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = Replica(tmp_path, "late")
+    assert not late.look(DUE + LATE)
+    with caplog.at_level(logging.INFO, "gpuwatch.report"):
+        assert late.look(DUE + LATE - timedelta(seconds=1))
+    assert "was due at 2026-03-09 06:00Z was missed, and is made now" in caplog.text
+    assert late.made == [DUE]
+
+
+def test_what_could_not_be_made_is_tried_again_after_a_while(tmp_path: Path) -> None:
+    one = Replica(tmp_path, "a")
+    one.fault = StoreError("no answer")
+    with pytest.raises(StoreError):
+        one.look(DUE)
+    one.fault = None
+    assert not one.look(DUE + timedelta(seconds=10))  # within the minute of this machine's own clock
+    one.restarted()
+    assert one.look(DUE + timedelta(seconds=70))
+    assert one.made == [DUE]
+
+
+def test_a_receiver_that_fails_gets_it_later_and_the_others_once(tmp_path: Path) -> None:
+    with webhook(500) as bad, webhook() as good:
+        one = Replica(tmp_path, "a", urls=(*urls(bad), *urls(good)))
+        assert one.look(DUE)
+        assert (len(bad.taken), len(good.taken)) == (0, 1)
+        assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"what": "report"}) == 1
+        assert not one.look(DUE + timedelta(seconds=59))
+        assert one.look(DUE + timedelta(seconds=60))
+        assert not one.look(DUE + timedelta(seconds=70))
+        assert (len(bad.taken), len(good.taken)) == (1, 1)
+        assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"what": "report"}) == 0
+    assert one.made == [DUE]
+
+
+def test_one_that_never_arrives_is_given_up_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with webhook(*[500] * 40) as bad:
+        one = Replica(tmp_path, "a", urls=urls(bad))
+        now = DUE
+        while now < DUE + LATE + timedelta(hours=1):
+            one.look(now)
+            now += timedelta(minutes=10)
+    tries = len(bad.bodies)
+    assert 8 < tries < 40
+    assert "did not arrive everywhere in its time" in caplog.text
+    assert len(shared(tmp_path)) == 1
+
+
+def test_a_destination_that_is_none_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    with webhook(500) as bad:
+        one = Replica(tmp_path, "a", urls=urls(bad))
+        one.look(DUE)
+        one.policy = replace(one.policy, urls=())
+        one.look(DUE + timedelta(seconds=70))
+        assert not one.look(DUE + timedelta(seconds=80))
+        assert len(bad.bodies) == 1
+
+
+class TestReplicas:
+    def test_another_replica_does_not_make_it_again(self, tmp_path: Path) -> None:
+        cluster = MemoryCluster()
+        with webhook() as server:
+            one, two = (Replica(tmp_path, name, cluster, urls=urls(server)) for name in "ab")
+            one.leads()
+            assert one.look(DUE)
+            two.leads()
+            assert not two.look(DUE + timedelta(minutes=1))
+            assert not two.look(DUE + timedelta(minutes=2))
+        assert (one.made, two.made) == ([DUE], [])
+        assert len(server.taken) == 1
+        assert noted(cluster) == {"due": DUE.isoformat(), "done": True, "sent": noted(cluster)["sent"]}
+        assert len(noted(cluster)["sent"]) == 2
+
+    def test_a_new_leader_sends_it_to_those_that_lack_it(self, tmp_path: Path) -> None:
+        cluster = MemoryCluster()
+        with webhook(500) as bad, webhook() as good:
+            one, two = (Replica(tmp_path, name, cluster, urls=(*urls(good), *urls(bad))) for name in "ab")
+            one.leads()
+            one.look(DUE)
+            two.leads()
+            assert two.look(DUE + timedelta(minutes=1))
+            # The first leads again, and its outbox still says that one has it not.
+            one.leads()
+            one.look(DUE + timedelta(hours=2))
+            one.look(DUE + timedelta(hours=3))
+            assert (len(good.taken), len(bad.taken)) == (1, 1)
+            # Whoever sends it, and whatever is in it: a receiver knows it for the same.
+            assert good.taken == bad.taken
+        assert len(shared(tmp_path)) == 1
+
+    def test_whoever_leads_no_more_sends_nothing_more(self, tmp_path: Path) -> None:
+        cluster = MemoryCluster()
+        with webhook() as server:
+            one, two = (Replica(tmp_path, name, cluster, urls=urls(server)) for name in "ab")
+            one.leads()
+            make = one.make
+
+            def slow(end: datetime) -> tuple[Mapping[str, bytes], str]:
+                two.leads()
+                return make(end)
+
+            one.make = slow  # type: ignore[method-assign]
+            with pytest.raises(NotLeadingError):
+                one.look(DUE)
+            assert shared(tmp_path) == []
+            assert two.look(DUE + timedelta(minutes=1))
+        assert len(server.taken) == 1
+        assert len(shared(tmp_path)) == 1
+
+    def test_what_was_sent_and_not_noted_is_noted_and_not_sent_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cluster = MemoryCluster()
+        with webhook() as server:
+            one = Replica(tmp_path, "a", cluster, urls=urls(server))
+            one.leads()
+            assert one.election is not None
+            with monkeypatch.context() as away:
+
+                def unanswered(key: str, value: str) -> None:
+                    raise WriteError(Failure.UNSURE, "no answer")
+
+                away.setattr(one.election, "note", unanswered)
+                for minute in range(3):
+                    with pytest.raises(StoreError, match="not noted"):
+                        one.look(DUE + timedelta(minutes=minute))
+            one.look(DUE + timedelta(minutes=5))
+            assert len(server.taken) == 1
+        assert noted(cluster)["done"] is True
+
+    @pytest.mark.parametrize("note", ["{", '{"due": 3}', '{"due": "x", "sent": [], "done": true}', "[]"])
+    def test_a_note_that_is_none_of_ours_is_written_anew(self, tmp_path: Path, note: str) -> None:
+        cluster = MemoryCluster()
+        one = Replica(tmp_path, "a", cluster)
+        one.leads()
+        assert one.election is not None
+        one.election.note(NOTE, note)
+        assert one.look(DUE)
+        assert noted(cluster)["done"] is True
+
+    def test_two_clusters_do_not_write_over_each_others_reports(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            cluster = MemoryCluster()
+            if name == "b":  # these clusters number their objects
+                metadata = {"name": "first", "namespace": "gpuwatch"}
+                cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+            one = Replica(tmp_path, name, cluster)
+            one.leads()
+            one.look(DUE)
+        assert len(shared(tmp_path)) == 2
