@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,13 +22,18 @@ class Request:
 
 @dataclass
 class Answer:
-    """What to send instead of a list. `body`: text as it is. close_after: cut the connection after so many bytes."""
+    """What to send instead of a list. `body`: text as it is. close_after: cut the connection after so many bytes.
+
+    stream: in the place of a body, pieces to be sent as they come; it ends in order unless `cut`.
+    """
 
     status: int = 200
     body: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     delay_seconds: float = 0.0
     close_after: int | None = None
+    stream: Iterable[bytes] | None = None
+    cut: bool = False
 
 
 def status(code: int, message: str, **headers: str) -> Answer:
@@ -36,17 +41,27 @@ def status(code: int, message: str, **headers: str) -> Answer:
     return Answer(code, json.dumps({"kind": "Status", "apiVersion": "v1", "message": message, "code": code}), headers)
 
 
+def quiet(seconds: float) -> Iterator[bytes]:
+    """A watch in which nothing happens."""
+    time.sleep(seconds)
+    yield from ()
+
+
 Trouble = Callable[[Request], Answer | None]
 
 
 @dataclass
 class ApiServer:
-    """lists: URL path of a list → its objects. trouble: looked at first; None lets the list answer."""
+    """lists: URL path of a list → its objects. resource_version: of every list.
+
+    trouble: looked at first; None lets the list answer, and a watch be quiet.
+    """
 
     lists: dict[str, list[dict[str, Any]]]
     trouble: Trouble = lambda _: None
     discovery: bool = True
     honour_limit: bool = True
+    resource_version: str = "1"
     url: str = ""
     requests: list[Request] = field(default_factory=list)
 
@@ -62,6 +77,8 @@ class ApiServer:
             return self._groups() if self.discovery else status(403, "discovery is forbidden")
         if request.path not in self.lists:
             return status(404, "the server could not find the requested resource")
+        if "watch" in request.query:
+            return Answer(stream=quiet(float(request.query["timeoutSeconds"])))
         return Answer(200, json.dumps(self._page(request)))
 
     def _page(self, request: Request) -> dict[str, Any]:
@@ -74,7 +91,7 @@ class ApiServer:
         found = items[start:stop]
         if "PartialObjectMetadataList" in request.headers.get("Accept", ""):
             found = [{"metadata": item["metadata"]} for item in found]
-        meta = {"resourceVersion": "1", **({"continue": str(stop)} if stop < len(items) else {})}
+        meta = {"resourceVersion": self.resource_version, **({"continue": str(stop)} if stop < len(items) else {})}
         # The items of a typed list carry neither kind nor apiVersion.
         stripped = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in found]
         return {"kind": "SomeList", "apiVersion": "v1", "metadata": meta, "items": stripped}
@@ -104,6 +121,10 @@ def serving(server: ApiServer) -> Iterator[ApiServer]:
             answer = server.answer(Request(parts.path, query, dict(self.headers.items())))
             time.sleep(answer.delay_seconds)
             body = answer.body.encode(errors="surrogateescape")
+            if answer.stream is not None:
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    self._stream(answer)
+                return
             try:
                 self.send_response(answer.status)
                 for key, value in answer.headers.items():
@@ -115,6 +136,18 @@ def serving(server: ApiServer) -> Iterator[ApiServer]:
             except (BrokenPipeError, ConnectionResetError):
                 return  # a client that timed out is gone
             self.close_connection = answer.close_after is not None
+
+        def _stream(self, answer: Answer) -> None:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for piece in answer.stream or ():
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            if answer.cut:
+                self.close_connection = True
+            else:
+                self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, *_: object) -> None:
             """Quiet."""

@@ -7,7 +7,7 @@ import pytest
 from gpuwatch.kube.decode import Listing
 from gpuwatch.kube.gangs import GangObjects
 from gpuwatch.kube.kinds import Kind
-from gpuwatch.kube.owners import Owner, OwnerIndex, read_owners, take_owner
+from gpuwatch.kube.owners import Owner, OwnerIndex, TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, take_pod
 from gpuwatch.kube.workloads import climb_all, tie
 from gpuwatch.model.cluster import OwnerStatus, Workload
@@ -34,7 +34,7 @@ class Owners:
         self.asked.append(kind.kind)
         if kind.kind in self.refused:
             return Listing(failure=Gap(kind=GapKind.REFUSED, what=kind.resource, detail="no"))
-        take = take_owner(kind, uids)
+        take = TakeOwner(kind, uids)
         taken = [take(raw(item)) for item in self.found if item["kind"] == kind.kind]
         return Listing([item for item in taken if item is not None])
 

@@ -15,7 +15,7 @@ from gpuwatch.kube.decode import Listing, Take, budget, namespace
 from gpuwatch.kube.gangs import GangObjects, Member, group_kinds
 from gpuwatch.kube.kinds import Kind, KindKey
 from gpuwatch.kube.nodes import node_names, take_node
-from gpuwatch.kube.owners import Owner, read_owners, take_owner
+from gpuwatch.kube.owners import Owner, TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.workloads import climb_all, tie
@@ -69,8 +69,8 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading.gaps)
-    kueue = reading.objects(kinds.KUEUE_WORKLOAD, _taker(kinds.KUEUE_WORKLOAD), optional=True)
-    index = read_owners(held, lambda kind, version, uids: source.objects(kind, take_owner(kind, uids), version))
+    kueue = reading.objects(kinds.KUEUE_WORKLOAD, TakeOwner(kinds.KUEUE_WORKLOAD), optional=True)
+    index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version))
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
     objects = _gang_objects(reading, kueue.items, [item.member for item in climbed])
@@ -93,10 +93,6 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         gaps=tuple(reading.gaps),
         known=pods.failure is None,
     )
-
-
-def _taker(kind: Kind) -> Take[Owner]:
-    return take_owner(kind, frozenset())
 
 
 def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[HeldPod]:
@@ -122,7 +118,7 @@ def _gang_objects(reading: _Reading, kueue: Sequence[Owner], members: Sequence[M
         if job:
             by_job[job] = item
     for kind in group_kinds(members):
-        for item in reading.objects(kind, _taker(kind)).items:
+        for item in reading.objects(kind, TakeOwner(kind)).items:
             by_name[item.key, item.namespace, item.name] = item
     return GangObjects(by_job, by_name)
 

@@ -50,11 +50,15 @@ class Listing(Generic[T]):
 
     failure: why the list could not be read whole; then `items` is empty, and absence of an object means nothing.
     bad: objects that could not be decoded, reported and left out.
+    version, resource_version: of a live list: the API version that was served, and the moment that a watch goes on
+    from.
     """
 
     items: list[T] = field(default_factory=list)
     failure: Gap | None = None
     bad: tuple[Gap, ...] = ()
+    version: str = ""
+    resource_version: str = ""
 
 
 @dataclass(slots=True)
@@ -66,9 +70,13 @@ class BadObjects:
 
     def add(self, raw: msgspec.Raw, place: str, error: Exception) -> None:
         """place: where it stands, for people."""
+        self.told(f"{_name(raw)} ({place}): {error}")
+
+    def told(self, what: str) -> None:
+        """what: the object's name and what is wrong with it."""
         self.count += 1
         if len(self.named) < _NAMED_AT_MOST:
-            self.named.append(f"{_name(raw)} ({place}): {error}")
+            self.named.append(what)
 
     def gaps(self, what: str) -> tuple[Gap, ...]:
         if not self.count:

@@ -12,15 +12,19 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.kube.assemble import read_cluster
+from gpuwatch.kube.followed import FollowedCluster
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, without_secrets
 from gpuwatch.model.cluster import Cluster
+
+_CONNECTIONS = 64
+"""Kept open for the next request: more than there are resources to watch. The client's default goes by the cores."""
 
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
 class LiveCluster:
-    """Lists only; needs no more than the verb list."""
+    """Lists the whole cluster at each read; needs no more than the verb list."""
 
     def __init__(self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS) -> None:
         self._client = api_client
@@ -29,6 +33,10 @@ class LiveCluster:
     @property
     def description(self) -> str:
         return f"Kubernetes at {without_secrets(str(self._client.configuration.host))}"
+
+    def followed(self) -> FollowedCluster:
+        """The same cluster for one who looks again and again."""
+        return FollowedCluster(self._client, self._limits)
 
     def read(self, now: datetime) -> Cluster:
         """The cluster as of `now`.
@@ -56,6 +64,7 @@ def api_client(kubeconfig: Path | None = None, context: str | None = None) -> Ap
     the Pod. Raises ClusterError where there is none, or where it cannot be used.
     """
     settings = Configuration()
+    settings.connection_pool_maxsize = _CONNECTIONS
     settings.retries = False  # our own retries know which answers are worth another try, and when to give up
     load: Any = config
     paths = str(kubeconfig) if kubeconfig is not None else _default_kubeconfig()

@@ -60,16 +60,21 @@ ListOwners = Callable[[Kind, str, frozenset[str]], Listing[Owner]]
 """(kind, version that a reference names, wanted uids; empty for all) → the owners of that kind."""
 
 
-def take_owner(kind: Kind, wanted: frozenset[str]) -> Callable[[msgspec.Raw], Owner | None]:
+@dataclass(frozen=True, slots=True)
+class TakeOwner:
     """Decoder of one kind's objects that keeps the wanted uids (all where none is named).
 
     An object without a uid, as in a hand-made file, is always kept.
     """
 
-    def take(raw: msgspec.Raw) -> Owner | None:
+    kind: Kind
+    wanted: frozenset[str] = frozenset()
+
+    def __call__(self, raw: msgspec.Raw) -> Owner | None:
+        kind = self.kind
         found = _decoder.decode(raw)
         meta, spec = found.metadata, found.spec
-        if wanted and meta.uid and meta.uid not in wanted:
+        if self.wanted and meta.uid and meta.uid not in self.wanted:
             return None
         return Owner(
             group=kind.group,
@@ -85,8 +90,6 @@ def take_owner(kind: Kind, wanted: frozenset[str]) -> Callable[[msgspec.Raw], Ow
             replicas=kind.replicas(spec) if kind.replicas else None,
             suspended=kind.suspended(spec, meta) if kind.suspended else None,
         )
-
-    return take
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 
-class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     pass
 
 
@@ -52,6 +52,7 @@ class Metadata(Wire, frozen=True):
 class Name(Wire, frozen=True):
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     resource_version: str = ""
 
 
@@ -64,6 +65,7 @@ class Named(Wire, frozen=True):
 
 
 class PageMetadata(Wire, frozen=True):
+    resource_version: str = ""
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
@@ -81,6 +83,14 @@ class Failure(Wire, frozen=True):
 
     message: str = ""
     reason: str = ""
+    code: int = 0
+
+
+class Event(Wire, frozen=True):
+    """A line of a watch. object: the object as it is now, its last state where it is gone, or a `Status`."""
+
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class ApiGroupVersion(Wire, frozen=True):

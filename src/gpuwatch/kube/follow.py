@@ -1,0 +1,257 @@
+"""One resource that was listed and is followed by watches: its objects, and the thread that keeps them up to date."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+from kubernetes.client import ApiClient
+
+from gpuwatch.kube import wire
+from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, own_annotations
+from gpuwatch.kube.kinds import Kind
+from gpuwatch.kube.owners import TakeOwner
+from gpuwatch.kube.transport import Limits
+from gpuwatch.kube.watch import BrokenError, LostError, Position, Watch
+
+T = TypeVar("T")
+log = logging.getLogger("gpuwatch.kube")
+
+_named = msgspec.json.Decoder(wire.Named)
+_bare = msgspec.json.Decoder(wire.Bare)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is waited for what.
+
+    watch_seconds: how long one watch lasts. The API server ends it then, and sends a bookmark two seconds before. A
+    minute, so that the end itself tells often enough that nothing is missing, and so that a proxy that holds back what
+    passes through it cannot do so for longer.
+    grace_seconds: how much later than asked the end of a watch may come.
+    stale_seconds: what was not heard of for longer is listed anew: a watch that is silent to its end, and half of the
+    next one.
+    verify_seconds: how often a list is compared with what was followed.
+    idle_seconds: what no read asked for in that time is followed no more.
+    """
+
+    watch_seconds: float = 60.0
+    grace_seconds: float = 15.0
+    stale_seconds: float = 120.0
+    verify_seconds: float = 3600.0
+    idle_seconds: float = 600.0
+
+
+DEFAULT_PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One object. place: namespace/name, by which lists are ordered. error: why it could not be decoded."""
+
+    place: str
+    value: Any
+    error: str = ""
+
+
+class Keep:
+    """What is kept of an object: the value that `take` makes of it.
+
+    Of kinds of which only chosen owners are in use (ReplicaSets: ten for each Deployment), so that their values would
+    be many and useless, it is the fields in use as JSON.
+    """
+
+    def __init__(self, take: Take[Any]) -> None:
+        self._take = take
+        self.chosen = isinstance(take, TakeOwner) and take.kind.metadata_only
+
+    def __call__(self, raw: msgspec.Raw) -> tuple[str, Held | None]:
+        """The uid, and None where nothing of it is in use. Raises DecodeError or ValueError for what is no object."""
+        meta = _named.decode(raw).metadata
+        if meta is None or not meta.name:
+            raise ValueError("an object without a name")
+        place = f"{meta.namespace}/{meta.name}".lstrip("/")
+        uid = meta.uid or place
+        try:
+            value = _trimmed(raw) if self.chosen else self._take(raw)
+        except (msgspec.DecodeError, ValueError) as error:
+            return uid, Held(place, None, str(error))
+        return uid, None if value is None else Held(place, value)
+
+
+def _trimmed(raw: msgspec.Raw) -> bytes:
+    meta = _bare.decode(raw).metadata
+    kept = msgspec.structs.replace(meta, annotations=own_annotations(meta.annotations) or None)
+    return msgspec.json.encode(wire.Bare(kept))
+
+
+class Follow:
+    """One resource: its objects, and the thread that keeps them up to date."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        limits: Limits,
+        patience: Patience,
+        kind: Kind,
+        keep: Keep,
+        listed: Listing[tuple[str, Held | None]],
+        began: float,
+    ) -> None:
+        """began: when the list was asked for, on the monotonic clock."""
+        self.keep = keep
+        self.resource = kind.resource
+        self._client, self._limits, self._patience = client, limits, patience
+        self._lock = threading.Lock()
+        self._objects = {uid: held for uid, held in listed.items if held is not None}
+        self._nameless = listed.bad
+        self._position = Position(kind, listed.version, listed.resource_version)
+        self._began = self._heard = self._used = began
+        self._verify_at = self._next_verification()
+        self._trouble = ""
+        self._lost = ""
+        self._watch: Watch | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {self.resource}", daemon=True)
+        self.start, self.join = self._thread.start, self._thread.join
+
+    @property
+    def count(self) -> int:
+        return len(self._objects)
+
+    def age_seconds(self) -> float:
+        return time.monotonic() - self._heard
+
+    def trouble(self) -> str:
+        """Why this is no longer good enough; ''. Who asks is about to use it."""
+        self._used = time.monotonic()
+        if self._lost:
+            return self._lost
+        if self.age_seconds() > self._patience.stale_seconds:
+            silence = self._trouble or "the watch is silent"
+            return f"nothing was heard of them for more than {self._patience.stale_seconds:g} s ({silence})"
+        return ""
+
+    def proven(self) -> bool:
+        """Has its watch brought anything?"""
+        return self._heard > self._began
+
+    def idle(self) -> bool:
+        return time.monotonic() - self._used > self._patience.idle_seconds
+
+    def unverified(self) -> bool:
+        return time.monotonic() > self._verify_at
+
+    def verified(self) -> None:
+        self._verify_at = self._next_verification()
+
+    def moment(self) -> tuple[Position, dict[str, Held]]:
+        with self._lock:
+            return self._position, dict(self._objects)
+
+    def listing(self, take: Take[T]) -> Listing[T]:
+        """As a list would give it, in the same order."""
+        with self._lock:
+            if isinstance(take, TakeOwner) and take.wanted:
+                held = [self._objects[uid] for uid in take.wanted if uid in self._objects]
+            else:
+                held = list(self._objects.values())
+        held.sort(key=attrgetter("place"))
+        bad = BadObjects()
+        for item in held:
+            if item.error:
+                bad.told(f"{item.place}: {item.error}")
+        values = [item.value for item in held if not item.error]
+        if self.keep.chosen:
+            values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]
+        return Listing(values, bad=(*self._nameless, *bad.gaps(self.resource)))
+
+    def stop(self) -> None:
+        self._stopping.set()
+        watch = self._watch
+        if watch is not None:
+            watch.stop()
+
+    def _next_verification(self) -> float:
+        return time.monotonic() + self._patience.verify_seconds * _random(0.8)
+
+    # The thread
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            seconds = self._patience.watch_seconds * _random(0.8)
+            began = time.monotonic()
+            wanted: float | None = None
+            try:
+                self._watched(seconds)
+            except LostError as error:
+                self._lost = str(error)
+                return
+            except BrokenError as error:
+                self._trouble, wanted = str(error), error.pause_seconds
+            except Exception:
+                if self._stopping.is_set():
+                    return  # its connection was taken away
+                log.exception("the watch of %s", self.resource)
+                self._lost = "a fault of gpuwatch's own, told before"
+                return
+            else:
+                if time.monotonic() - began >= seconds / 2:
+                    self._heard, self._trouble, failures = time.monotonic(), "", 0
+                    continue
+                # Too early to mean that there was nothing more to say.
+                self._trouble = "it was ended before its time"
+            failures = 0 if self._heard > began else failures + 1
+            self._stopping.wait(self._pause(failures, wanted))
+
+    def _pause(self, failures: int, wanted: float | None) -> float:
+        """wanted: by the server, and so the least."""
+        backoff = self._limits.backoff_seconds * 2.0 ** min(failures, 16) * _random(0.5)
+        least = min(wanted or 0.0, self._limits.longest_pause_seconds)
+        return max(min(backoff, self._limits.longest_pause_seconds), least)
+
+    def _watched(self, seconds: float) -> None:
+        self._watch = watch = Watch(self._client, self._limits)
+        if self._stopping.is_set():
+            return
+        for event in watch.events(self._position, seconds, self._patience.grace_seconds):
+            if self._stopping.is_set():
+                return
+            self._apply(event)
+
+    def _apply(self, event: wire.Event) -> None:
+        if event.type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            raise LostError(f"the watch brought an event of the unknown type {event.type[:40]!r}")
+        try:
+            meta = _named.decode(event.object).metadata
+            found = None if event.type == "BOOKMARK" else self.keep(event.object)
+        except (*UNDECODABLE, ValueError) as error:
+            raise LostError(f"the watch brought an event that is none ({error})") from error
+        reached = meta.resource_version if meta is not None else ""
+        before = self._position.resource_version
+        if not reached.strip("0"):
+            raise LostError("the watch brought an event that does not tell its resourceVersion")
+        if reached.isdecimal() and before.isdecimal() and int(reached) < int(before):
+            # As after etcd was restored from a backup.
+            raise LostError(f"the watch went back, from {before} to {reached}")
+        with self._lock:
+            if found is not None:
+                uid, held = found
+                if event.type == "DELETED" or held is None:
+                    self._objects.pop(uid, None)
+                else:
+                    self._objects[uid] = held
+            self._position = Position(self._position.kind, self._position.version, reached)
+            self._heard = time.monotonic()
+
+
+def _random(least: float) -> float:
+    """Up to 1, so that many who begin together do not go on together."""
+    return random.uniform(least, 1.0)  # noqa: S311

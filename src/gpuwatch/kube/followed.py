@@ -1,0 +1,210 @@
+"""A running cluster that is listed once and then followed by watches.
+
+Lists are made by who reads, one after the other, and only of what is not followed: at the first read, after a watch was
+lost, and where nothing may be watched. One thread for each resource does nothing but read its watch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+from kubernetes.client import ApiClient
+
+from gpuwatch.kube.assemble import read_cluster
+from gpuwatch.kube.decode import Listing, Take
+from gpuwatch.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience
+from gpuwatch.kube.kinds import Kind
+from gpuwatch.kube.reader import ClusterError
+from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, without_secrets
+from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.telemetry import Gap
+
+T = TypeVar("T")
+log = logging.getLogger("gpuwatch.kube")
+
+_STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is known of one resource. age_seconds: since when it was last heard of; all before is known.
+
+    lists: made of it so far. drifted: objects that a comparing list found other than they were followed.
+    """
+
+    resource: str
+    objects: int
+    age_seconds: float
+    lists: int
+    drifted: int
+
+
+class FollowedCluster:
+    """The Cluster that `LiveCluster` reads, for a fraction of the traffic; needs the verb watch beside list.
+
+    What may not be watched is listed at each read. One read at a time; others wait.
+    """
+
+    def __init__(
+        self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS, patience: Patience = DEFAULT_PATIENCE
+    ) -> None:
+        self._client = api_client
+        self._limits = limits
+        self._patience = patience
+        self._reading = threading.Lock()
+        self._follows: dict[tuple[Kind, str], Follow] = {}
+        self._told: dict[str, str] = {}
+        self._lists: dict[str, int] = {}
+        self._drifted: dict[str, int] = {}
+
+    @property
+    def description(self) -> str:
+        return f"Kubernetes at {without_secrets(str(self._client.configuration.host))}"
+
+    def read(self, now: datetime) -> Cluster:
+        """The cluster as of `now`, or up to `Patience.stale_seconds` before; `followed` says how old each part is.
+
+        Raises ClusterError where the API server cannot be reached and nothing is held, or where it lets us see nothing.
+        """
+        with self._reading:
+            source = _Source(self, Lists(self._client, self._limits))
+            try:
+                cluster = read_cluster(source, now)
+            except (ListError, ClusterError) as error:
+                raise ClusterError(f"{self.description}: {error}") from error
+            self._forget_idle()
+            return cluster
+
+    def followed(self) -> tuple[Followed, ...]:
+        """Of each resource that is followed now, by name."""
+        with self._reading:
+            by_name = sorted(self._follows.values(), key=attrgetter("resource"))
+        return tuple(
+            Followed(
+                resource=follow.resource,
+                objects=follow.count,
+                age_seconds=follow.age_seconds(),
+                lists=self._lists[follow.resource],
+                drifted=self._drifted.get(follow.resource, 0),
+            )
+            for follow in by_name
+        )
+
+    def close(self) -> None:
+        """Watch nothing and hold nothing. A later read begins anew."""
+        with self._reading:
+            follows, self._follows = tuple(self._follows.values()), {}
+        for follow in follows:
+            follow.stop()
+        end = time.monotonic() + _STOP_SECONDS
+        for follow in follows:
+            follow.join(max(end - time.monotonic(), 0.0))
+
+    def _objects(self, lists: _Discovering, kind: Kind, take: Take[T], version: str) -> Listing[T]:
+        follow = self._follows.get((kind, version))
+        if follow is not None:
+            trouble = follow.trouble() or self._verified(lists, follow)
+            if not trouble:
+                if follow.proven():
+                    self._told.pop(kind.resource, None)
+                return follow.listing(take)
+            follow.stop()
+            del self._follows[kind, version]
+            if self._told.get(kind.resource) != trouble:  # said once, not at each look
+                log.warning("%s are listed anew: %s", kind.resource, trouble)
+                self._told[kind.resource] = trouble
+        return self._begin(lists, kind, take, version)
+
+    def _begin(self, lists: _Discovering, kind: Kind, take: Take[T], version: str) -> Listing[T]:
+        """List, and follow from there."""
+        began = time.monotonic()
+        keep = Keep(take)
+        found = lists.get().objects(kind, keep, version)
+        if found.failure is not None:
+            return Listing(failure=found.failure)
+        self._lists[kind.resource] = self._lists.get(kind.resource, 0) + 1
+        follow = Follow(self._client, self._limits, self._patience, kind, keep, found, began)
+        if found.resource_version.strip("0"):
+            self._follows[kind, version] = follow
+            follow.start()
+        return follow.listing(take)
+
+    def _verified(self, lists: _Discovering, follow: Follow) -> str:
+        """Compare with a list where it is time. Why the resource has to be listed anew; '' where it need not be."""
+        if not follow.unverified():
+            return ""
+        position, held = follow.moment()
+        drifted = 0
+
+        def compare(raw: msgspec.Raw) -> None:
+            nonlocal drifted
+            uid, found = follow.keep(raw)
+            drifted += held.pop(uid, None) != found
+
+        resource = follow.resource
+        try:
+            # At the very moment that was followed up to, so that what is merely new is no difference.
+            lists.get().exactly(position.kind, position.version, compare, position.resource_version)
+        except ListError as error:
+            if error.status in (0, 401, 429) or error.status >= 500:
+                return ""  # passing trouble: the next look tries again
+            return f"they could not be compared with a list ({error.detail})"
+        self._lists[resource] = self._lists.get(resource, 0) + 1
+        drifted += len(held)
+        if drifted:
+            self._drifted[resource] = self._drifted.get(resource, 0) + drifted
+            return f"{drifted} of {follow.count} were not as a list of the same moment tells"
+        follow.verified()
+        log.info("%s: %d are as a list of the same moment tells", resource, follow.count)
+        return ""
+
+    def _forget_idle(self) -> None:
+        for key, follow in tuple(self._follows.items()):
+            if follow.idle():
+                follow.stop()
+                del self._follows[key]
+
+
+class _Discovering:
+    """The lists of one read; which groups are served is asked before the first."""
+
+    def __init__(self, lists: Lists) -> None:
+        self._lists = lists
+        self._asked = False
+        self._failure: ListError | None = None
+
+    def get(self) -> Lists:
+        """Raises ListError as `Lists.discover` does."""
+        if not self._asked:
+            self._asked = True
+            try:
+                self._lists.discover()
+            except ListError as error:
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure
+        return self._lists
+
+
+class _Source:
+    """Of one read; what `assemble.Source` asks for."""
+
+    def __init__(self, cluster: FollowedCluster, lists: Lists) -> None:
+        self._cluster = cluster
+        self._lists = _Discovering(lists)
+
+    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
+        """Raises ListError where the server does not answer and nothing is held."""
+        try:
+            return self._cluster._objects(self._lists, kind, take, version)
+        except ListError as error:
+            if not self._cluster._follows:
+                raise
+            return Listing(failure=Gap(kind=error.kind, what=kind.resource, detail=error.detail))

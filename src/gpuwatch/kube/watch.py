@@ -1,0 +1,146 @@
+"""One watch: a list's answer that goes on, a JSON event a line, until the server ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import urllib3
+from kubernetes.client import ApiClient, ApiException
+
+from gpuwatch.kube import wire
+from gpuwatch.kube.decode import UNDECODABLE
+from gpuwatch.kube.kinds import Kind
+from gpuwatch.kube.transport import Limits, ask, cause_of, explained, retry_after, without_secrets
+
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_event = msgspec.json.Decoder(wire.Event)
+_failure = msgspec.json.Decoder(wire.Failure)
+
+_READ_BYTES = 65536
+
+_LONGEST_LINE_BYTES = 32 * 2**20
+"""An object has at most some 1.5 MiB, etcd's limit of a request; JSON of what is stored as protobuf has a few times
+that."""
+
+
+class BrokenError(Exception):
+    """The watch broke; another one can go on from where it was. pause_seconds: what the server asked to wait."""
+
+    def __init__(self, detail: str, pause_seconds: float | None = None) -> None:
+        super().__init__(detail)
+        self.pause_seconds = pause_seconds
+
+
+class LostError(Exception):
+    """No watch can go on from there: only a list tells what is there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """version: of the API, that was listed. resource_version: the moment up to which everything is known."""
+
+    kind: Kind
+    version: str
+    resource_version: str
+
+
+class Watch:
+    """One request. `stop` ends it from another thread."""
+
+    def __init__(self, client: ApiClient, limits: Limits) -> None:
+        self._client = client
+        self._limits = limits
+        self._answer: Any = None
+        self._stopped = threading.Event()
+
+    def events(self, position: Position, seconds: float, grace_seconds: float) -> Iterator[wire.Event]:
+        """What happens after the position, as it happens; the end means that the server ended the watch in order.
+
+        seconds: after which the server is asked to end it. grace_seconds: how much longer it may be silent, or go on.
+        Raises BrokenError and LostError. An event may be of any type, and its object of any form.
+        """
+        parameters = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": position.resource_version,
+            "timeoutSeconds": str(math.ceil(seconds)),
+        }
+        patience = seconds + grace_seconds
+        end = time.monotonic() + patience
+        kind = position.kind
+        accept = _METADATA if kind.metadata_only else "application/json"
+        timeout = (self._limits.connect_timeout_seconds, patience)
+        try:
+            self._answer = ask(self._client, kind.path(position.version), parameters, accept, timeout)
+        except ApiException as error:
+            raise _refused(error, kind) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise BrokenError(self._no_answer(error)) from error
+        try:
+            if not self._stopped.is_set():
+                yield from self._lines(end)
+        except urllib3.exceptions.HTTPError as error:
+            raise BrokenError(self._no_answer(error)) from error
+        finally:
+            # Back to the pool where it was read to its end, else closed.
+            self._answer.response.close()
+
+    def stop(self) -> None:
+        """End it soon: what waits for the next event waits no longer."""
+        self._stopped.set()
+        answer = self._answer
+        if answer is not None:
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has just ended by itself
+                answer.response.shutdown()
+
+    def _lines(self, end: float) -> Iterator[wire.Event]:
+        begun: list[bytes] = []
+        length = 0
+        while chunk := self._answer.response.read1(_READ_BYTES):
+            *whole, rest = chunk.split(b"\n")
+            if whole:
+                whole[0] = b"".join((*begun, whole[0]))
+                begun, length = [], 0
+            for line in whole:
+                if line.strip():
+                    yield _decoded(line)
+            begun.append(rest)
+            length += len(rest)
+            if length > _LONGEST_LINE_BYTES:
+                raise LostError(f"a line of the watch has more than {_LONGEST_LINE_BYTES} bytes")
+            if time.monotonic() > end:
+                raise BrokenError("it went on for longer than it was asked to")
+        if length:
+            raise BrokenError("it ended in the middle of an event")
+
+    def _no_answer(self, error: Exception) -> str:
+        return f"no answer from {without_secrets(self._client.configuration.host)}: {cause_of(error)}"
+
+
+def _decoded(line: bytes) -> wire.Event:
+    try:
+        event = _event.decode(line)
+    except UNDECODABLE as error:
+        raise LostError(f"a line of the watch is no event in JSON ({error})") from error
+    if event.type == "ERROR":
+        try:
+            said = _failure.decode(event.object)
+        except UNDECODABLE:
+            said = wire.Failure()
+        raise LostError(f"the server ended it with an error ({said.code or 'no code'}: {said.message or said.reason})")
+    return event
+
+
+def _refused(error: ApiException, kind: Kind) -> Exception:
+    status = int(error.status or 0)
+    detail = explained(error, kind, "watch").detail.rstrip(".")
+    if status in {401, 429} or status >= 500:
+        return BrokenError(detail, retry_after(error))
+    return LostError(detail)
