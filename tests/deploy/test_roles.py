@@ -51,10 +51,20 @@ SURROUNDINGS: Rights = {
 }
 
 
+READ = {
+    (kind.group, kind.plural)
+    for kind in (*(item for item in vars(kinds).values() if isinstance(item, Kind)), *kinds.OWNERS.values())
+}
+
+
 def test_observe_is_what_the_reader_lists() -> None:
-    listed = [item for item in vars(kinds).values() if isinstance(item, Kind)]
-    wanted = {(kind.group, kind.plural, "list") for kind in (*listed, *kinds.OWNERS.values())}
-    assert rights(DEPLOY / "observe") == wanted
+    assert rights(DEPLOY / "observe") == {(*each, "list") for each in READ}
+
+
+def test_the_controller_watches_what_it_lists() -> None:
+    watched = {each for each in rights(DEPLOY / "base") if each[2] == "watch"}
+    assert watched == {(*each, "watch") for each in READ}
+    assert not [each for each in rights(DEPLOY / "base", "Role") if each[2] == "watch"]
 
 
 def test_release_is_what_the_adapters_patch() -> None:
@@ -93,7 +103,7 @@ def test_without_a_mode_only_own_objects_are_written() -> None:
                 or rule.get("resourceNames") in (["gpuwatch"], ["gpuwatch-pause"])
                 or (rule["resources"], rule["verbs"]) == (["leases"], ["create"])
             )
-            assert own or set(rule["verbs"]) == {"list"}, (document["metadata"]["name"], rule)
+            assert own or set(rule["verbs"]) <= {"list", "watch"}, (document["metadata"]["name"], rule)
 
 
 @pytest.mark.parametrize("place", PLACES)
