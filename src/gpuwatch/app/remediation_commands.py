@@ -109,7 +109,8 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
-        if found.phase is not Phase.PROPOSED and not (found.approved and found.phase.open):
+        # What is announced in the mode enforce may be held back because nobody could be told.
+        if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED) and not (found.approved and found.phase.open):
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: there is nothing to approve")
         if not found.approved:
             found = store.approve(found.name, by or _whoever())

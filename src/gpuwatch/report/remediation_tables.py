@@ -68,6 +68,10 @@ def history_tables(
 
 
 def _last(remediation: Remediation) -> str:
+    """What holds it up now, else what was said last."""
+    step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
+    if remediation.phase.open and step is not None and step.error:
+        return step.error
     return remediation.history[-1].message if remediation.history else remediation.proposal.reason
 
 

@@ -1,0 +1,297 @@
+"""Announcements on their way to people, beside the Remediation that waits for them: receivers that fail, none at all,
+the forms in which messages arrive, and what is held back until somebody was told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deliver.receivers import Webhook, webhook
+from execute.living import ENFORCE, SUGGEST, Fleet, new_store, quick
+from gpuwatch.app.announcements import KEPT, Announcements
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.model.remediation import Phase, Remediation, Step, StepKind
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+
+# Apprise's mail plug-in imports it on Pythons that still have it.
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
+    with new_store(tmp_path / "remediations.db") as opened:
+        yield opened
+
+
+class World:
+    """An idle Job, a sick GPU under another, and the process that announces what it does about them."""
+
+    def __init__(
+        self, folder: Path, store: SqliteRemediations, *urls: str, plan: PlanPolicy = ENFORCE, **delivery: Any
+    ) -> None:
+        self.fleet = Fleet(idle={"chat"})
+        self.fleet.owner("Job", "chat", 2)
+        self.store = store
+        self.metrics = Metrics()
+        self.policy = DeliveryPolicy(
+            urls=urls, attempts=1, backoff_seconds=0.001, timeout_seconds=5.0, folder=folder / "inbox", **delivery
+        )
+        self.announcements = Announcements(folder / "box", self.metrics, threading.Event())
+
+        def tell(remediation: Remediation) -> None:
+            self.announcements.tell(remediation, self.policy)
+
+        self.executor = Executor(
+            store, self.fleet.cluster, self.fleet.rehearsal, self.fleet.view, tell, Policies(plan, quick())
+        )
+
+    def propose(self) -> None:
+        self.fleet.propose(self.executor)
+
+    def run(self, minutes: int, until: Callable[[], bool] = lambda: False) -> None:
+        for _ in range(minutes):
+            self.fleet.settle()
+            for _ in range(6):
+                for name in self.executor.due(self.fleet.now):
+                    self.executor.run_once(name, self.fleet.now)
+            self.announcements.send(self.policy, self.fleet.now)
+            if until():
+                return
+            self.fleet.now += timedelta(minutes=1)
+
+    def only(self) -> Remediation:
+        (found,) = self.store.all()
+        return found
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self.fleet.find("chat")["spec"]["suspend"])
+
+
+def url(server: Webhook) -> str:
+    return f"json://{server.address}/"
+
+
+def only(action: ActionKind, policy: PlanPolicy = ENFORCE) -> PlanPolicy:
+    return replace(policy, modes={action: policy.mode(action)})
+
+
+RELEASE = only(ActionKind.RELEASE_GANG)
+
+
+def told(remediation: Remediation) -> str:
+    """What the notice's step says."""
+    return next(step.error for step in remediation.steps if step.parameters.get("by") == "notice")
+
+
+def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook() as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        world.run(5)
+        (message,) = [json.loads(body) for body in server.bodies]
+        assert message["title"] == "gpuwatch: release gang of gang/Job/ml/chat"
+        for words in ("2 idle GPUs", f"gpuwatch reject {world.only().name}", "gpuwatch.dev/object", "Silent for good"):
+            assert words in message["message"], message["message"]
+        assert not world.suspended
+        world.run(30)
+        assert world.suspended
+        assert len(server.taken) == 1
+    (file,) = (tmp_path / "inbox").glob("*/announcement.md")
+    assert world.only().name in file.read_text()
+    assert world.value("gpuwatch_deliveries_total", what="announcement", result="sent") == 2
+
+
+def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_their_whole_time(
+    tmp_path: Path, store: SqliteRemediations, caplog: pytest.LogCaptureFixture
+) -> None:
+    with webhook(503, 503, 503) as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        world.run(60, until=lambda: len(server.bodies) == 3 and world.value("gpuwatch_announcements_undelivered") == 1)
+        held = world.only()
+        assert (held.phase, world.suspended) == (Phase.ANNOUNCED, False)
+        assert told(held).startswith("Nobody could be told: json 127.0.0.1")
+        assert "503" in told(held)
+        assert f"{held.name} is held back" in caplog.text
+        world.run(60, until=lambda: bool(server.taken))
+        since = world.fleet.now
+        world.run(120, until=lambda: world.suspended)
+        assert world.fleet.now - since >= timedelta(seconds=600)
+        assert len(server.taken) == 1
+    assert world.value("gpuwatch_announcements_undelivered") == 0
+    assert world.value("gpuwatch_deliveries_total", what="announcement", result="failed") == 3
+
+
+def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook(*[503] * 99) as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        world.run(119)
+        assert world.only().phase is Phase.ANNOUNCED
+        world.run(30, until=lambda: not world.only().phase.open)
+    lapsed = world.only()
+    assert lapsed.phase is Phase.LAPSED
+    assert not world.suspended
+    assert any("It was not announced in time: Nobody could be told" in turn.message for turn in lapsed.history)
+    assert "gpuwatch.dev/announced" not in json.dumps(world.fleet.find("chat")["metadata"].get("annotations", {}))
+
+
+def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook(*[503] * 99) as bad, webhook() as good:
+        world = World(tmp_path, store, url(bad), url(good), plan=RELEASE)
+        world.propose()
+        world.run(30, until=lambda: world.suspended)
+        assert world.suspended
+        assert len(good.taken) == 1
+    assert world.value("gpuwatch_announcements_undelivered") == 0
+    assert world.value("gpuwatch_deliveries_pending", what="announcement") == 1
+
+
+def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook(*[503] * 99) as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        world.run(10)
+        store.reject(world.only().name)
+        world.run(2)
+        assert world.only().phase is Phase.REJECTED
+
+
+def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook(*[503] * 99) as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        world.run(10)
+        store.approve(world.only().name, "ana")
+        world.run(40, until=lambda: world.suspended)
+        assert world.suspended
+        assert told(world.only()).startswith("Nobody could be told")
+
+
+def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook(*[503] * 99) as server:
+        world = World(tmp_path, store, url(server), plan=only(ActionKind.RELEASE_GANG, SUGGEST))
+        world.propose()
+        world.run(3)
+        assert server.bodies == []
+        store.approve(world.only().name, "ana")
+        world.run(30, until=lambda: world.suspended)
+        assert world.suspended
+        assert "503" in told(world.only())
+        assert world.value("gpuwatch_announcements_undelivered") == 1
+
+
+def test_a_fence_waits_for_one_try_and_not_for_a_receiver_that_is_down(
+    tmp_path: Path, store: SqliteRemediations
+) -> None:
+    with webhook(*[503] * 99) as server:
+        world = World(tmp_path, store, url(server), plan=only(ActionKind.TAINT_NODE))
+        world.fleet = fleet = Fleet(sick={"GPU-n0-0"})
+        fleet.owner("Job", "train", 8)
+        world.executor = replace(world.executor, writer=fleet.cluster, rehearsal=fleet.rehearsal, fresh=fleet.view)
+        world.propose()
+        world.run(20, until=lambda: bool(fleet.node("n0")["spec"].get("taints")))
+        assert fleet.node("n0")["spec"]["taints"]
+        assert server.bodies
+        assert told(world.only()).startswith("Nobody could be told")
+
+
+def test_without_anybody_to_tell_annotation_and_event_are_the_announcement(
+    tmp_path: Path, store: SqliteRemediations
+) -> None:
+    world = World(tmp_path, store, plan=RELEASE)
+    world.policy = DeliveryPolicy()
+    world.propose()
+    world.run(15, until=lambda: world.suspended)
+    assert world.suspended
+    assert any(line.startswith("patch Job") for line in world.fleet.log)
+    kinds = [step.parameters.get("by") for step in world.only().steps if step.kind is StepKind.ANNOUNCE]
+    assert kinds == ["annotation", "event", "notice"]
+
+
+def test_undoing_and_others_do_not_wait_for_a_receiver_that_hangs(tmp_path: Path, store: SqliteRemediations) -> None:
+    """Nothing is sent in the thread that carries Remediations out."""
+    with webhook(*[0] * 9, hang_seconds=30) as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        for _ in range(6):
+            for name in world.executor.due(world.fleet.now):
+                world.executor.run_once(name, world.fleet.now)
+        assert server.bodies == []
+        assert told(world.only()) == "The announcement is on its way."
+
+
+def test_a_leader_that_is_killed_before_it_was_sent_leaves_it_to_the_next(
+    tmp_path: Path, store: SqliteRemediations
+) -> None:
+    with webhook() as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        for _ in range(6):
+            for name in world.executor.due(world.fleet.now):
+                world.executor.run_once(name, world.fleet.now)
+        # Another process, with an outbox of its own.
+        world.announcements = Announcements(tmp_path / "another box", world.metrics, threading.Event())
+        world.run(30, until=lambda: world.suspended)
+        assert world.suspended
+        assert len(server.taken) == 1
+
+
+def test_slacks_form_is_what_a_compatible_receiver_gets(tmp_path: Path, store: SqliteRemediations) -> None:
+    """Mattermost's webhooks take Slack's messages, and can be anywhere."""
+    with webhook() as server:
+        world = World(tmp_path, store, f"mmost://{server.address}/abcdefghijk", plan=RELEASE)
+        world.propose()
+        world.run(5)
+        (message,) = [json.loads(body) for body in server.bodies]
+    assert "release gang of gang/Job/ml/chat" in message["text"]
+    assert f"gpuwatch reject {world.only().name}" in message["text"]
+
+
+def test_names_make_neither_markup_nor_mentions(tmp_path: Path, store: SqliteRemediations) -> None:
+    with webhook() as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.propose()
+        found = world.only()
+        bad = replace(found.proposal, reason="`@here` <b>*x*</b>", namespace="ml")
+        step = {"by": "notice", "text": f"{found.name}: gpuwatch will. `@here` <b>*x*</b>"}
+        hostile = replace(found, name="hostile", proposal=bad, steps=(_notice(found, step),))
+        with pytest.raises(Exception, match="on its way"):
+            world.announcements.tell(hostile, world.policy)
+        world.announcements.send(world.policy, world.fleet.now)
+        (message,) = [json.loads(body)["message"] for body in server.bodies]
+    assert "<b>" not in message
+    assert "@here" not in message
+    assert "*x*" not in message.replace("\\*", "")
+
+
+def _notice(found: Remediation, parameters: dict[str, str]) -> Step:
+    return Step(kind=StepKind.ANNOUNCE, target=found.proposal.objects[0], parameters=parameters)
+
+
+def test_old_announcements_go(tmp_path: Path, store: SqliteRemediations) -> None:
+    world = World(tmp_path, store, plan=RELEASE)
+    world.propose()
+    world.run(5)
+    (folder,) = [item for item in (tmp_path / "box").iterdir() if item.is_dir()]
+    kept = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+    second = timedelta(seconds=1)
+    assert world.announcements.forget(kept + KEPT - second) == 0
+    assert world.announcements.forget(kept + KEPT + second) == 1
+    assert not folder.exists()
