@@ -75,6 +75,8 @@ class Fleet:
     idle: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     blind: bool = False  # telemetry gives no verdict on healthy devices
+    dark: set[str] = field(default_factory=set)
+    """UUIDs of which telemetry shows nothing."""
     alerts: tuple[str, ...] = ()
     stale: timedelta = timedelta()
     claims: tuple[ClaimedDevice, ...] = ()
@@ -238,6 +240,7 @@ class Fleet:
             )
             for n in range(self.nodes)
             for i in range(GPUS)
+            if _device(f"n{n}", i) not in self.dark
         )
         cluster = Cluster(
             nodes=tuple(self._model_node(item) for item in self._all("v1", "Node")),

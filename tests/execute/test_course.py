@@ -18,7 +18,7 @@ from gpuwatch.kube import keys
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import Phase, Remediation, StepKind
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.store.remediation_sqlite import SqliteRemediations
 
@@ -179,6 +179,29 @@ def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: SqliteRemedi
     fleet.idle = set()
     drive(fleet, executor, 1)
     assert (only(store).phase, only(store).verified) == (Phase.LAPSED, {})
+
+
+def test_what_telemetry_shows_no_more_is_waited_for(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 0.1)
+    fleet.dark = {"GPU-n0-0"}
+    drive(fleet, executor, 1)
+    assert (only(store).phase, effects(fleet)) == (Phase.ANNOUNCED, [])
+    assert only(store).history[-1].message == "Telemetry does not show GPU-n0-0 now."
+    fleet.dark = set()
+    drive(fleet, executor, 0.5)
+    assert effects(fleet) != []
+
+
+def test_what_telemetry_shows_no_more_lapses_with_its_node(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 0.1)
+    fleet.dark = {"GPU-n0-0"}
+    fleet.cluster.remove(ObjectRef("v1", "Node", "n0"))
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.LAPSED
 
 
 def test_other_pods_than_those_announced_are_left_alone(store: SqliteRemediations) -> None:

@@ -191,7 +191,24 @@ def _gone(proposal: Proposal, view: View) -> Check:
     )
     if proposal.action is ActionKind.RELEASE_GANG and busy:
         return Check(Answer.GONE, f"It works again ({busy[0]}).", {BUSY_AGAIN: True})
-    return Check(Answer.GONE, "No finding calls for it any more.")
+    unseen = _unseen(proposal, view)
+    return Check(Answer.WAIT, unseen) if unseen else Check(Answer.GONE, "No finding calls for it any more.")
+
+
+def _unseen(proposal: Proposal, view: View) -> str:
+    """Why nobody can tell whether the proposal still holds: telemetry is silent on what it rests on. '' where it is
+    not, and where the machine has left the cluster."""
+    cluster = view.snapshot.cluster
+    present = {device.id for device in view.snapshot.devices if device.present}
+    lost = sorted(set(proposal.devices) - present)
+    if lost and (not cluster.known or not {node.name for node in cluster.nodes}.isdisjoint(proposal.nodes)):
+        return f"Telemetry does not show {lost[0]} now."
+    for finding in view.findings:
+        of_devices = str(finding.kind) in proposal.detectors and not set(finding.devices).isdisjoint(proposal.devices)
+        of_pods = finding.family is Family.IDLE and not set(finding.pods).isdisjoint(proposal.pods)
+        if finding.verdict is Verdict.UNKNOWN and (of_devices or of_pods):
+            return f"{finding.kind} cannot tell now ({finding.id})."
+    return ""
 
 
 def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
