@@ -60,12 +60,24 @@ def up_labels(node: int) -> dict[str, str]:
     return {name: gpu[name] for name in ("__name__", "instance", "job", "namespace", "pod", "service", "endpoint")}
 
 
-def load(url: str, metrics: Sequence[str], gpus: int, seconds: int, interval_seconds: int) -> int:
-    """Write the fleet's last `seconds` into the server; returns the number of samples written."""
+def load(
+    url: str,
+    metrics: Sequence[str],
+    gpus: int,
+    seconds: int,
+    interval_seconds: int,
+    silent_every: int = 0,
+    up: bool = True,
+) -> int:
+    """Write the fleet's last `seconds` into the server; returns the number of samples written.
+
+    silent_every: each GPU of that many reads 0 in everything; 0 for none. up: write the `up` series too.
+    """
     rng = np.random.default_rng(11)
     heads = [_labels(series_labels(metric, gpu)) for metric in metrics for gpu in range(gpus)]
-    heads += [_labels(up_labels(node)) for node in range(gpus // GPUS_PER_NODE)]
-    scales = np.array([[_top(metric) / 100] for metric in metrics for _ in range(gpus)])
+    heads += [_labels(up_labels(node)) for node in range(gpus // GPUS_PER_NODE if up else 0)]
+    silent = range(0, gpus, silent_every) if silent_every else ()
+    scales = np.array([[0.0 if gpu in silent else _top(metric) / 100] for metric in metrics for gpu in range(gpus)])
     scales = np.vstack([scales, np.ones((len(heads) - len(scales), 1))])
     # Scrapes have a phase of their own; samples exactly on multiples of a step are a case that no fleet shows.
     last = int(END.timestamp()) - 7

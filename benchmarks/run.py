@@ -11,6 +11,7 @@ RUNS = (
     ("cluster_list.py",),
     ("window_statistics.py", "week"),
     ("window_statistics.py", "health"),
+    ("look.py",),
     ("profile_update.py", "week"),
     ("profile_update.py", "fleet"),
     ("mig_plan.py",),
