@@ -41,6 +41,9 @@ SHOWN: dict[str, set[str]] = {
     "idle.bursty": {"pauses", "left"},
     "idle.in_use": {"works", "fed-slowly", "half-seen"},
     "idle.idle_unknown": {"half-seen"},
+    "misfit.hbm_contention": {"crowded"},
+    "misfit.pcie_contention": {"thronged"},
+    "misfit.scattered": {"wide"},
 }
 
 
@@ -140,6 +143,36 @@ def _pod_series() -> list[tuple[str, dict[str, str], Value]]:
     return series
 
 
+def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
+    """GPUs and what their Pods do with memory and link; Nodes and the Jobs on them."""
+    series: list[tuple[str, dict[str, str], Value]] = []
+    full = 0.9 * 0.92 * 984.6e6 * 16
+
+    def gpu(name: str, pods: tuple[str, ...], dram: Value, link: Value, **labels: str) -> None:
+        for pod in pods:
+            held = {"UUID": name, "Hostname": "host", "exported_namespace": "ml", "exported_pod": pod, **labels}
+            series.append(("DCGM_FI_PROF_DRAM_ACTIVE", held, dram))
+            series.append(("DCGM_FI_PROF_PCIE_RX_BYTES", held, link))
+        series.append(("DCGM_FI_DEV_PCIE_LINK_WIDTH", {"UUID": name, "Hostname": "host"}, always(16)))
+        series.append(("DCGM_FI_DEV_PCIE_LINK_GEN", {"UUID": name, "Hostname": "host"}, always(3)))
+
+    two = ("share-a", "share-b")
+    gpu("crowded", two, always(0.73), always(0.99 * full))
+    gpu("thronged", two, always(0.71), always(1.01 * full))
+    gpu("crowded a while", two, turned(25 * MINUTE, 0.5, 0.8), turned(25 * MINUTE, 0.0, full * 1.05))
+    gpu("its own", ("share-a",), always(0.8), always(1.05 * full))
+    gpu("sliced", two, always(0.8), always(1.05 * full), GPU_I_ID="1")
+    for node in ("n1", "n2", "n3"):
+        clique = "a" if node == "n1" else "b"
+        series.append(("kube_node_labels", {"node": node, "label_nvidia_com_gpu_clique": clique}, always(1)))
+    for job, nodes in (("wide", ("n1", "n2")), ("near", ("n2", "n3"))):
+        for number, node in enumerate(nodes):
+            labels = {"namespace": "ml", "pod": f"{job}-{number}", "node": node}
+            labels |= {"created_by_kind": "Job", "created_by_name": job}
+            series.append(("kube_pod_info", labels, always(1)))
+    return series
+
+
 def openmetrics() -> str:
     """Everything as text for `promtool tsdb create-blocks-from openmetrics`: eight hours, samples 30 s apart."""
     lines: dict[str, list[str]] = defaultdict(list)
@@ -147,7 +180,7 @@ def openmetrics() -> str:
         ("gpu_health", {"gpu_uuid": "amd"}, always(0)),
         ("gpu_health", {"gpu_uuid": "well"}, always(1)),
     ]
-    for metric, labels, value in (*_gpu_series(), *_pod_series(), *amd):
+    for metric, labels, value in (*_gpu_series(), *_pod_series(), *_shared_series(), *amd):
         text = ",".join(f'{name}="{label}"' for name, label in labels.items())
         for age in range(8 * HOUR, -1, -STEP_SECONDS):
             found = value(age)

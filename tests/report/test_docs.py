@@ -21,19 +21,23 @@ from gpuwatch.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.detect import (
     capacity,
+    contention,
     health,
     hung,
     idle,
     idle_verdict,
     link,
     memory,
+    misfit,
     presence,
+    scattered,
     throttle,
     verdict,
     xid,
 )
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.detect.misfit import MisfitPolicy
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot
 from gpuwatch.model.telemetry import Schema, SignalFound
 from gpuwatch.plan.brakes import BRAKES
@@ -49,9 +53,10 @@ from report.sick_series import NOW, SHOWN, openmetrics
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "rules.md"
 TEXT = DOCS.read_text(encoding="utf-8")
-POLICIES: dict[str, HealthPolicy | IdlePolicy | PlanPolicy] = {
+POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
     "health": HealthPolicy(),
     "idle": IdlePolicy(),
+    "misfit": MisfitPolicy(),
     "plan": PlanPolicy(),
 }
 RULES = rule_signals(Policies())
@@ -87,6 +92,9 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "idle.host_bound": (idle_verdict,),
     "idle.bursty": (idle_verdict,),
     "idle.in_use": (idle_verdict,),
+    "misfit.hbm_contention": (contention,),
+    "misfit.pcie_contention": (contention,),
+    "misfit.scattered": (scattered,),
 }
 
 
@@ -100,7 +108,7 @@ def _sections(level: str) -> dict[str, str]:
     return found
 
 
-SECTIONS = {name: text for name, text in _sections("##").items() if re.match(r"(health|idle)\.", name)}
+SECTIONS = {name: text for name, text in _sections("##").items() if re.match(r"(health|idle|misfit)\.", name)}
 GUARD_SECTIONS = _sections("###")
 IDLE_COMMON = _sections("##")["Common to the idle rules"]
 
@@ -166,6 +174,7 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
             *health.assess_health(snapshot, HealthPolicy(), everything=True),
             *health.assess_health(Snapshot(at=AT), HealthPolicy()),
             *idle.assess_idle(snapshot, IdlePolicy(), everything=True),
+            *misfit.assess_misfit(snapshot, MisfitPolicy(), PlanPolicy().topology_labels, everything=True),
         )
     }
     assert found <= listed
@@ -175,7 +184,7 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
         for module in (*(each for group in MODULES.values() for each in group), health, idle)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if re.fullmatch(r"(health|idle)\.[a-z_]+", node.value)
+        if re.fullmatch(r"(health|idle|misfit)\.[a-z_]+", node.value)
     }
     assert written <= {rule for rule, _ in listed}
 
@@ -226,7 +235,7 @@ def test_guards_say_what_they_refuse_and_what_helps(guard: str) -> None:
 
 
 def _bounds() -> list[tuple[str, str, str]]:
-    return re.findall(r"`(health|idle|plan)\.(\w+) = ([^`]+)`", TEXT)
+    return re.findall(r"`(health|idle|misfit|plan)\.(\w+) = ([^`]+)`", TEXT)
 
 
 def test_defaults_are_those_of_the_code() -> None:
@@ -246,7 +255,7 @@ def test_every_bound_is_on_the_page_and_explained_beside_its_default(group: str)
 
 def test_bounds_stand_in_sections_of_their_own_group() -> None:
     for section, text in SECTIONS.items():
-        groups = {group for group, _, _ in re.findall(r"`(health|idle|plan)\.(\w+) = ([^`]+)`", text)}
+        groups = {group for group, _, _ in re.findall(r"`(health|idle|misfit|plan)\.(\w+) = ([^`]+)`", text)}
         assert groups <= {section.partition(".")[0]}, section
     for guard, text in GUARD_SECTIONS.items():
         assert set(re.findall(r"`(\w+)\.\w+ = ", text)) <= {"plan"}, guard
@@ -307,7 +316,7 @@ def test_the_operators_own_classes_are_taken_as_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", MODULES)
 def test_confidences_are_written_in_the_rules_module(rule: str) -> None:
-    quoted = {float(number) for number in re.findall(r"\b0\.\d+", _of_rule(rule, "What it says."))}
+    quoted = {float(number) for number in re.findall(r"\b[01]\.\d+", _of_rule(rule, "What it says."))}
     literals = {
         node.value
         for module in MODULES[rule]
@@ -342,4 +351,11 @@ def test_queries_show_the_sick_and_nobody_else(prometheus_build: ServerBuild) ->
 
 
 def _name(labels: dict[str, str]) -> str:
-    return next((labels[name] for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname") if name in labels), "")
+    return next(
+        (
+            labels[name]
+            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name")
+            if name in labels
+        ),
+        "",
+    )

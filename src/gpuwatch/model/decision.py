@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -58,6 +59,7 @@ class Subject:
 class Family(StrEnum):
     HEALTH = "health"
     IDLE = "idle"
+    MISFIT = "misfit"  # works, but in the wrong place
 
 
 class Verdict(StrEnum):
@@ -67,6 +69,7 @@ class Verdict(StrEnum):
     DEGRADED = "degraded"
     BUSY = "busy"
     IDLE = "idle"
+    MISFIT = "misfit"
     UNKNOWN = "unknown"
 
 
@@ -97,6 +100,10 @@ class FindingKind(StrEnum):
     BURSTY = "bursty"  # silent now, as it often was before it worked again
     IN_USE = "in_use"
     IDLE_UNKNOWN = "idle_unknown"
+    # misfit: Pods that would do better elsewhere
+    HBM_CONTENTION = "hbm_contention"  # workloads that share a GPU want more of its memory's bandwidth than there is
+    PCIE_CONTENTION = "pcie_contention"  # the same of the link to the host
+    SCATTERED = "scattered"  # a gang over more NVLink domains or racks than it needs
 
 
 class Severity(StrEnum):
@@ -113,6 +120,7 @@ class Advice(StrEnum):
     FIX_APPLICATION = "fix_application"
     FIX_MONITORING = "fix_monitoring"
     RECLAIM = "reclaim"  # release the idle allocation
+    REBALANCE = "rebalance"  # move one of them to where it is not in the way
     RESET_WHEN_IDLE = "reset_when_idle"
     RESET = "reset"
     REBOOT = "reboot"
@@ -145,6 +153,8 @@ class Finding:
 
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
     missing: what would have to be known (signals, coverage) for a better verdict.
+    relief_gpus: of a misfit, by what could be moved (Gang.id, or Workload.id): how many GPUs' worth of work the others
+        and it would do more; what is not in it, nobody can tell.
     """
 
     rule: str  # the rule's file and section in the docs, e.g. 'health.xid'
@@ -163,6 +173,7 @@ class Finding:
     pods: tuple[PodRef, ...] = ()
     node: str | None = None
     gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition, where the rule can tell
+    relief_gpus: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -172,7 +183,7 @@ class Finding:
     @property
     def notable(self) -> bool:
         """True where people should see it: anything but a clean bill."""
-        return self.verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.UNKNOWN)
+        return self.verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT, Verdict.UNKNOWN)
 
 
 class ActionKind(StrEnum):
@@ -192,10 +203,10 @@ class Mode(StrEnum):
 class Candidate:
     """Something that could be done. `target` is the Node of a taint, or the workload of a release.
 
-    detectors: kinds of its findings, or the misfit's name. reason: why, of a misfit, which rests on no finding but on a
-    recommendation or on the Nodes' labels; confidence_ratio: how sure that is (findings have their own).
-    waiter: the pending Pod that could be scheduled with what this frees. pods: of a release all that its owner runs; of
-    a move those that move.
+    detectors: kinds of its findings, or the recommendation's. reason: why, where its findings do not say it;
+    confidence_ratio: how sure a recommendation is (findings have their own). waiter: the pending Pod that could be
+    scheduled with what this frees. pods: of a release all that its owner runs; of a move those that move.
+    relief_gpus: of a move that is for others, how many GPUs' worth of work it gives back; None where it is for itself.
     """
 
     action: ActionKind
@@ -212,6 +223,7 @@ class Candidate:
     reason: str = ""
     confidence_ratio: float = 0.0
     waiter: PodRef = ""
+    relief_gpus: float | None = None
 
     @property
     def id(self) -> str:

@@ -57,6 +57,8 @@ class Behaviour:
     stops_at_seconds: after this (from the window's start) it never works again; keeps_memory and keeps_context say
         what stays behind.
     working_devices: only the first so many of a Pod's devices ever work; None: all.
+    dram_demand, pcie_demand: DRAM-active, and traffic from the host as a share of the card's maximum, that it asks for
+        while it computes and would have if it were alone; None: as its SM-active has it.
     """
 
     activity: Activity
@@ -73,6 +75,8 @@ class Behaviour:
     keeps_memory: bool = False
     keeps_context: bool = False
     working_devices: int | None = None
+    dram_demand: float | None = None
+    pcie_demand: float | None = None
     warmup_seconds: float = 420.0
 
 
@@ -163,7 +167,9 @@ def _device(
     engine = np.where(engine > 0.97, 1.0 - np.abs(rng.normal(0.0, 0.012, size)), engine)
     sm = np.clip((busy * level + wait * 0.012) * noise, 0.0, 1.0)
     tensor = np.clip(busy * level * tensor_share(level) * noise, 0.0, 1.0)
-    dram = np.clip(busy * level * dram_share(level) * rng.normal(1.0, 0.05, size) + wait * 0.002, 0.0, 1.0)
+    wanted = level * dram_share(level) if behaviour.dram_demand is None else behaviour.dram_demand
+    dram = np.clip(busy * wanted * rng.normal(1.0, 0.05, size) + wait * 0.002, 0.0, 1.0)
+    carried = 0.02 + 0.06 * level if behaviour.pcie_demand is None else behaviour.pcie_demand
     context = loaded & (~stopped | behaviour.keeps_context | behaviour.keeps_memory)
     if not works:
         context = context & behaviour.keeps_context
@@ -180,7 +186,7 @@ def _device(
         tensor=tensor,
         dram=dram,
         link=np.clip((busy * level * 0.35 + wait * 0.02) * noise, 0.0, 1.0) if synchronous else 0.02 * sm,
-        pcie=np.clip((busy * (0.02 + 0.06 * level) + (engine > 0) * 0.002) * noise, 0.0, 1.0),
+        pcie=np.clip((busy * carried + (engine > 0) * 0.002) * noise, 0.0, 1.0),
         memory_mib=np.clip(memory, 0.0, 0.97 * memory_mib),
         context=context,
     )

@@ -8,7 +8,7 @@ are those of real exposition pages (67 W idle and 114 W with a model on H100; 17
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class CardModel:
     slowdown_celsius: float
     nvlink_megabytes_per_second: float  # 0: no NVLink
     pcie_bytes_per_second: float
+    pcie_generation: int  # 16 lanes each
     has_memory_sensor: bool
     has_row_remap: bool
     instance_type: str
@@ -66,6 +67,7 @@ A100 = CardModel(
     slowdown_celsius=85,
     nvlink_megabytes_per_second=300_000,
     pcie_bytes_per_second=26e9,
+    pcie_generation=4,
     has_memory_sensor=True,
     has_row_remap=True,
     instance_type="p4de.24xlarge",
@@ -92,6 +94,7 @@ H100 = CardModel(
     slowdown_celsius=87,
     nvlink_megabytes_per_second=450_000,
     pcie_bytes_per_second=52e9,
+    pcie_generation=5,
     has_memory_sensor=True,
     has_row_remap=True,
     instance_type="p5.48xlarge",
@@ -118,6 +121,7 @@ L4 = CardModel(
     slowdown_celsius=88,
     nvlink_megabytes_per_second=0,
     pcie_bytes_per_second=13e9,
+    pcie_generation=4,
     has_memory_sensor=False,
     has_row_remap=True,
     instance_type="g6.12xlarge",
@@ -144,11 +148,17 @@ T4 = CardModel(
     slowdown_celsius=90,
     nvlink_megabytes_per_second=0,
     pcie_bytes_per_second=12e9,
+    pcie_generation=3,
     has_memory_sensor=False,
     has_row_remap=False,
     instance_type="g4dn.12xlarge",
     machine="g4dn.12xlarge",
 )
+
+
+# The same card by what its link carries of packets with their headers, which is what the counter counts: 92 % of
+# 15.75 GB/s (Neugebauer et al., SIGCOMM 2018).
+_LINKED_T4 = replace(T4, pcie_bytes_per_second=14.5e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +213,7 @@ class Machine:
     name: str
     uid: str
     pool: str
-    role: str  # which workloads it is for: gang, job8, mixed, serving, shared, mig
+    role: str  # which workloads it is for: gang, job8, mixed, serving, shared, mig, contended
     model: CardModel
     cards: tuple[Card, ...]
     replicas: int  # of the time-slicing device plugin; 1: not shared
@@ -241,7 +251,8 @@ _NAMES = {A100.label: "a100", H100.label: "h100", L4.label: "l4", T4.label: "t4"
 
 
 def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
-    """Exactly `plan.gpus` cards: blocks of 64 repeated, the last node smaller where they do not fit."""
+    """Exactly `plan.gpus` cards: blocks of 64 repeated, the last node smaller where they do not fit. Contended nodes
+    come after them."""
     rng = plan.rng("machines")
     machines: list[Machine] = []
     counts: dict[str, int] = {}
@@ -259,6 +270,11 @@ def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
             credit -= float(extended)
             counts[model.label] = counts.get(model.label, 0) + 1
             machines.append(_machine(plan, rng, len(machines), role, model, size, counts[model.label], extended))
+    rng = plan.rng("contended-machines")
+    for number in range(plan.contended):
+        # The long list of metrics, which has the link's generation and width.
+        at = counts.get(T4.label, 0) + number + 1
+        machines.append(_machine(plan, rng, len(machines), "contended", _LINKED_T4, 4, at, extended=True))
     return tuple(machines)
 
 
@@ -285,7 +301,7 @@ def _machine(
         role=role,
         model=model,
         cards=_cards(rng, size, mig=role == "mig"),
-        replicas=4 if role == "shared" else 1,
+        replicas=4 if role in ("shared", "contended") else 1,
         address=f"10.20.{rack}.{position + 5}",
         exporter_pod=f"nvidia-dcgm-exporter-{make_suffix(rng)}",
         exporter_address=f"10.{42 + rack}.{position}.7:9400",

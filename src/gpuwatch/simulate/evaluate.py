@@ -39,12 +39,16 @@ from gpuwatch.simulate.scoring import (
     named_of,
     score_faults,
     score_idle,
+    score_misfits,
 )
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.source import TelemetrySource
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
+CONTENDED = 4
+"""Nodes of shared cards that are added to each fleet: for memory and link one each where the demand of those who
+contend is known, and one where it is not."""
 # A fault should be seen soon and a Pod that never worked within two hours: moments for each, beside the grid.
 _FAULT_PROBES = (timedelta(minutes=30),)
 _IDLE_PROBES = (NEVER_USED_LIMIT,)
@@ -54,7 +58,10 @@ _LIMIT_HOURS = NEVER_USED_LIMIT / timedelta(hours=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """faults, idle: one row per kind. baselines: the same for the rules of today. kept: working Pods per rule."""
+    """faults, idle, misfits: one row per kind. baselines: the same for the rules of today. kept: working Pods per rule.
+
+    gpus: of a fleet, without the shared ones of `CONTENDED` nodes that are added to each.
+    """
 
     seeds: tuple[int, ...]
     gpus: int
@@ -63,6 +70,7 @@ class Evaluation:
     moments: int
     faults: list[Quality]
     idle: list[Quality]
+    misfits: list[Quality]
     baselines: list[Quality]
     kept: list[Kept]
 
@@ -104,6 +112,7 @@ def evaluate(
         moments=sum(part.moments for part in parts),
         faults=added(part.faults for part in parts),
         idle=added(part.idle for part in parts),
+        misfits=added(part.misfits for part in parts),
         baselines=added(part.baselines for part in parts),
         kept=kept_together(part.kept for part in parts),
     )
@@ -111,7 +120,7 @@ def evaluate(
 
 def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, policies: Policies) -> Evaluation:
     """One fleet, in a folder that is removed afterwards."""
-    fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days))
+    fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days, contended=CONTENDED))
     moments = moments_of(fleet, every_hours)
     with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as folder:
         named = watch(fleet, moments, Path(folder), policies)
@@ -132,6 +141,7 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
         moments=len(moments),
         faults=score_faults(fleet.truth, named, moments),
         idle=classes,
+        misfits=score_misfits(fleet.truth, named, moments),
         baselines=baselines,
         kept=left,
     )
@@ -197,6 +207,7 @@ def evaluation_json(result: Evaluation) -> dict[str, Any]:
         "moments": result.moments,
         "faults": [quality_json(row) for row in result.faults],
         "idle": [quality_json(row) for row in result.idle],
+        "misfits": [quality_json(row) for row in result.misfits],
         "baselines": [quality_json(row) for row in result.baselines],
         "working_pods_named_idle": [
             {
@@ -218,7 +229,7 @@ def print_evaluation(result: Evaluation, console: Console) -> None:
     )
     for column in ("kind", "planted", "found", "recall", "GPU-h", "false", "precision", "delay", "max"):
         table.add_column(column, justify="left" if column == "kind" else "right")
-    for section in (result.faults, result.idle, result.baselines):
+    for section in (result.faults, result.idle, result.misfits, result.baselines):
         for row in section:
             hours = _share(row.gpu_hours_named / row.gpu_hours if row.gpu_hours else None)
             table.add_row(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwatch.simulate.metrics import METRICS, Metric, View
+from gpuwatch.simulate.metrics import LINK_METRICS, METRICS, Metric, View
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.script import CardScript, inside
 from gpuwatch.simulate.states import DeviceState, MachineState
@@ -315,6 +315,10 @@ def fleet_series(
                     yield from exporter.metric(metric)
     if only is not None:
         return
+    for metric in LINK_METRICS:
+        for exporter in exporters:
+            if exporter.machine.role == "contended":
+                yield from exporter.metric(metric)
     for vocabulary in ("dcgm", "dcgm49"):
         for exporter in exporters:
             if exporter.machine.vocabulary == vocabulary:

@@ -99,6 +99,8 @@ class FaultPlanter:
         self.scripts = [MachineScript() for _ in machines]
         self.faults: list[Fault] = []
         self._taken: dict[tuple[int, int], list[Span]] = {}
+        # Contended nodes, which come last, have no other fault.
+        self._ordinary = sum(machine.role != "contended" for machine in machines)
 
     def plant(self) -> None:
         for kind in self._wanted():
@@ -137,7 +139,7 @@ class FaultPlanter:
             return Fault(kind=kind, machine=-1, cards=(), start=start, end=start + lasting, strength=strength)
         if kind in _FOLLOWS_JOB:
             return self._on_job(kind, start, lasting, strength)
-        machine = self.machines[int(rng.integers(len(self.machines)))]
+        machine = self.machines[int(rng.integers(self._ordinary))]
         if kind in _NEEDS_EXTENDED and not machine.extended:
             return None
         if kind is FaultKind.NVLINK_ERRORS and not machine.model.nvlink_megabytes_per_second:

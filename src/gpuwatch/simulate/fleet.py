@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
+from gpuwatch.simulate.contention import Shared, fill_contended
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.idle import plant_idle
@@ -21,7 +22,7 @@ from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript
 from gpuwatch.simulate.states import MachineState, play_machine, run_loads
 from gpuwatch.simulate.symptoms import Fault
-from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths
+from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths, shared_truth
 from gpuwatch.simulate.workload_objects import Scene, workload_objects
 from gpuwatch.telemetry.series import RecordedSeries
 
@@ -37,6 +38,7 @@ class Fleet:
         scripts: list[MachineScript],
         faults: list[Fault],
         oversized: tuple[str, ...] = (),
+        shared: Sequence[Shared] = (),
     ) -> None:
         self.plan = plan
         self.machines = machines
@@ -44,6 +46,7 @@ class Fleet:
         self.scripts = tuple(scripts)
         self.faults = tuple(faults)
         self.oversized = oversized  # Workload.ids
+        self.shared = tuple(shared)
         self.truth: tuple[Truth, ...] = self._truth()
 
     def _truth(self) -> tuple[Truth, ...]:
@@ -55,6 +58,7 @@ class Fleet:
             truths.extend(fault_truths(self.plan, self.machines, fault, state))
         for machine, script in zip(self.machines, self.scripts, strict=True):
             truths.extend(reboot_truths(self.plan, machine, script.reboots))
+        truths.extend(shared_truth(self.plan, self.machines, each) for each in self.shared)
         return tuple(sorted(truths, key=lambda truth: (truth.start, truth.kind, truth.subject.name)))
 
     def _states(self, machines: list[Machine]) -> Iterator[MachineState]:
@@ -96,7 +100,7 @@ class Fleet:
 
 
 def build_fleet(plan: FleetPlan) -> Fleet:
-    """The fleet of this plan: cards, workloads, idle allocations and faults, in this order."""
+    """The fleet of this plan: cards, workloads, idle allocations, faults and contended cards, in this order."""
     machines = build_machines(plan)
     scheduler = Scheduler(plan, machines, plan.rng("schedule"))
     slots = scheduler.slots()
@@ -104,4 +108,5 @@ def build_fleet(plan: FleetPlan) -> Fleet:
     planter = FaultPlanter(plan, machines, scheduler, runs)
     planter.plant()
     oversized = make_oversized(plan, machines, planter.runs)
-    return Fleet(plan, machines, planter.runs, planter.scripts, planter.faults, oversized)
+    contended, shared = fill_contended(plan, machines, scheduler)
+    return Fleet(plan, machines, [*planter.runs, *contended], planter.scripts, planter.faults, oversized, shared)

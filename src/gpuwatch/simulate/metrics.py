@@ -236,6 +236,15 @@ def _more(dcgm: str, dcgm49: str, values: Values, scale49: float = 1.0, applies:
     )
 
 
+LINK_METRICS = tuple(
+    _more(name, name, values)
+    for name, values in (
+        ("PCIE_LINK_GEN", lambda v: np.full(len(v.seconds), float(v.machine.model.pcie_generation))),
+        ("PCIE_LINK_WIDTH", lambda v: np.full(len(v.seconds), 16.0)),
+    )
+)
+"""On contended nodes only, beside METRICS."""
+
 METRICS: tuple[Metric, ...] = (
     # The exporter's default list, without the licence status of virtual GPUs.
     _device("SM_CLOCK", "SM_CLOCK_HERTZ", lambda v: v.sensors.sm_clock_mhz, 1e6),

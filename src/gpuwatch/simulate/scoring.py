@@ -10,15 +10,22 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.simulate.truth import REBOOT, Truth
 
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
+MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
+SURE = ", proven"
+"""Follows the kind of a misfit of which the plan would make something: a confidence of 0.8 and more."""
+_ALLOCATIONS = frozenset(
+    {kind.value for kind in IDLE_KINDS} | {f"{kind.value}{sure}" for kind in MISFIT_KINDS for sure in ("", SURE)}
+)
 # These say that nothing is known; being found is all that can be asked of them.
 _ABSENCES = (FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
 # While these hold, or did within the silence, whether a Pod works is not known.
@@ -102,24 +109,25 @@ class Kept:
 
 
 def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
-    """What a person would take for a broken GPU, a lost exporter, or an idle allocation. An XID that is the
+    """What a person would take for a broken GPU, a lost exporter, an idle allocation, or a misfit. An XID that is the
     application's fault names no GPU."""
     named = []
     for finding in findings:
         broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
         # A failed scrape of a moment ago is told with the advice to watch; only the rest claims an outage.
         absent = finding.kind in _ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
-        if broken or absent or finding.verdict is Verdict.IDLE:
-            named.append(
-                Named(
-                    at=at,
-                    kind=finding.kind.value,
-                    subject=str(finding.subject),
-                    devices=frozenset(finding.devices) | _device(finding),
-                    pods=frozenset(finding.pods),
-                    node=finding.node or (finding.subject.name if finding.subject.kind.value == "node" else ""),
-                )
+        if broken or absent or finding.verdict in (Verdict.IDLE, Verdict.MISFIT):
+            one = Named(
+                at=at,
+                kind=finding.kind.value,
+                subject=str(finding.subject),
+                devices=frozenset(finding.devices) | _device(finding),
+                pods=frozenset(finding.pods),
+                node=finding.node or (finding.subject.name if finding.subject.kind.value == "node" else ""),
             )
+            named.append(one)
+            if finding.verdict is Verdict.MISFIT and finding.confidence_ratio >= PlanPolicy().min_confidence_ratio:
+                named.append(replace(one, kind=f"{one.kind}{SURE}"))
     return named
 
 
@@ -138,8 +146,7 @@ def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:
 def score_faults(truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime]) -> list[Quality]:
     """One row per kind of health finding that was planted or named."""
     faults = _so(truths)
-    idle = {kind.value for kind in IDLE_KINDS}
-    about_gpus = [one for one in named if one.kind not in idle]
+    about_gpus = [one for one in named if one.kind not in _ALLOCATIONS]
     asked = [truth for truth in faults if not truth.harmless and _asked(truth, moments)]
     kinds = {truth.kind.value for truth in asked} | {one.kind for one in about_gpus}
     found: dict[str, list[Named]] = defaultdict(list)
@@ -188,6 +195,32 @@ def _about(truth: Truth, one: Named) -> bool:
 def _first(truth: Truth, named: Iterable[Named]) -> datetime | None:
     times = [one.at for one in named if holds(truth, one.at, _LOOKS_BACK) and _about(truth, one)]
     return min(times, default=None)
+
+
+# Misfits
+
+
+def score_misfits(truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime]) -> list[Quality]:
+    """Two rows per kind that was planted or named: all that is named, and what the plan would make something of."""
+    so = [truth for truth in truths if truth.kind in MISFIT_KINDS and not truth.harmless]
+    asked = [truth for truth in so if _asked(truth, moments)]
+    rows = []
+    for kind in MISFIT_KINDS:
+        planted = [truth for truth in asked if truth.kind is kind]
+        for name in (kind.value, f"{kind.value}{SURE}"):
+            found = [one for one in named if one.kind == name]
+            if not planted and not found:
+                continue
+            mine = [truth for truth in so if truth.kind is kind]
+            false = {
+                one.subject
+                for one in found
+                # What the last hour is judged by may have ended within it.
+                if not any(holds(truth, one.at, timedelta(hours=1)) and _about(truth, one) for truth in mine)
+            }
+            first = {id(truth): _first(truth, found) for truth in planted}
+            rows.append(_quality(name, planted, first, false, moments[-1]))
+    return rows
 
 
 # Allocations
@@ -352,7 +385,7 @@ def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[st
     idle = {kind.value for kind in IDLE_KINDS}
     faults = _so(truths)
     of_pod = _by_pod(named, idle)
-    broken = {(one.subject, one.kind) for one in named if one.kind not in idle and not _explained(one, faults)}
+    broken = {(one.subject, one.kind) for one in named if one.kind not in _ALLOCATIONS and not _explained(one, faults)}
     return broken | {(pod, kind) for pod, kinds in _wrongly_named(truths, of_pod).items() for kind in kinds}
 
 

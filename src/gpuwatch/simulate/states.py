@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuwatch.simulate.behaviour import CONTEXT_MIB, Hours, Load, load_devices
 from gpuwatch.simulate.cards import Card, Instance, Machine
+from gpuwatch.simulate.contention import at_peak, dram_peak
 from gpuwatch.simulate.physics import Sensors, simulate_sensors
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.runs import Place, Run
@@ -123,6 +124,11 @@ def play_machine(
                 last = first + len(load.engine)
                 _add(device.load, load, first, last)
                 device.tenures.append(Tenure(run=run, pod=number, replica=place.replica, first=first, last=last))
+    if machine.role == "contended":
+        for device in devices:
+            rng = plan.rng("at-peak", machine.index, device.card.index)
+            device.load.dram = at_peak(device.load.dram, dram_peak(plan, machine, device.card.index), rng)
+            device.load.pcie = at_peak(device.load.pcie, 1.0, rng)
     cards = []
     for card in machine.cards:
         mine = [device for device in devices if device.card is card]

@@ -12,6 +12,7 @@ from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.behaviour import Activity
 from gpuwatch.simulate.cards import Machine
+from gpuwatch.simulate.contention import Shared
 from gpuwatch.simulate.plan import HARMLESS, FaultKind, FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.states import MachineState
@@ -85,6 +86,22 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
     if activity is Activity.HUMAN:
         return FindingKind.BURSTY, run.start, "a notebook or development Pod whose owner comes back", True
     return FindingKind.IN_USE, run.start, "a job that works until it ends", True
+
+
+def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared) -> Truth:
+    """Whether workloads on one card contend."""
+    machine = machines[shared.machine]
+    device = machine.cards[shared.card].uuid
+    return Truth(
+        kind=shared.kind,
+        subject=Subject(SubjectKind.DEVICE, device),
+        start=plan.moment(shared.start),
+        end=plan.moment(shared.end) if shared.end < plan.seconds else None,
+        devices=(device,),
+        note=shared.note,
+        harmless=not shared.contended,
+        nodes=(machine.name,),
+    )
 
 
 # Faults

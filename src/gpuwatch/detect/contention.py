@@ -1,0 +1,363 @@
+"""Workloads that share a GPU and want more of its memory's bandwidth, or of its link to the host, than there is.
+
+A shared GPU's counters do not tell its holders apart. That it is at its peak is seen; that its sharers ask for more is
+known only where each of them has another Pod with a GPU of the same model to itself, whose traffic is what it asks for.
+The rest is suspected and said so. Time-sliced Pods take turns: at the peak each has the bandwidth for its turns only,
+which costs it as much as having a part of it all the time.
+
+MIG instances have memory bandwidth of their own, and their traffic to the host is not exported: they are left out. So
+are GPUs of one Node that may hang on one PCIe switch, as nothing says which do; what they move together is shown as
+UNKNOWN where everything is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+from gpuwatch.detect.coverage import coverage_ratio, coverage_stat
+from gpuwatch.detect.misfit_policy import MisfitPolicy
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, Statistic, Vendor, WindowStat
+
+LANE_BYTES_PER_SECOND = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1969.2e6, 5: 3938.5e6, 6: 7562.5e6}
+"""What one lane carries one way after its encoding, by generation: 2.5, 5 GT/s with 8b/10b, 8, 16, 32 GT/s with
+128b/130b, 64 GT/s with 242 of 256 bytes of a flit (PCI Express Base Specification; DCGM's guide gives 985 MB/s for the
+third)."""
+
+SIGNALS: Mapping[FindingKind, tuple[Signal, ...]] = {
+    FindingKind.HBM_CONTENTION: (Signal.DRAM_ACTIVE_RATIO,),
+    FindingKind.PCIE_CONTENTION: (Signal.PCIE_RX_BYTES_PER_SECOND, Signal.PCIE_TX_BYTES_PER_SECOND),
+}
+_WORDS = {
+    Signal.DRAM_ACTIVE_RATIO: "its memory's bandwidth",
+    Signal.PCIE_RX_BYTES_PER_SECOND: "its link from the host",
+    Signal.PCIE_TX_BYTES_PER_SECOND: "its link to the host",
+}
+_LINK = (Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES)
+
+
+def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
+    """What each rule (`Finding.rule`) looks up in Readings."""
+    window = policy.window_seconds
+    found = {
+        f"misfit.{kind}": tuple(
+            stat
+            for signal in signals
+            for stat in (_median(signal, window), _mean(signal, window), coverage_stat(signal, window))
+        )
+        for kind, signals in SIGNALS.items()
+    }
+    link = tuple(WindowStat(signal, Statistic.MAX, window) for signal in _LINK)
+    found[f"misfit.{FindingKind.PCIE_CONTENTION}"] += link
+    return found
+
+
+def _median(signal: Signal, window: int) -> WindowStat:
+    return WindowStat(signal, Statistic.QUANTILE, window, 0.5)
+
+
+def _mean(signal: Signal, window: int) -> WindowStat:
+    return WindowStat(signal, Statistic.AVG, window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One limited thing of one GPU: at what, of what at most; None where it is not known."""
+
+    signal: Signal
+    value: float | None
+    peak: float | None
+
+    def full(self, policy: MisfitPolicy) -> bool:
+        return self.value is not None and self.peak is not None and self.value >= policy.saturated_ratio * self.peak
+
+
+class Contention:
+    """One Snapshot laid out for the two rules."""
+
+    def __init__(self, snapshot: Snapshot, policy: MisfitPolicy, *, everything: bool = False) -> None:
+        self._snapshot = snapshot
+        self._policy = policy
+        self._everything = everything
+        self._pods = {pod.ref: pod for pod in snapshot.cluster.pods}
+        self._settled = snapshot.at - timedelta(seconds=policy.window_seconds)
+
+    def findings(self) -> Iterable[Finding]:
+        """One per kind and shared GPU that is at its peak; with everything, each conclusion on each shared GPU, and
+        what is not known of Nodes as wholes."""
+        for device in self._snapshot.devices:
+            whole = device.present and device.vendor is Vendor.NVIDIA and device.mig_instance is None
+            for kind in SIGNALS if whole and len(set(device.holders)) > 1 else ():
+                found = self._judge(device, kind)
+                if found.verdict is Verdict.MISFIT or self._everything:
+                    yield found
+        if self._everything:
+            yield from self._across_nodes()
+
+    def _judge(self, device: Device, kind: FindingKind) -> Finding:
+        strangers = sorted({ref for ref in device.holders if ref not in self._pods})
+        if strangers:
+            return self._unknown(device, kind, f"the Pod {strangers[0]}, which holds it")
+        here = self._groups(self._pods[ref] for ref in dict.fromkeys(device.holders))
+        if len(here) < 2:
+            return self._finding(device, kind, Verdict.HEALTHY, "all of its Pods are of one workload")
+        settled = [key for key, pods in here.items() if any(self._lasts(pod) for pod in pods)]
+        if len(settled) < 2:
+            return self._unknown(device, kind, f"{self._policy.window_seconds // 60} min of two workloads on it")
+        loads = [self._load(device, signal) for signal in SIGNALS[kind]]
+        full = [load for load in loads if load.full(self._policy)]
+        if full:
+            return self._contended(device, kind, here, full)
+        missing = [str(name) for load in loads for name in self._missing(load)]
+        if missing:
+            return self._unknown(device, kind, *dict.fromkeys(missing))
+        words = " and ".join(_WORDS[load.signal] for load in loads)
+        return self._finding(
+            device,
+            kind,
+            Verdict.HEALTHY,
+            f"its workloads leave room on {words}",
+            evidence=[self._evidence(device, load) for load in loads],
+        )
+
+    def _contended(
+        self, device: Device, kind: FindingKind, here: Mapping[str, Sequence[Pod]], full: Sequence[_Load]
+    ) -> Finding:
+        asked = {load.signal: self._asked(device, load.signal, here) for load in full}
+        evidence = [self._evidence(device, load) for load in full]
+        over = [
+            load
+            for load in full
+            if load.peak is not None
+            and len(asked[load.signal]) == len(here)
+            and sum(amount for amount, _ in asked[load.signal].values()) > load.peak
+        ]
+        words = " and ".join(_WORDS[load.signal] for load in over or full)
+        names = f"{len(here)} workloads ({', '.join(sorted(here)[:3])}{', …' if len(here) > 3 else ''})"
+        if not over:
+            return self._finding(
+                device,
+                kind,
+                Verdict.MISFIT,
+                f"{names} share it and {words} is at its peak; who of them asks for how much telemetry does not tell",
+                advice=Advice.WATCH,
+                confidence_ratio=0.5,
+                evidence=evidence,
+                missing=[
+                    f"what {key} asks for with a GPU of this model to itself"
+                    for key in sorted(here)
+                    if any(key not in asked[load.signal] for load in full)
+                ],
+            )
+        for load in over:
+            for key, (amount, alone) in sorted(asked[load.signal].items()):
+                evidence.append(
+                    self._evidence(
+                        alone,
+                        _Load(load.signal, amount, None),
+                        _mean(load.signal, self._policy.window_seconds),
+                        note=f"what {key} asks for here, by the least of its Pods with a GPU to itself",
+                    )
+                )
+        lost = self._lost(over, asked)
+        return self._finding(
+            device,
+            kind,
+            Verdict.MISFIT,
+            f"{names} share it and together ask for more of {words} than there is: {lost:.0%} of their speed is lost",
+            severity=Severity.WARNING,
+            advice=Advice.REBALANCE,
+            # The demand is that of sister Pods, which may have other work.
+            confidence_ratio=0.85,
+            evidence=evidence,
+            relief_gpus={key: lost - self._lost(over, asked, without=key) for key in sorted(here)},
+        )
+
+    @staticmethod
+    def _lost(
+        over: Sequence[_Load], asked: Mapping[Signal, Mapping[str, tuple[float, Device]]], without: str = ""
+    ) -> float:
+        """Share of their speed that the sharers lose: the peak is all that they get of what they ask for. Of means, so
+        no more than is lost in truth: what is asked for beyond the peak at times is not made up for at others."""
+        return max(
+            (
+                1 - load.peak / total
+                for load in over
+                if load.peak is not None
+                and (total := sum(each for key, (each, _) in asked[load.signal].items() if key != without)) > load.peak
+            ),
+            default=0.0,
+        )
+
+    # What is known
+
+    def _lasts(self, pod: Pod) -> bool:
+        """Was it there for all of the window?"""
+        return pod.started is not None and pod.started <= self._settled
+
+    @staticmethod
+    def _groups(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for pod in pods:
+            found[pod.gang or pod.workload].append(pod)
+        return dict(found)
+
+    def _load(self, device: Device, signal: Signal) -> _Load:
+        return _Load(signal, self._answer(device, signal, Statistic.QUANTILE), self._peak(device, signal))
+
+    def _answer(self, device: Device, signal: Signal, statistic: Statistic) -> float | None:
+        """The median or the mean of the window; None where too little of it was seen."""
+        window = self._policy.window_seconds
+        readings, schema = self._snapshot.readings, self._snapshot.schema
+        share = coverage_ratio(readings, schema, device, signal, window)
+        if share is None or share < self._policy.min_coverage_ratio:
+            return None
+        stat = _median(signal, window) if statistic is Statistic.QUANTILE else _mean(signal, window)
+        return readings.get(stat, device)
+
+    def _peak(self, device: Device, signal: Signal) -> float | None:
+        if signal is Signal.DRAM_ACTIVE_RATIO:
+            return self._policy.dram_peak_ratio
+        # The most of the window: both fall while the link rests, by design.
+        link = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
+        generation, lanes = (self._snapshot.readings.get(stat, device) for stat in link)
+        lane = LANE_BYTES_PER_SECOND.get(int(generation or 0))
+        return lane * lanes * self._policy.pcie_peak_ratio if lane is not None and lanes else None
+
+    @staticmethod
+    def _missing(load: _Load) -> Iterable[Signal]:
+        if load.value is None:
+            yield load.signal
+        if load.peak is None:
+            yield from _LINK
+
+    def _asked(
+        self, device: Device, signal: Signal, here: Mapping[str, Sequence[Pod]]
+    ) -> dict[str, tuple[float, Device]]:
+        """Workload → what its Pods on this GPU ask for, and the GPU that says so. Missing where nothing does."""
+        found = {}
+        for key, pods in here.items():
+            alone = [
+                (value, other.id, other)
+                for other in self._alone.get((key, device.model), ())
+                if (value := self._answer(other, signal, Statistic.AVG)) is not None
+            ]
+            if alone:
+                least, _, other = min(alone)
+                found[key] = (least * len(pods), other)
+        return found
+
+    @cached_property
+    def _alone(self) -> dict[tuple[str, str], list[Device]]:
+        """GPUs that one Pod has had to itself through the window, by its workload and their model."""
+        found: dict[tuple[str, str], list[Device]] = defaultdict(list)
+        for device in self._snapshot.devices:
+            pod = self._pods.get(device.holders[0]) if len(set(device.holders)) == 1 else None
+            whole = device.present and device.mig_instance is None and device.model
+            if whole and pod is not None and self._lasts(pod):
+                found[pod.gang or pod.workload, device.model].append(device)
+        return found
+
+    def _across_nodes(self) -> Iterable[Finding]:
+        by_node: dict[str, list[Device]] = defaultdict(list)
+        for device in self._snapshot.devices:
+            if device.node is not None and device.present and device.mig_instance is None and device.holders:
+                by_node[device.node].append(device)
+        for node, devices in sorted(by_node.items()):
+            owners = self._groups(self._pods[ref] for item in devices for ref in item.holders if ref in self._pods)
+            if len(devices) > 1 and len(owners) > 1:
+                yield from self._across_node(node, devices, len(owners))
+
+    def _across_node(self, node: str, devices: Sequence[Device], workloads: int) -> Iterable[Finding]:
+        """GPUs of one Node, of several workloads, whose traffic with the host is as much as one of their links carries:
+        it would not fit through one port of a switch, but nothing says which of them share one."""
+        for signal in SIGNALS[FindingKind.PCIE_CONTENTION]:
+            loads = [(self._answer(item, signal, Statistic.AVG), self._peak(item, signal)) for item in devices]
+            known = [(value, peak) for value, peak in loads if value is not None and peak is not None]
+            moved = sum(value for value, _ in known)
+            if known and moved >= self._policy.saturated_ratio * min(peak for _, peak in known):
+                yield Finding(
+                    rule=f"misfit.{FindingKind.PCIE_CONTENTION}",
+                    family=Family.MISFIT,
+                    kind=FindingKind.PCIE_CONTENTION,
+                    subject=Subject(SubjectKind.NODE, node),
+                    verdict=Verdict.UNKNOWN,
+                    summary=f"GPUs of {workloads} workloads move {moved / 1e9:.1f} GB/s over their links with the host "
+                    "one way, as much as one of them carries; whether they share a switch is not known",
+                    missing=("which GPUs share a PCIe switch",),
+                    devices=tuple(item.id for item in devices),
+                    pods=tuple(dict.fromkeys(ref for item in devices for ref in item.holders)),
+                    node=node,
+                )
+                return
+
+    # Conclusions
+
+    def _evidence(self, device: Device, load: _Load, stat: WindowStat | None = None, note: str = "") -> Evidence:
+        asked = stat or _median(load.signal, self._policy.window_seconds)
+        return Evidence(
+            signal=load.signal.value,
+            value="no answer" if load.value is None else load.value,
+            unit=load.signal.unit,
+            statistic=asked.statistic.value if asked.parameter is None else f"{asked.statistic}({asked.parameter:g})",
+            window_seconds=asked.window_seconds,
+            comparison=">=" if load.peak is not None else "",
+            bound=self._policy.saturated_ratio * load.peak if load.peak is not None else None,
+            promql=self._snapshot.readings.query(asked, device),
+            note=note,
+        )
+
+    def _unknown(self, device: Device, kind: FindingKind, *missing: str) -> Finding:
+        summary = "whether its workloads are in each other's way cannot be told"
+        return self._finding(device, kind, Verdict.UNKNOWN, summary, missing=missing)
+
+    def _finding(
+        self,
+        device: Device,
+        kind: FindingKind,
+        verdict: Verdict,
+        summary: str,
+        *,
+        severity: Severity = Severity.INFO,
+        advice: Advice = Advice.NONE,
+        confidence_ratio: float = 0.0,
+        evidence: Iterable[Evidence] = (),
+        missing: Iterable[str] = (),
+        relief_gpus: Mapping[str, float] | None = None,
+    ) -> Finding:
+        device_id: DeviceId = device.id
+        pods: tuple[PodRef, ...] = tuple(dict.fromkeys(device.holders))
+        return Finding(
+            rule=f"misfit.{kind}",
+            family=Family.MISFIT,
+            kind=kind,
+            subject=Subject(SubjectKind.DEVICE, device_id),
+            verdict=verdict,
+            summary=summary,
+            severity=severity,
+            advice=advice,
+            confidence_ratio=confidence_ratio,
+            since=self._settled if verdict is Verdict.MISFIT else None,
+            evidence=tuple(evidence),
+            missing=tuple(missing),
+            devices=(device_id,),
+            pods=pods,
+            node=device.node,
+            relief_gpus=relief_gpus or {},
+        )

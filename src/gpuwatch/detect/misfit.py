@@ -1,0 +1,39 @@
+"""Which Pods work in the wrong place: in each other's way, or far from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuwatch.detect.contention import Contention, contention_needs
+from gpuwatch.detect.misfit_policy import MisfitPolicy
+from gpuwatch.detect.scattered import scattered
+from gpuwatch.model.decision import Finding, FindingKind, Snapshot
+from gpuwatch.model.telemetry import Signal, WindowStat
+
+__all__ = ["MisfitPolicy", "assess_misfit", "needs", "rule_signals"]
+
+
+def needs(policy: MisfitPolicy) -> tuple[WindowStat, ...]:
+    """Every statistic that some rule asks for, once."""
+    return tuple(dict.fromkeys(stat for stats in contention_needs(policy).values() for stat in stats))
+
+
+def rule_signals(policy: MisfitPolicy) -> Mapping[str, tuple[Signal, ...]]:
+    """Rule (`Finding.rule`) → every signal that it can use; scattered gangs are seen in the cluster alone."""
+    found = {
+        rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in contention_needs(policy).items()
+    }
+    return {**found, f"misfit.{FindingKind.SCATTERED}": ()}
+
+
+def assess_misfit(
+    snapshot: Snapshot, policy: MisfitPolicy, topology_labels: Sequence[str], *, everything: bool = False
+) -> tuple[Finding, ...]:
+    """Findings of verdict MISFIT. With `everything`, what was looked at and is well, or cannot be told, too.
+
+    topology_labels: Node labels whose value names a domain, `PlanPolicy.topology_labels`.
+    """
+    return (
+        *Contention(snapshot, policy, everything=everything).findings(),
+        *scattered(snapshot, topology_labels, everything=everything),
+    )

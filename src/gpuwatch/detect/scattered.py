@@ -1,0 +1,117 @@
+"""Gangs over more NVLink domains, racks or islands than they need, by the labels of their Nodes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpuwatch.model.cluster import Node, Pod
+from gpuwatch.model.decision import (
+    Advice,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+
+
+def scattered(snapshot: Snapshot, labels: Sequence[str], *, everything: bool = False) -> Iterable[Finding]:
+    """One finding per gang that spans more domains of a label than its Pods would fill, the first such label's.
+
+    labels: Node labels whose value names a domain, the narrowest first. A label that a Node of the gang lacks says
+    nothing. What it costs depends on the network and the model, and nobody can tell it from here.
+    """
+    nodes = {node.name: node for node in snapshot.cluster.nodes}
+    sizes = {label: _sizes(nodes.values(), label) for label in labels}
+    members: dict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.cluster.pods:
+        if pod.gang and pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
+            members[pod.gang].append(pod)
+    for gang in sorted(members):
+        pods = members[gang]
+        if len(pods) < 2 or not all(pod.node in nodes for pod in pods):
+            continue
+        spans = {
+            label: {nodes[pod.node].labels[label] for pod in pods}
+            for label in labels
+            if all(label in nodes[pod.node].labels for pod in pods)
+        }
+        wide = next((label for label, found in spans.items() if len(found) > _needed(pods, sizes[label])), None)
+        if wide is not None:
+            yield _finding(gang, pods, wide, spans[wide], _needed(pods, sizes[wide]), nodes)
+        elif everything:
+            yield _fine(gang, pods, spans)
+
+
+def _sizes(nodes: Iterable[Node], label: str) -> dict[str, list[int]]:
+    """Resource → accelerators of each domain, the largest first."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for node in nodes:
+        if label in node.labels:
+            for name, count in node.allocatable.items():
+                found[name][node.labels[label]] += count
+    return {name: sorted(counts.values(), reverse=True) for name, counts in found.items()}
+
+
+def _needed(pods: Sequence[Pod], sizes: Mapping[str, Sequence[int]]) -> int:
+    """Domains without which the gang has no place even in an empty cluster: one more than the largest that together
+    are too small for it. At least one."""
+    asked: Counter[str] = Counter()
+    for pod in pods:
+        asked.update(pod.accelerators)
+    needed = 1
+    for name, count in asked.items():
+        held = 0
+        for number, size in enumerate(sizes.get(name, ()), start=1):
+            held += size
+            if held >= count:
+                needed = max(needed, number)
+                break
+    return needed
+
+
+def _finding(
+    gang: str, pods: Sequence[Pod], label: str, found: set[str], needed: int, nodes: Mapping[str, Node]
+) -> Finding:
+    counts = Counter(nodes[pod.node].labels[label] for pod in pods)
+    return Finding(
+        rule=f"misfit.{FindingKind.SCATTERED}",
+        family=Family.MISFIT,
+        kind=FindingKind.SCATTERED,
+        subject=Subject(SubjectKind.GANG, gang),
+        verdict=Verdict.MISFIT,
+        summary=f"it spans {len(found)} domains of {label}, and {needed} could hold it",
+        advice=Advice.REBALANCE,
+        confidence_ratio=1.0,  # labels are facts
+        evidence=(
+            Evidence(
+                signal=label,
+                value=float(len(found)),
+                unit="domains",
+                comparison=">",
+                bound=float(needed),
+                note=", ".join(f"{count} Pods in {name}" for name, count in sorted(counts.items())),
+            ),
+        ),
+        missing=("what spanning them costs it",),
+        pods=tuple(sorted(pod.ref for pod in pods)),
+    )
+
+
+def _fine(gang: str, pods: Sequence[Pod], spans: Mapping[str, set[str]]) -> Finding:
+    told = ", ".join(f"{len(found)} of {label}" for label, found in spans.items())
+    return Finding(
+        rule=f"misfit.{FindingKind.SCATTERED}",
+        family=Family.MISFIT,
+        kind=FindingKind.SCATTERED,
+        subject=Subject(SubjectKind.GANG, gang),
+        verdict=Verdict.HEALTHY if spans else Verdict.UNKNOWN,
+        summary=f"it spans no more domains than it needs: {told}" if spans else "its Nodes name no domain",
+        confidence_ratio=1.0 if spans else 0.0,
+        missing=() if spans else ("topology labels on its Nodes",),
+        pods=tuple(sorted(pod.ref for pod in pods)),
+    )
