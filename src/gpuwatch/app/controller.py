@@ -18,6 +18,7 @@ from rich.console import Console
 from gpuwatch.app import announcements, weekly_job
 from gpuwatch.app.announcements import Announcements
 from gpuwatch.app.commands import EXPECTED
+from gpuwatch.app.inventory import followed, following, rest
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
@@ -91,7 +92,7 @@ class Controller:
     ) -> None:
         self._options = options
         self._settings = settings
-        self._opened = opened
+        self._opened = following(opened)
         self._writers = writers
         self._election = election
         self._metrics = metrics
@@ -150,9 +151,14 @@ class Controller:
         """Take the settings anew, with the sources that they name. Raises where they cannot be taken; nothing changes
         then."""
         settings = load_settings(self._options["config"])
-        opened = open_sources(self._options)
+        opened = following(open_sources(self._options))
         with self._looking:
+            rest(self._opened)
             self._settings, self._opened = settings, opened
+
+    def close(self) -> None:
+        """Nothing is watched any more. No job runs then."""
+        rest(self._opened)
 
     # Jobs
 
@@ -246,6 +252,7 @@ class Controller:
 
     def _stand_by(self) -> None:
         with self._looking:
+            rest(self._opened)
             store = self._opened.store
             ask: Callable[[datetime], float | None] | None = getattr(store, "clock_skew_seconds", None)
             if ask is not None:
@@ -264,6 +271,7 @@ class Controller:
         """Needs `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
+        self._metrics.inventory(followed(opened))
         lost = [
             gap
             for gap in snapshot.gaps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -11,6 +12,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gpuwatch import __version__
+from gpuwatch.kube.followed import Followed
 from gpuwatch.model.decision import Analysis, Verdict
 from gpuwatch.model.remediation import Pause, Remediation
 
@@ -91,6 +93,18 @@ class Metrics:
             "gpuwatch_idle_gpu_hours", "GPU-hours wasted so far by what is idle now.", registry=registry
         )
         self._gaps = Gauge("gpuwatch_gaps", "What could not be read.", ["kind"], registry=registry)
+        self._age = Gauge(
+            "gpuwatch_inventory_age_seconds", "How old the last look's view of a followed resource was at most.",
+            ["resource"], registry=registry,
+        )  # fmt: skip
+        self._lists = Counter(
+            "gpuwatch_inventory_lists", "Lists made of a followed resource.", ["resource"], registry=registry
+        )
+        self._drift = Counter(
+            "gpuwatch_inventory_drift", "Objects that a list showed other than they were followed.", ["resource"],
+            registry=registry,
+        )  # fmt: skip
+        self._followed: dict[str, Followed] = {}
         self._plan = Gauge(
             "gpuwatch_plan_items", "Candidates of the last plan.", ["action", "mode", "admitted"], registry=registry
         )
@@ -149,6 +163,18 @@ class Metrics:
         _counted(self._limit, {(use.scope,): use.limit_gpus for use in plan.budgets})
         _counted(self._used, {(use.scope,): use.in_flight_gpus for use in plan.budgets})
 
+    def inventory(self, followed: Iterable[Followed]) -> None:
+        """Replace what is said about the age of the inventory; add what was listed since."""
+        self._age.clear()
+        for each in sorted(followed, key=lambda item: item.age_seconds):  # the oldest of one name counts
+            self._age.labels(each.resource).set(each.age_seconds)
+            before = self._followed.get(each.resource)
+            if before is None or each.lists < before.lists:  # counted from the start, as after new settings
+                before = replace(each, lists=0, drifted=0)
+            self._lists.labels(each.resource).inc(each.lists - before.lists)
+            self._drift.labels(each.resource).inc(each.drifted - before.drifted)
+            self._followed[each.resource] = each
+
     def remembered(self, remediations: Iterable[Remediation], pause: Pause) -> None:
         """Replace what is said about Remediations."""
         tally: Tally[tuple[str, ...]] = Tally((str(each.proposal.action), str(each.phase)) for each in remediations)
@@ -163,7 +189,7 @@ class Metrics:
         self._brake.set(0)
         for gauge in (
             self._devices, self._unknown, self._findings, self._gaps, self._plan, self._refusals, self._limit,
-            self._used, self._remediations,
+            self._used, self._remediations, self._age,
         ):  # fmt: skip
             gauge.clear()
 

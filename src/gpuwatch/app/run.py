@@ -96,6 +96,7 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
             log.error("still running after %d s: %s", controller.settings.run.stop_seconds, ", ".join(left))
             sys.stderr.flush()
             os._exit(FAILED)
+        controller.close()
         if election is not None and thread is not None:
             # An attempt at the Lease that nobody answers ends by its own timeouts.
             thread.join(max(controller.settings.run.stop_seconds - (time.monotonic() - asked), 1.0))

@@ -1,0 +1,106 @@
+"""The cluster as `gpuwatch run` keeps it in sight: who follows, who lists, and what is told of its age."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from gpuwatch.app.controller import Controller
+from gpuwatch.app.inventory import followed, following, rest
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.sources import Opened
+from gpuwatch.kube.followed import Followed
+from gpuwatch.kube.live import LiveCluster
+from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.report.analysis import Policies
+from gpuwatch.settings import load_settings
+from kube.api_server import ApiServer, serving
+from kube.cluster_json import pod
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer({"/api/v1/pods": [pod()]})) as started:
+        yield started
+
+
+@pytest.fixture
+def opened(server: ApiServer) -> Iterator[Opened]:
+    configuration = Configuration(host=server.url)
+    configuration.retries = False
+    settings = load_settings(environment={})
+    with ApiClient(configuration) as client:
+        policies = Policies(health=settings.health, idle=settings.idle, plan=settings.plan)
+        yield Opened(policies, None, LiveCluster(client), None, NOW, "")
+
+
+def watching() -> int:
+    return sum(thread.name.startswith("watch ") for thread in threading.enumerate())
+
+
+def listed(server: ApiServer) -> int:
+    return sum("watch" not in request.query for request in server.asked("/api/v1/pods"))
+
+
+def test_a_live_cluster_is_followed_until_it_rests(opened: Opened, server: ApiServer) -> None:
+    mine = following(opened)
+    assert mine.cluster is not None
+    assert followed(mine) == ()
+    for _ in range(3):
+        assert [item.name for item in mine.cluster.read(NOW).pods] == ["train-0"]
+    assert (listed(server), watching()) == (1, 1)
+    assert [(item.resource, item.objects, item.lists) for item in followed(mine)] == [("pods", 1, 1)]
+    rest(mine)
+    assert (followed(mine), watching()) == ((), 0)
+    rest(mine)
+    mine.cluster.read(NOW)
+    assert (listed(server), watching()) == (2, 1)
+    rest(mine)
+
+
+def test_other_sources_stay_as_they_are(opened: Opened, tmp_path: Path) -> None:
+    for cluster in (None, RecordedCluster(tmp_path)):
+        other = replace(opened, cluster=cluster)
+        assert following(other) is other
+        assert followed(other) == ()
+        rest(other)
+
+
+def test_the_controller_follows_and_lets_go_when_it_ends(opened: Opened, server: ApiServer) -> None:
+    settings, metrics = load_settings(environment={}), Metrics()
+    controller = Controller({}, settings, opened, None, None, metrics, threading.Event())
+    for _ in range(2):
+        controller._opened.cluster.read(NOW)  # type: ignore[union-attr]
+    assert (listed(server), watching()) == (1, 1)
+    controller.close()
+    assert watching() == 0
+
+
+def test_metrics_tell_the_age_and_count_lists_and_drift_across_new_settings() -> None:
+    metrics = Metrics()
+    pods = Followed(resource="pods", objects=5, age_seconds=3.0, lists=1, drifted=0)
+
+    def value(name: str, resource: str = "pods") -> float | None:
+        return metrics.registry.get_sample_value(f"gpuwatch_inventory_{name}", {"resource": resource})
+
+    metrics.inventory([pods])
+    assert (value("age_seconds"), value("lists_total"), value("drift_total")) == (3.0, 1.0, 0.0)
+    # Two of one name are Pods, and Pods as owners of others.
+    older = replace(pods, age_seconds=9.0, lists=4, drifted=2)
+    metrics.inventory([older, replace(older, age_seconds=1.0)])
+    assert (value("age_seconds"), value("lists_total"), value("drift_total")) == (9.0, 4.0, 2.0)
+    metrics.inventory([replace(pods, age_seconds=0.5)])  # a new reader counts from the start
+    assert (value("age_seconds"), value("lists_total"), value("drift_total")) == (0.5, 5.0, 2.0)
+    metrics.inventory([])
+    assert value("age_seconds") is None
+    metrics.inventory([pods])
+    metrics.stood_down()
+    assert value("age_seconds") is None
