@@ -15,7 +15,7 @@ from kubernetes.client import ApiClient
 
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, own_annotations
-from gpuwatch.kube.kinds import Kind
+from gpuwatch.kube.kinds import OWNERS, POD, Kind
 from gpuwatch.kube.owners import TakeOwner
 from gpuwatch.kube.transport import Limits
 from gpuwatch.kube.watch import BrokenError, LostError, Position, Watch
@@ -91,6 +91,11 @@ def _trimmed(raw: msgspec.Raw) -> bytes:
     return msgspec.json.encode(wire.Bare(kept))
 
 
+def name_of(kind: Kind) -> str:
+    """Pods are followed twice where some of them own others."""
+    return f"{kind.resource} (owners)" if kind is OWNERS.get(POD.key) else kind.resource
+
+
 class Follow:
     """One resource: its objects, and the thread that keeps them up to date."""
 
@@ -106,7 +111,7 @@ class Follow:
     ) -> None:
         """began: when the list was asked for, on the monotonic clock."""
         self.keep = keep
-        self.resource = kind.resource
+        self.name = name_of(kind)
         self._client, self._limits, self._patience = client, limits, patience
         self._lock = threading.Lock()
         self._objects = {uid: held for uid, held in listed.items if held is not None}
@@ -118,7 +123,7 @@ class Follow:
         self._lost = ""
         self._watch: Watch | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch {self.resource}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watch {self.name}", daemon=True)
         self.start, self.join = self._thread.start, self._thread.join
 
     @property
@@ -170,7 +175,7 @@ class Follow:
         values = [item.value for item in held if not item.error]
         if self.keep.chosen:
             values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]
-        return Listing(values, bad=(*self._nameless, *bad.gaps(self.resource)))
+        return Listing(values, bad=(*self._nameless, *bad.gaps(self._position.kind.resource)))
 
     def stop(self) -> None:
         self._stopping.set()
@@ -199,7 +204,7 @@ class Follow:
             except Exception:
                 if self._stopping.is_set():
                     return  # its connection was taken away
-                log.exception("the watch of %s", self.resource)
+                log.exception("the watch of %s", self.name)
                 self._lost = "a fault of gpuwatch's own, told before"
                 return
             else:

@@ -19,7 +19,7 @@ from kubernetes.client import ApiClient
 
 from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.decode import Listing, Take
-from gpuwatch.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience
+from gpuwatch.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience, name_of
 from gpuwatch.kube.kinds import Kind
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, without_secrets
@@ -85,14 +85,14 @@ class FollowedCluster:
     def followed(self) -> tuple[Followed, ...]:
         """Of each resource that is followed now, by name."""
         with self._reading:
-            by_name = sorted(self._follows.values(), key=attrgetter("resource"))
+            by_name = sorted(self._follows.values(), key=attrgetter("name"))
         return tuple(
             Followed(
-                resource=follow.resource,
+                resource=follow.name,
                 objects=follow.count,
                 age_seconds=follow.age_seconds(),
-                lists=self._lists[follow.resource],
-                drifted=self._drifted.get(follow.resource, 0),
+                lists=self._lists[follow.name],
+                drifted=self._drifted.get(follow.name, 0),
             )
             for follow in by_name
         )
@@ -108,18 +108,18 @@ class FollowedCluster:
             follow.join(max(end - time.monotonic(), 0.0))
 
     def _objects(self, lists: _Discovering, kind: Kind, take: Take[T], version: str) -> Listing[T]:
-        follow = self._follows.get((kind, version))
+        follow, name = self._follows.get((kind, version)), name_of(kind)
         if follow is not None:
             trouble = follow.trouble() or self._verified(lists, follow)
             if not trouble:
                 if follow.proven():
-                    self._told.pop(kind.resource, None)
+                    self._told.pop(name, None)
                 return follow.listing(take)
             follow.stop()
             del self._follows[kind, version]
-            if self._told.get(kind.resource) != trouble:  # said once, not at each look
-                log.warning("%s are listed anew: %s", kind.resource, trouble)
-                self._told[kind.resource] = trouble
+            if self._told.get(name) != trouble:  # said once, not at each look
+                log.warning("%s are listed anew: %s", name, trouble)
+                self._told[name] = trouble
         return self._begin(lists, kind, take, version)
 
     def _begin(self, lists: _Discovering, kind: Kind, take: Take[T], version: str) -> Listing[T]:
@@ -129,8 +129,8 @@ class FollowedCluster:
         found = lists.get().objects(kind, keep, version)
         if found.failure is not None:
             return Listing(failure=found.failure)
-        self._lists[kind.resource] = self._lists.get(kind.resource, 0) + 1
         follow = Follow(self._client, self._limits, self._patience, kind, keep, found, began)
+        self._lists[follow.name] = self._lists.get(follow.name, 0) + 1
         if found.resource_version.strip("0"):
             self._follows[kind, version] = follow
             follow.start()
@@ -148,7 +148,6 @@ class FollowedCluster:
             uid, found = follow.keep(raw)
             drifted += held.pop(uid, None) != found
 
-        resource = follow.resource
         try:
             # At the very moment that was followed up to, so that what is merely new is no difference.
             lists.get().exactly(position.kind, position.version, compare, position.resource_version)
@@ -156,13 +155,13 @@ class FollowedCluster:
             if error.status in (0, 401, 429) or error.status >= 500:
                 return ""  # passing trouble: the next look tries again
             return f"they could not be compared with a list ({error.detail})"
-        self._lists[resource] = self._lists.get(resource, 0) + 1
+        self._lists[follow.name] = self._lists.get(follow.name, 0) + 1
         drifted += len(held)
         if drifted:
-            self._drifted[resource] = self._drifted.get(resource, 0) + drifted
+            self._drifted[follow.name] = self._drifted.get(follow.name, 0) + drifted
             return f"{drifted} of {follow.count} were not as a list of the same moment tells"
         follow.verified()
-        log.info("%s: %d are as a list of the same moment tells", resource, follow.count)
+        log.info("%s: %d are as a list of the same moment tells", follow.name, follow.count)
         return ""
 
     def _forget_idle(self) -> None:

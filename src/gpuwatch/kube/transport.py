@@ -178,7 +178,8 @@ class Lists:
 def ask(client: ApiClient, path: str, params: Mapping[str, str], accept: str, timeout: tuple[float, float]) -> Any:
     """GET, until the head of the answer is there: the client's RESTResponse, whose body is still to be read.
 
-    timeout: seconds to connect, and between two pieces of the answer. Raises ApiException for any status but success.
+    timeout: seconds to connect, and between two pieces of the answer. Raises ApiException for any status but success,
+    and HTTPError where no answer comes.
     """
     untyped: Any = client
     request = untyped.param_serialize(
@@ -188,7 +189,14 @@ def ask(client: ApiClient, path: str, params: Mapping[str, str], accept: str, ti
         header_params={"Accept": accept},
         auth_settings=["BearerToken"],
     )
-    answer = untyped.call_api(*request, _request_timeout=timeout)
+    try:
+        answer = untyped.call_api(*request, _request_timeout=timeout)
+    except ApiException as error:
+        # The client's word for a TLS connection that broke.
+        cause = error.__context__
+        if not error.status and isinstance(cause, urllib3.exceptions.HTTPError):
+            raise cause from error
+        raise
     if not 200 <= answer.status <= 299:
         body = answer.read().decode("utf-8", "replace")
         raise ApiException.from_response(http_resp=answer, body=body, data=None)
