@@ -97,7 +97,12 @@ _FEW_DEVICES = 256
 def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    explanation = explain(snapshot, opened.policies, subject)
+    from gpuwatch.app.remediation_commands import beside_of
+
+    beside, gaps = beside_of(opened, options)
+    for gap in gaps:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"{gap.what}: {gap.detail}", markup=False)
+    explanation = explain(snapshot, opened.policies, subject, beside)
     workloads = workloads_of(snapshot, explanation)
     if workloads and opened.store is not None:
         settings = load_settings(options["config"])
@@ -113,7 +118,7 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
             mine = tuple(item for item in both if item.key.workload in workloads)
             note = "" if mine else "no profile yet: too little of it was measured"
             explanation = replace(explanation, sizing=mine, sizing_note=note)
-    print_answer(explanation, form, lambda: explanation_tables(explanation))
+    print_answer(explanation, form, lambda: explanation_tables(explanation, snapshot))
     return OK
 
 

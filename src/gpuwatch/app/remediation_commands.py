@@ -60,14 +60,14 @@ class Kept:
 def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    beside, gaps = _beside(opened, options)
+    beside, gaps = beside_of(opened, options)
     analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, beside)
     answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
     return OK if snapshot.devices else FAILED
 
 
-def _beside(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
+def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
     """What the controller would weigh too: what a live cluster remembers, and which alerts fire."""
     alerts: tuple[str, ...] | None = ()
     gaps: tuple[Gap, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,8 @@ from gpuwatch.detect.misfit import assess_misfit
 from gpuwatch.model.decision import Finding, PlanItem, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.report.analysis import Policies, analyse
+from gpuwatch.report.analysis import Beside, Policies, analyse
+from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
 from gpuwatch.report.words import ago
@@ -40,7 +42,12 @@ class Explanation:
     sizing_note: str = ""  # why `sizing` is empty, where that needs saying
 
 
-def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation:
+def explain(
+    snapshot: Snapshot,
+    policies: Policies,
+    subject: str,
+    beside: Beside = Beside(),  # noqa: B008 - frozen
+) -> Explanation:
     """All rules on the subject, the clean ones too. UnknownSubject where it is not in the Snapshot."""
     devices, pods, facts = _find(snapshot, subject)
     # Idleness is judged over whole workloads, so every Pod is assessed and the subject's picked.
@@ -57,7 +64,7 @@ def explain(snapshot: Snapshot, policies: Policies, subject: str) -> Explanation
             if _concerns(item, devices, pods)
         ),
     ]
-    plan = analyse(snapshot, policies).plan
+    plan = analyse(snapshot, policies, beside).plan
     return Explanation(
         subject=subject,
         devices=tuple(sorted(devices)),
@@ -204,8 +211,8 @@ _STYLE = {
 }
 
 
-def explanation_tables(item: Explanation) -> RenderableType:
-    """The explanation for a terminal."""
+def explanation_tables(item: Explanation, snapshot: Snapshot) -> RenderableType:
+    """The explanation of something in the Snapshot, for a terminal."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
     grid.add_column(overflow="fold")
@@ -230,12 +237,12 @@ def explanation_tables(item: Explanation) -> RenderableType:
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
     for plan in item.plan:
-        verdict = "planned" if plan.admitted else "not planned"
+        verdict = f"worth doing, in mode {plan.mode}" if plan.admitted else "not planned"
         parts.append(
             Text(f"\n{verdict}: {plan.candidate.action.replace('_', ' ')} {plan.candidate.target.name}", style="bold")
         )
-        parts.append(Text(f"          score {plan.score.value:+.4f}, mode {plan.mode}", style="dim"))
-        parts += [Text(f"          {refusal.guard}: {refusal.reason}") for refusal in plan.refusals]
+        known = {finding.id: finding for finding in item.findings}
+        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at), (0, 0, 0, 10)))
     if item.sizing or item.sizing_note:
         parts.append(Text("\nRight size", style="bold"))
     if item.sizing_note:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -10,11 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.report.name import Name
+from gpuwatch.report.plan_tables import worth
 from gpuwatch.report.tables import evidence_line, gap_tables
-from gpuwatch.report.words import ago, plural
+from gpuwatch.report.words import ago, duration, plural
 
 _COLOUR = {
     Phase.PROPOSED: "yellow",
@@ -61,10 +63,16 @@ def history_tables(
             parts.append(
                 Text(f"… and {len(ordered) - rows} more: --rows {len(ordered)}, or --format json", style="dim")
             )
-        waiting = [each for each in ordered if each.phase is Phase.PROPOSED and not each.approved and not each.rejected]
+        waiting = [each for each in ordered if _to_decide(each)]
         if waiting:
             parts.append(Text(f"\n{plural(len(waiting), 'proposal')} to decide: gpuwatch approve NAME, or reject NAME"))
     return Group(*parts, *gap_tables(gaps))
+
+
+def _to_decide(remediation: Remediation) -> bool:
+    """Does it wait for a person? In the mode enforce only where it was put back, which is in its history."""
+    asked = remediation.proposal.mode is not Mode.ENFORCE or bool(remediation.history)
+    return remediation.phase is Phase.PROPOSED and asked and not remediation.approved and not remediation.rejected
 
 
 def _last(remediation: Remediation) -> str:
@@ -100,22 +108,16 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
     grid.add_row("Mode", str(proposal.mode))
     if remediation.approved:
         grid.add_row("Approved by", escape(remediation.approved_by or "somebody"))
-    score = proposal.score
-    grid.add_row(
-        "Worth",
-        f"gains {score.gained_gpu_hours * score.confidence_ratio:.1f}, disturbs {score.disrupted_gpu_hours:.1f} "
-        f"GPU-hours in {score.horizon_hours:g} h ({plural(proposal.gpus, 'GPU')})",
-    )
+    grid.add_row("Worth", escape(worth(proposal.score)))
+    grid.add_row("Concerns", plural(proposal.gpus, "GPU") + (f" of pool {escape(proposal.pool)}" * bool(proposal.pool)))
     for name, items in (("Nodes", proposal.nodes), ("Pods", proposal.pods), ("Devices", proposal.devices)):
         if items:
             shown = ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")
             grid.add_row(name, escape(shown))
     if proposal.waiter:
         grid.add_row("Waiting for it", escape(proposal.waiter))
-    if remediation.phase is Phase.PROPOSED:
-        grid.add_row("Expires", f"{proposal.expires_at:%Y-%m-%d %H:%MZ}")
-    if remediation.next_at is not None and remediation.phase.open:
-        grid.add_row("Next", f"not before {remediation.next_at:%Y-%m-%d %H:%MZ}")
+    for label, text in _what_is_next(remediation, now):
+        grid.add_row(label, escape(text))
     parts: list[RenderableType] = [grid, Text()]
     if proposal.evidence:
         parts += [Text("Evidence", style="bold"), *(Text(f"  {evidence_line(item)}") for item in proposal.evidence)]
@@ -134,6 +136,45 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
     for turn in remediation.history:
         table.add_row(f"{turn.at:%Y-%m-%d %H:%M:%SZ}", str(turn.phase), escape(turn.message))
     return Group(*parts, table)
+
+
+def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str, str]]:
+    """What it waits for, when, what holds it up, and how a person stops it."""
+    name, end = remediation.name, remediation.deadline_at
+    if not remediation.phase.open:
+        released = remediation.proposal.action is ActionKind.RELEASE_GANG and remediation.phase is Phase.SUCCEEDED
+        if released or remediation.phase is Phase.FAILED:
+            yield "Take it back", f"gpuwatch undo {name}"
+        return
+    step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
+    if step is not None and step.error:
+        yield "Held up", f"{step.error} (tried {plural(step.attempts, 'time')})"
+    if _to_decide(remediation):
+        yield "Next", f"waits for a person until {_when(remediation.proposal.expires_at, now)}"
+        yield "Decide", f"gpuwatch approve {name}, or gpuwatch reject {name}"
+        return
+    fenced = remediation.proposal.action is ActionKind.TAINT_NODE
+    doing = {
+        Phase.PROPOSED: "is announced",
+        Phase.ANNOUNCED: "tells of it" if step is not None else "owners may object; then all is checked again",
+        Phase.ACTING: "writes the next step",
+        Phase.VERIFYING: "looks whether it had its effect",
+        Phase.HOLDING: "looks whether it is proven healthy" if fenced else "looks whether somebody took it back",
+        Phase.UNDOING: "takes it back",
+    }[remediation.phase]
+    later = remediation.next_at is not None and remediation.next_at > now
+    yield "Next", doing + (f", not before {_when(remediation.next_at, now)}" if remediation.next_at and later else "")
+    if end is not None and remediation.phase is not Phase.UNDOING:
+        yield "At the latest", f"this phase ends {_when(end, now)}"
+    if remediation.phase in (Phase.PROPOSED, Phase.ANNOUNCED):
+        yield "Stop it", f"gpuwatch reject {name}"
+    elif remediation.phase is not Phase.UNDOING:
+        yield "Take it back", f"gpuwatch undo {name}"
+
+
+def _when(at: datetime, now: datetime) -> str:
+    away = duration(abs((at - now).total_seconds()))
+    return f"{at:%Y-%m-%d %H:%MZ} " + (f"(in {away})" if at > now else f"({away} ago)")
 
 
 def pause_text(pause: Pause, now: datetime) -> str:

@@ -15,8 +15,6 @@ from gpuwatch.model.decision import (
     Evidence,
     Family,
     Finding,
-    Mode,
-    PlanItem,
     Severity,
     Subject,
     SubjectKind,
@@ -24,6 +22,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.telemetry import Device, Gap, GapKind
 from gpuwatch.report.name import Name
+from gpuwatch.report.plan_tables import plan_parts, plan_summary
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -44,7 +43,7 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
         parts.append(_misfit(misfits, devices, rows))
     if unknown:
         parts.append(_unknown(unknown, rows))
-    parts.append(_plan(analysis, rows))
+    parts += plan_summary(analysis, rows)
     if analysis.coverage.rules_limited or analysis.gaps:
         parts.append(_limits(analysis, rows))
     return Group(*parts)
@@ -52,16 +51,7 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
 
 def plan_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
     """What would be done now and what not, with the reasons, and what weighs on the budgets already."""
-    parts: list[RenderableType] = [_head(analysis, source), _plan(analysis, rows)]
-    if analysis.plan.budgets:
-        table = _table("Budgets", "scope", "GPUs out of service or disturbed", "limit", "of", "why")
-        for use in analysis.plan.budgets:
-            why = "; ".join(use.reasons[:3]) + (" …" if len(use.reasons) > 3 else "")
-            table.add_row(
-                Name(use.scope), str(use.in_flight_gpus), str(use.limit_gpus), str(use.total_gpus), escape(why)
-            )
-        parts += [table, Text()]
-    return Group(*parts, *gap_tables(analysis.gaps, rows=rows))
+    return Group(_head(analysis, source), *plan_parts(analysis, rows), *gap_tables(analysis.gaps, rows=rows))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -202,36 +192,6 @@ def _unknown(findings: list[Finding], rows: int) -> RenderableType:
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
         table.add_row(rule, Group(*who, *more), escape(example + group[0].summary), escape(", ".join(missing)))
     return Group(table, *_cut(len(alike), rows), Text())
-
-
-def _plan(analysis: Analysis, rows: int) -> RenderableType:
-    plan = analysis.plan
-    if not plan.items:
-        return Text.from_markup("[bold]Plan[/]  nothing to do\n")
-    admitted = sum(1 for item in plan.items if item.admitted)
-    title = f"Plan: {plural(admitted, 'action')} worth doing, {len(plan.items) - admitted} refused"
-    if all(item.mode is Mode.OBSERVE for item in plan.items):
-        title += " (mode observe: nothing is done)"
-    table = _table(title, "verdict", "action", "target", "GPUs", "score", "why")
-    for item in plan.items[:rows]:
-        table.add_row(*_plan_row(item))
-    notes: list[RenderableType] = [Text.from_markup(f"[bold red]Brake:[/] {escape(plan.brake)}")] if plan.brake else []
-    return Group(table, *_cut(len(plan.items), rows), *notes, Text())
-
-
-def _plan_row(item: PlanItem) -> Iterable[RenderableType]:
-    yield Text("yes", style="green") if item.admitted else Text("no", style="red")
-    yield item.candidate.action.replace("_", " ")
-    yield Name(_called(item.candidate.target))
-    yield str(item.candidate.gpus)
-    yield f"{item.score.value:+.4f}"
-    if item.admitted:
-        yield (
-            f"gains {item.score.gained_gpu_hours * item.score.confidence_ratio:.0f}, disturbs "
-            f"{item.score.disrupted_gpu_hours:.0f} GPU-hours in {item.score.horizon_hours:g} h"
-        )
-    else:
-        yield escape("\n".join(f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals))
 
 
 def _limits(analysis: Analysis, rows: int) -> RenderableType:

@@ -1,0 +1,219 @@
+"""The plan and its Remediations as a person on call reads them: what, when, why, what stops it, and how to stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from rich.console import Console, RenderableType
+
+from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.kube import keys
+from gpuwatch.model.decision import ActionKind, Analysis, Coverage, Mode, PlanItem, Timing, TimingKind
+from gpuwatch.model.remediation import Pause, Phase
+from gpuwatch.model.telemetry import Schema
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.report.plan_tables import item_lines
+from gpuwatch.report.remediation_tables import history_tables, remediation_detail
+from gpuwatch.report.tables import analysis_tables, plan_tables
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from plan.fleet import NOW, device, idle, node, pod, sick, snapshot, workload
+
+
+def shown(what: RenderableType, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=None, force_terminal=False)
+    with console.capture() as told:
+        console.print(what)
+    return told.get()
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def analysis(policy: PlanPolicy = PlanPolicy()) -> Analysis:  # noqa: B008 - frozen
+    """A sick GPU of a Job that saved its work twenty minutes ago, and two idle Deployments of one team."""
+    told = {
+        keys.LAST_CHECKPOINT: (NOW - timedelta(minutes=20)).isoformat(),
+        keys.EXPECTED_END: (NOW + timedelta(hours=3)).isoformat(),
+    }
+    train = [device("n2", index, "ml/train-0") for index in range(8)]
+    free = [device("n0", index, "ml/a") for index in range(8)]
+    half = [device("n1", index, "ml/b") for index in range(4)]
+    state = snapshot(
+        tuple(node(f"n{index}") for index in range(6)),
+        [*train, *free, *half],
+        [
+            pod("ml/train-0", "n2", 8, owner="Job/ml/train", annotations=told),
+            pod("ml/a", "n0", 8),
+            pod("ml/b", "n1", 4),
+        ],
+    )
+    owners = (*state.cluster.workloads, workload("Job/ml/train", api_version="batch/v1"))
+    kept = {each.id: each for each in owners}
+    state = replace(state, cluster=replace(state.cluster, workloads=tuple(kept.values())))
+    findings = (sick(train[0]), idle("ml/a", free), idle("ml/b", half))
+    return Analysis(
+        version=1,
+        at=NOW,
+        coverage=Coverage(),
+        devices=state.devices,
+        cluster=state.cluster,
+        findings=findings,
+        plan=draw_plan(state, findings, policy),
+        schema=Schema(),
+        gaps=(),
+    )
+
+
+ACTING = PlanPolicy(
+    modes={
+        ActionKind.TAINT_NODE: Mode.ENFORCE,
+        ActionKind.EVICT_GANG: Mode.ENFORCE,
+        ActionKind.RELEASE_GANG: Mode.SUGGEST,
+    },
+    budget_ratio=0.5,
+    idle_storm_ratio=1.0,
+    checkpoint_interval_hours=1.0,
+)
+
+
+@pytest.mark.parametrize("width", [100, 160])
+def test_what_would_be_done_says_when_why_at_what_cost_and_how_to_stop_it(width: int) -> None:
+    text = flat(shown(plan_tables(analysis(ACTING), "test"), width))
+    for words in (
+        "evict gang Job/ml/train: announced, and done unless somebody objects (mode enforce)",
+        "release gang Deployment/ml/a: done once a person approves it (mode suggest)",
+        "why xid: ",
+        "(confidence 0.90)",
+        "8 × NVIDIA-A100-SXM4-80GB of pool train",
+        "1 Pod: ml/train-0",
+        "gains 172.8 GPU-hours in 24 h (192.0 × confidence 0.90), disturbs 2.7; the pool offers 1,152: score +0.1477",
+        "Now (work since the checkpoint at 2026-03-02 11:40 UTC) it costs 2.7 GPU-hours",
+        "after the checkpoint expected at 2026-03-02 12:40 UTC 4.8",
+        "mode enforce. Settings for action evict_gang.",
+        "kubectl annotate node n2 gpuwatch.dev/opt-out=true",
+        "kubectl -n ml annotate job.batch train gpuwatch.dev/opt-out=true",
+        "rate: 2 actions in namespace ml began",
+        "Stop everything: gpuwatch pause",
+    ):
+        assert words in text, f"{words!r} is not in {text}"
+
+
+def test_budgets_that_nothing_weighs_on_are_a_line() -> None:
+    text = shown(plan_tables(analysis(ACTING), "test"))
+    (row,) = [line for line in text.splitlines() if line.startswith("pool/train")]
+    assert row.split() == ["pool/train", "0", "24", "24", "48"]
+    quiet = flat(shown(plan_tables(analysis(replace(ACTING, min_confidence_ratio=0.99)), "test")))
+    assert "2 budgets have nothing on them; the smallest allows 24 of 48 GPUs" in quiet
+    assert "Stop everything" not in quiet
+
+
+def test_in_the_mode_observe_it_is_said_that_nothing_is_done() -> None:
+    text = flat(shown(plan_tables(analysis(), "test")))
+    assert "(mode observe: nothing is done)" in text
+    assert "only told (mode observe)" in text
+    assert "mode observe. Settings for everything." in text
+    assert "gpuwatch pause" not in text
+
+
+def test_the_summary_has_the_mode_and_the_time() -> None:
+    text = shown(analysis_tables(analysis(ACTING), "test"), 160)
+    (row,) = [line for line in text.splitlines() if "evict gang" in line]
+    assert row.split()[:7] == ["yes", "evict", "gang", "Job/ml/train", "8", "now", "enforce"]
+    assert "mode" not in shown(analysis_tables(analysis(), "test"), 160).partition("Plan")[2].splitlines()[1]
+
+
+def item(**changes: object) -> PlanItem:
+    found = next(each for each in analysis(ACTING).plan.items if each.candidate.action is ActionKind.RELEASE_GANG)
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def lines(one: PlanItem) -> str:
+    state = analysis(ACTING)
+    return flat(shown(item_lines(one, {each.id: each for each in state.findings}, state.cluster, NOW)))
+
+
+def test_one_that_is_for_later_and_for_somebody_says_so() -> None:
+    later = Timing(
+        kind=TimingKind.WHEN_IDLE, at=NOW + timedelta(hours=5), cost_gpu_hours=3.0, reason="It is idle then."
+    )
+    candidate = replace(item().candidate, waiter="ml/queued", findings=(), reason="A cheaper model would do.")
+    text = lines(item(timing=later, candidate=candidate))
+    assert "when Mon 2026-03-02 17:00 UTC, in 5 h. It is idle then." in text
+    assert "for Pod ml/queued, which waits and could be scheduled" in text
+    assert "why A cheaper model would do." in text
+
+
+def test_markup_in_names_is_shown_as_it_is() -> None:
+    assert "why [red]x[/red]" in lines(item(candidate=replace(item().candidate, reason="[red]x[/red]", findings=())))
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteRemediations]:
+    with new_store() as opened:
+        yield opened
+
+
+def announced(store: SqliteRemediations, plan: PlanPolicy) -> tuple[Fleet, list[str]]:
+    """A fleet with a release and a fence, after the first steps; what is told of each."""
+    fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
+    fleet.owner("Job", "chat", 2, node="n1")
+    fleet.owner("Job", "train", 8)
+    executor = fleet.executor(store, Policies(plan, quick()))
+    fleet.propose(executor)
+    for _ in range(5):
+        tick(fleet, executor)
+    return fleet, [flat(shown(remediation_detail(each, fleet.now))) for each in store.all()]
+
+
+def test_what_is_announced_says_what_comes_next_and_how_it_is_stopped(store: SqliteRemediations) -> None:
+    _, told = announced(store, ENFORCE)
+    for each, text in zip(store.all(), told, strict=True):
+        assert each.phase is Phase.ANNOUNCED
+        assert "Next owners may object; then all is checked again, not before 2026-03-02 12:10Z (in 10 min)" in text
+        assert "At the latest this phase ends 2026-03-02 14:10Z (in 2 h 10 min)" in text
+        assert f"Stop it gpuwatch reject {each.name}" in text
+        assert "× confidence 0.90" in text
+
+
+def test_what_waits_for_a_person_says_until_when(store: SqliteRemediations) -> None:
+    fleet, told = announced(store, SUGGEST)
+    for each, text in zip(store.all(), told, strict=True):
+        assert "Next waits for a person until 2026-03-05 12:00Z (in 3 d)" in text
+        assert f"Decide gpuwatch approve {each.name}, or gpuwatch reject {each.name}" in text
+    count = len(store.all())
+    assert f"{count} proposals to decide" in shown(history_tables(store.all(), Pause(), (), fleet.now, rows=9))
+
+
+def test_what_is_enforced_waits_for_nobody(store: SqliteRemediations) -> None:
+    fleet = Fleet(idle={"chat"})
+    fleet.owner("Job", "chat", 2)
+    executor = fleet.executor(store, Policies(ENFORCE, quick()))
+    fleet.propose(executor)
+    assert "to decide" not in shown(history_tables(store.all(), Pause(), (), fleet.now, rows=9))
+    drive(fleet, executor, 1.0)
+    (held,) = store.all()
+    text = flat(shown(remediation_detail(held, fleet.now)))
+    assert held.phase is Phase.HOLDING
+    assert "Next looks whether somebody took it back" in text
+    assert f"Take it back gpuwatch undo {held.name}" in text
+
+
+def test_what_holds_it_up_is_told(store: SqliteRemediations) -> None:
+    announced(store, ENFORCE)
+    one = store.all()[0]
+    steps = tuple(
+        replace(step, done_at=None, begun_at=None, error="Nobody could be told: json: 503.", attempts=3)
+        if step.parameters.get("by") == "notice"
+        else step
+        for step in one.steps
+    )
+    held = replace(one, steps=steps, step=2)
+    text = flat(shown(remediation_detail(held, NOW)))
+    assert "Held up Nobody could be told: json: 503. (tried 3 times)" in text
+    assert "Nobody could be told: json: 503." in shown(history_tables((held,), Pause(), (), NOW, rows=9), 160)
