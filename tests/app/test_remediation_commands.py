@@ -114,6 +114,16 @@ def test_what_was_done_is_undone_and_what_was_not_is_refused_with_what_to_do(sta
     assert "is Verifying since" in refused("approve", "taint-node-gpu-2", "--state", state)
 
 
+@pytest.mark.parametrize(("command", "name"), [("reject", "taint-node-gpu-1"), ("undo", "taint-node-gpu-2")])
+def test_a_person_can_say_that_the_finding_was_right(state: Path, command: str, name: str) -> None:
+    done(command, name, "--state", state)
+    for options, expected in (((), False), (("--finding-right",), True)):
+        done(command, name, *options, "--state", state)
+        with SqliteRemediations.open(file_beside(state)) as store:
+            (found,) = [each for each in store.all() if each.name.startswith(name)]
+        assert found.finding_right is expected
+
+
 @pytest.mark.parametrize("command", ["approve", "reject", "undo", "history"])
 def test_a_name_that_is_none_or_several_is_refused_with_the_nearest(state: Path, command: str) -> None:
     assert "begins the names of 2 Remediations" in refused(command, "taint-node-gpu", "--state", state)

@@ -41,13 +41,13 @@ def written(keys: Iterable[KindKey]) -> Rights:
     return patched | {(kind.group, kind.plural, "get") for kind in OWNERS.values()} | {("apps", "daemonsets", "get")}
 
 
-# What stands beside an owner is listed, Volcano is asked by a Command.
+# What stands beside an owner is listed, Volcano is asked by a Command, which is withdrawn where it is undone in between.
 SURROUNDINGS: Rights = {
     *(
         (api_version.rpartition("/")[0], f"{kind.lower()}s", "list")
         for api_version, kind in (fights.HORIZONTAL, fights.KEDA)
     ),
-    ("bus.volcano.sh", "commands", "create"),
+    *(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get")),
 }
 
 

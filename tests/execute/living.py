@@ -15,7 +15,7 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import View
 from gpuwatch.kube.memory_cluster import MemoryCluster
-from gpuwatch.kube.writer import Object
+from gpuwatch.kube.writer import Object, ref_of
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,
@@ -67,7 +67,11 @@ class Killed(BaseException):
 
 @dataclass
 class Fleet:
-    """Nodes of eight GPUs. sick: UUIDs; idle, busy: Pods by owner name."""
+    """Nodes of eight GPUs. sick: UUIDs; idle, busy: Pods by owner name; stuck: owners whose Pods are never placed.
+
+    Volcano takes a Command up, which deletes it, after `takes_up`, and carries it out `carries_out` later. Kueue gives
+    the quota back `frees` after the last Pod.
+    """
 
     nodes: int = 8
     now: datetime = START
@@ -81,12 +85,23 @@ class Fleet:
     stale: timedelta = timedelta()
     claims: tuple[ClaimedDevice, ...] = ()
     unserved: tuple[str, ...] = ()
+    stuck: set[str] = field(default_factory=set)
+    takes_up: timedelta = timedelta()
+    carries_out: timedelta = timedelta()
+    frees: timedelta = timedelta()
     notices: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """Successful writes to the cluster but Events, which may be said twice."""
     before_write: Callable[[str, str, bool], None] = lambda _verb, _what, _done: None
 
     def __post_init__(self) -> None:
+        self.size: dict[str, tuple[int, int]] = {}  # GPUs of a Pod, and Pods, of each owner
+        self.made: dict[str, int] = {}
+        self.stamps: dict[str, str] = {}
+        self.idle_since: dict[str, datetime] = {}
+        self.commands: dict[str, datetime] = {}
+        self.orders: list[tuple[datetime, str, str]] = []
+        self.aborted: list[str] = []  # by Volcano
         self.cluster = MemoryCluster(unserved=self.unserved, interfere=self._interfere)
         self.rehearsal = Rehearsal(self.cluster)
         for index in range(self.nodes):
@@ -108,26 +123,61 @@ class Fleet:
     # Objects
 
     def owner(self, kind: str, name: str, gpus: int, pods: int = 1, node: str = "n0", **spec: Any) -> None:
-        api = {"Deployment": "apps/v1", "Job": "batch/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}[kind]
-        whole = {"replicas": pods, **spec} if kind == "Deployment" else {"suspend": False, **spec}
+        """kind: as in the API, 'Volcano' for its Job. node: '' where its Pods wait."""
+        api = {"Deployment": "apps/v1", "Job": "batch/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}.get(kind, VOLCANO)
+        self.size[name] = (gpus, pods)
+        metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}"}
+        status: Object = {}
+        if kind == "Volcano":
+            whole = {"minAvailable": pods, "maxRetry": 5, **spec}
+            status = {"state": {"phase": "Running"}, "retryCount": 0}
+            self._pod_group(name, "Running")
+        else:
+            whole = {"replicas": pods, **spec} if kind == "Deployment" else {"suspend": False, **spec}
         self.cluster.put(
             {
                 "apiVersion": api,
-                "kind": kind,
-                "metadata": {"name": name, "namespace": "ml", "uid": f"uid-{name}"},
+                "kind": kind if kind != "Volcano" else "Job",
+                "metadata": metadata,
                 "spec": whole,
-                "status": {},
-                "test": {"gpus": gpus, "pods": pods},
+                "status": status,
             }
         )
-        for index in range(pods):
-            self._pod(name, index, node)
+        for _ in range(pods):
+            self._pod(name, node)
 
-    def _pod(self, name: str, index: int, node: str) -> None:
+    def queue(self, name: str) -> None:
+        """Kueue manages this Job, and has admitted it."""
+        job = self.find(name)
+        job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+        self.cluster.put(job)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+        self.cluster.put(
+            {
+                "apiVersion": KUEUE,
+                "kind": "Workload",
+                "metadata": {"name": f"job-{name}", "namespace": "ml", "ownerReferences": [owner]},
+                "spec": {"active": True, "queueName": "team"},
+                "status": {"conditions": [{"type": "QuotaReserved", "status": "True"}]},
+            }
+        )
+
+    def _pod_group(self, name: str, phase: str) -> None:
+        owner = {"apiVersion": VOLCANO, "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+        self.cluster.put(
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "metadata": {"name": f"{name}-group", "namespace": "ml", "ownerReferences": [owner]},
+                "spec": {},
+                "status": {"phase": phase},
+            }
+        )
+
+    def _pod(self, name: str, node: str) -> None:
         owner = self.find(name)
-        generation = owner["test"].get("made", 0)
-        owner["test"]["made"] = generation + 1
-        self.cluster.put(owner)
+        generation = self.made.get(name, 0)
+        self.made[name] = generation + 1
         self.cluster.put(
             {
                 "apiVersion": "v1",
@@ -146,10 +196,18 @@ class Fleet:
                         }
                     ],
                 },
-                "spec": {"nodeName": node},
-                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+                "spec": {},
+                "status": {"phase": "Pending"},
             }
         )
+        if node:
+            self._place(f"{name}-{generation}", node)
+
+    def _place(self, name: str, node: str) -> None:
+        pod = self.cluster.get(ObjectRef("v1", "Pod", name, "ml"))
+        assert pod is not None
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.cluster.put({**pod, "spec": {"nodeName": node}, "status": status})
 
     def budget(self, name: str, allowed: int) -> None:
         self.cluster.put(
@@ -180,41 +238,94 @@ class Fleet:
 
     def settle(self) -> None:
         """Suspended owners lose their Pods, others get theirs back on Nodes that nothing keeps them from."""
+        self._kueue()
+        self._volcano()
         for kind, api in _KINDS:
             for owner in self._all(api, kind):
                 name = owner["metadata"]["name"]
-                wanted = owner["spec"].get("replicas", 0 if owner["spec"].get("suspend") else owner["test"]["pods"])
+                wanted = self._wanted(owner)
                 restarted = (owner["spec"].get("template") or {}).get("metadata", {}).get("annotations", {})
                 stamp = restarted.get("kubectl.kubernetes.io/restartedAt", "")
                 pods = self.pods(name)
-                if stamp != owner["test"].get("stamp", ""):
-                    owner["test"]["stamp"] = stamp
-                    self.cluster.put(owner)
+                if stamp != self.stamps.get(name, ""):
+                    self.stamps[name] = stamp
                     for pod in pods:
                         self._end(pod)
                     pods = []
                 for pod in pods[wanted:]:
                     self._end(pod)
-                for index in range(len(pods), wanted):
-                    self._pod(name, index, self._free_node(owner["test"]["gpus"]))
+                for _ in range(len(pods), wanted):
+                    self._pod(name, "")
                 status = {"active": wanted} if kind == "Job" else {"replicas": wanted}
-                if kind != "JobSet" and owner["status"] != status:
+                if kind != "JobSet" and api != VOLCANO and owner["status"] != status:
                     self.cluster.put({**self.find(name), "status": status})
+        for pod in self.pods():
+            name = pod["metadata"]["labels"]["app"]
+            if "nodeName" not in pod["spec"] and name not in self.stuck:
+                node = self._free_node(self.size[name][0])
+                if node is not None:
+                    self._place(pod["metadata"]["name"], node)
+
+    def _wanted(self, owner: Object) -> int:
+        count = self.size[owner["metadata"]["name"]][1]
+        if owner["apiVersion"] == VOLCANO:
+            return count if owner["status"]["state"]["phase"] == "Running" else 0
+        return int(owner["spec"].get("replicas", 0 if owner["spec"].get("suspend") else count))
+
+    def _kueue(self) -> None:
+        """An admitted Job runs, one whose Workload is inactive does not, and its quota is free a while later."""
+        for workload in self._all(KUEUE, "Workload"):
+            (owner,) = workload["metadata"]["ownerReferences"]
+            job = self.find(owner["name"])
+            active = workload["spec"].get("active", True)
+            reserved = workload["status"]["conditions"][0]["status"] == "True"
+            if job["spec"]["suspend"] is active:
+                job["spec"]["suspend"] = not active
+                self.cluster.put(job)
+                self.idle_since[owner["name"]] = self.now
+            if active is not reserved and (active or self.now - self.idle_since[owner["name"]] >= self.frees):
+                workload["status"]["conditions"][0]["status"] = str(active)
+                self.cluster.put(workload)
+
+    def _volcano(self) -> None:
+        """As its job controller: whoever deletes a Command carries it out, once, later."""
+        for command in self._all("bus.volcano.sh/v1alpha1", "Command"):
+            since = self.commands.setdefault(command["metadata"]["uid"], self.now)
+            if self.now - since >= self.takes_up:
+                self.cluster.remove(ref_of(command))
+                self.orders.append((self.now + self.carries_out, command["target"]["name"], command["action"]))
+        due = [order for order in self.orders if order[0] <= self.now]
+        self.orders = [order for order in self.orders if order not in due]
+        for job in self._all(VOLCANO, "Job"):
+            name, state = job["metadata"]["name"], job["status"]["state"]
+            before = state["phase"]
+            state["phase"] = {"Aborting": "Aborted", "Restarting": "Pending", "Pending": "Running"}.get(before, before)
+            for _, _, action in [order for order in due if order[1] == name]:
+                if action == "AbortJob" and state["phase"] in ("Running", "Pending"):
+                    state["phase"] = "Aborting"
+                    self.aborted.append(name)
+                elif action == "ResumeJob" and state["phase"] in ("Aborting", "Aborted"):
+                    state["phase"] = "Restarting"
+                    job["status"]["retryCount"] += 1
+            if state["phase"] != before:
+                self.cluster.put(job)
+                self._pod_group(name, "Running" if state["phase"] == "Running" else "Pending")
 
     def _end(self, pod: Object) -> None:
         self.cluster.remove(ObjectRef("v1", "Pod", pod["metadata"]["name"], "ml"))
 
-    def _free_node(self, gpus: int) -> str:
+    def _free_node(self, gpus: int) -> str | None:
         used: dict[str, int] = {}
         for pod in self.pods():
-            used[pod["spec"]["nodeName"]] = used.get(pod["spec"]["nodeName"], 0) + self._gpus(pod)
+            node = pod["spec"].get("nodeName", "")
+            used[node] = used.get(node, 0) + self._gpus(pod)
         # The last Nodes first: the first one is the sick one in these tests.
         names = [f"n{index}" for index in reversed(range(self.nodes))]
         fenced = {name for name in names if self.node(name)["spec"].get("taints")}
-        return next(name for name in names if name not in fenced and used.get(name, 0) + gpus <= GPUS)
+        return next((name for name in names if name not in fenced and used.get(name, 0) + gpus <= GPUS), None)
 
     def _gpus(self, pod: Object) -> int:
-        return int(self.find(pod["metadata"]["labels"]["app"])["test"]["gpus"])
+        return self.size[pod["metadata"]["labels"]["app"]][0]
 
     # Views
 
@@ -223,8 +334,8 @@ class Fleet:
         taken: dict[str, int] = {}
         holders: dict[str, str] = {}
         for pod in pods:
-            node = pod["spec"]["nodeName"]
-            for _ in range(self._gpus(pod)):
+            node = pod["spec"].get("nodeName", "")
+            for _ in range(self._gpus(pod) if node else 0):
                 holders[_device(node, taken.get(node, 0))] = f"ml/{pod['metadata']['name']}"
                 taken[node] = taken.get(node, 0) + 1
         devices = tuple(
@@ -246,7 +357,7 @@ class Fleet:
             nodes=tuple(self._model_node(item) for item in self._all("v1", "Node")),
             pods=tuple(self._model_pod(pod) for pod in pods),
             workloads=tuple(self._model_workload(owner) for kind, api in _KINDS for owner in self._all(api, kind)),
-            gangs=tuple(self._gang(owner) for owner in self._all("batch/v1", "Job")),
+            gangs=tuple(self._gang(owner) for api in ("batch/v1", VOLCANO) for owner in self._all(api, "Job")),
             budgets=tuple(
                 DisruptionBudget(
                     namespace="ml",
@@ -288,12 +399,12 @@ class Fleet:
             namespace="ml",
             name=pod["metadata"]["name"],
             uid=pod["metadata"]["uid"],
-            node=pod["spec"]["nodeName"],
-            phase="Running",
+            node=pod["spec"].get("nodeName", ""),
+            phase=pod["status"]["phase"],
             started=START - timedelta(hours=10),
-            ready=True,
+            ready=pod["status"]["phase"] == "Running",
             labels=pod["metadata"]["labels"],
-            accelerators={GPU: owner["test"]["gpus"]},
+            accelerators={GPU: self._gpus(pod)},
             workload=name,
             gang=name if owner["kind"] == "Job" else "",
         )
@@ -314,7 +425,9 @@ class Fleet:
     def _gang(self, owner: Object) -> Gang:
         name = f"Job/ml/{owner['metadata']['name']}"
         members = tuple(f"ml/{pod['metadata']['name']}" for pod in self.pods(owner["metadata"]["name"]))
-        return Gang(id=name, framework="Job", workload=name, namespace="ml", pods=members)
+        queued = "labels" in owner["metadata"]
+        framework = "Volcano" if owner["apiVersion"] == VOLCANO else "Kueue" if queued else "Job"
+        return Gang(id=name, framework=framework, workload=name, namespace="ml", pods=members)
 
     def _findings(self, devices: tuple[Device, ...], pods: list[Object]) -> list[Finding]:
         found = []
@@ -370,7 +483,9 @@ class Fleet:
         return executor.propose(view.plan(executor.policies.plan, executor.store.all(), {}), view, self.now)
 
 
-_KINDS = (("Deployment", "apps/v1"), ("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2"))
+VOLCANO = "batch.volcano.sh/v1alpha1"
+KUEUE = "kueue.x-k8s.io/v1beta2"
+_KINDS = (("Deployment", "apps/v1"), ("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2"), ("Job", VOLCANO))
 
 
 def _device(node: str, index: int) -> str:

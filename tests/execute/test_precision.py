@@ -58,6 +58,10 @@ def test_one_more_wrong_outcome_never_wins_trust_below_the_number_that_decides(
         ({"phase": Phase.SUCCEEDED}, Precision(1, 0)),
         ({"phase": Phase.REJECTED}, Precision(0, 1)),
         ({"phase": Phase.UNDONE, "undo_asked": True}, Precision(0, 1)),
+        ({"phase": Phase.REJECTED, "finding_right": True}, Precision(1, 0)),
+        ({"phase": Phase.UNDONE, "undo_asked": True, "finding_right": True}, Precision(1, 0)),
+        ({"phase": Phase.FAILED, "undo_asked": True, "finding_right": True}, Precision(1, 0)),
+        ({"phase": Phase.FAILED, "finding_right": True}, None),  # nobody was asked
         ({"phase": Phase.UNDONE}, None),
         ({"phase": Phase.LAPSED}, None),
         ({"phase": Phase.LAPSED, "verified": {BUSY_AGAIN: True}}, Precision(0, 1)),
@@ -121,4 +125,5 @@ def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
 def test_waits_double_up_to_their_cap_without_jitter() -> None:
     policy = ExecutePolicy()
     assert [policy.retry_after(n) for n in (1, 2, 3, 6, 7, 99)] == [60, 120, 240, 1920, 3600, 3600]
-    assert [policy.leave_alone_after(n) // 86_400 for n in (0, 1, 2, 3, 5, 6)] == [0, 1, 2, 4, 16, 16]
+    assert [policy.failed_after(n) // 86_400 for n in (1, 2, 3, 5, 6)] == [1, 2, 4, 16, 16]
+    assert [policy.lapsed_after(n) // 3_600 for n in (1, 2, 3, 5, 6, 99)] == [1, 2, 4, 16, 24, 24]

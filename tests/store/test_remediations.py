@@ -445,3 +445,16 @@ def test_a_pause_that_nobody_understands_holds(place: Place, text: str) -> None:
         assert store.paused().paused
         store.resume()
         assert not store.paused().paused
+
+
+@pytest.mark.parametrize("decision", ["reject", "ask_undo"])
+def test_that_the_finding_was_right_is_said_with_the_decision_and_stays_said(
+    store: RemediationStore, decision: str
+) -> None:
+    names = [store.create(remediation(f"rem-{index}")).name for index in range(2)]
+    assert getattr(store, decision)(names[0]).finding_right is False
+    assert getattr(store, decision)(names[1], True).finding_right is True
+    assert getattr(store, decision)(names[1]).finding_right is True
+    assert [each.finding_right for each in store.all()] == [False, True]
+    saved = store.save(replace(read(store, names[1]), attempts=1))
+    assert saved.finding_right is True

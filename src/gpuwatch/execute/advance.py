@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuwatch.execute import steps as acts
+from gpuwatch.execute.again import TAKEN_BACK
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import Precision, distrusted
 from gpuwatch.execute.recheck import (
@@ -26,21 +27,28 @@ from gpuwatch.execute.recheck import (
 )
 from gpuwatch.execute.requests import Request
 from gpuwatch.execute.steps import Blocked, Done, Near, as_json
-from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released
-from gpuwatch.kube.json_patch import value_at
+from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released, still_holds
+from gpuwatch.kube.json_patch import ABSENT, value_at
 from gpuwatch.kube.moving import move
 from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
+from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.policy import PlanPolicy
+
+WAITER_STARTED = "waiter_started"
+"""In `Remediation.verified`: was the Pod for which a release was made placed in time? Untold where it waits no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What `advance` has to know. near: the object to read, with what stands around it where `around` says so."""
+    """What `advance` has to know. near: the object to read, with what stands around it where `around` says so. sent:
+    the Command of the step. waiter: the Pod for which it was freed."""
 
     near: ObjectRef | None = None
     around: bool = False
+    sent: ObjectRef | None = None
+    waiter: PodRef = ""
     view: bool = False
     others: bool = False
 
@@ -52,6 +60,7 @@ class World:
     pause: Pause = Pause()
     near: Near = Near()
     view: View | None = None
+    waiter: Object | None = None
     others: tuple[Remediation, ...] = ()
     measured: Mapping[str, Precision] = field(default_factory=dict)
 
@@ -107,14 +116,15 @@ def needs(remediation: Remediation, now: datetime) -> Needs:
                 return Needs()
             first = remediation.began_at is None
             around = step.kind in (StepKind.RELEASE, StepKind.RESTORE, StepKind.EVICT)
-            return Needs(step.target, around=around, view=first, others=first)
+            return Needs(step.target, around=around, sent=acts.order_of(step), view=first, others=first)
         case Phase.VERIFYING:
-            return Needs(_verified_on(remediation), around=True)
+            waiter = _waiter(remediation)
+            return Needs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
         case Phase.HOLDING:
             fenced = remediation.proposal.action is ActionKind.TAINT_NODE
             return Needs(_verified_on(remediation), view=fenced, others=fenced)
         case Phase.UNDOING:
-            return Needs(step.target) if step else Needs()
+            return Needs(step.target, sent=acts.order_of(step)) if step else Needs()
         case _:
             return Needs()
 
@@ -125,13 +135,15 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
         return None
     policy = policies.execute
     if not remediation.phase.open:
-        return _undo(remediation, Phase.UNDONE, "Undo was asked for.", now)
+        return _undo(remediation, Phase.UNDONE, "Undo was asked for.", now, policy)
     unknown = _unknown(remediation)
     if unknown is None and remediation.phase is not Phase.UNDOING:
         if remediation.undo_asked:
-            return _undo(remediation, Phase.UNDONE if remediation.began_at else Phase.REJECTED, "Undo was asked.", now)
+            return _undo(
+                remediation, Phase.UNDONE if remediation.began_at else Phase.REJECTED, "Undo was asked.", now, policy
+            )
         if remediation.rejected and remediation.began_at is None:
-            return _undo(remediation, Phase.REJECTED, "A person rejected it.", now)
+            return _undo(remediation, Phase.REJECTED, "A person rejected it.", now, policy)
     match remediation.phase:
         case Phase.PROPOSED:
             return _proposed(remediation, world, now, policies)
@@ -140,7 +152,7 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
         case Phase.ACTING:
             return _acting(remediation, world, now, policies)
         case Phase.VERIFYING:
-            return _verifying(remediation, world, now, policy)
+            return _verifying(remediation, world, now, policies)
         case Phase.HOLDING:
             return _holding(remediation, world, now, policies)
         case _:
@@ -167,7 +179,8 @@ def failed(
         return _without_device_taint(intent, step, now, policy)
     if error.failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
         return later
-    if error.failure is Failure.NOT_FOUND and (step.kind is StepKind.EVICT or intent.phase is Phase.UNDOING):
+    gone = step.kind is StepKind.EVICT or (intent.phase is Phase.UNDOING and step.kind is not StepKind.WITHDRAW)
+    if error.failure is Failure.NOT_FOUND and gone:
         return _passed(_with_step(intent, tried), now, error.message)
     if intent.phase is Phase.UNDOING:
         return later  # nothing is given up while something of ours stands; people see the error
@@ -176,7 +189,7 @@ def failed(
     if step.kind is StepKind.TAINT and any(other.kind is StepKind.TAINT for other in intent.steps[: intent.step]):
         return _rung_given_up(intent, f"{step.parameters['effect']} was not written: {error.message}", now, policy)
     end = Phase.LAPSED if error.failure is Failure.NOT_FOUND and intent.began_at is None else Phase.FAILED
-    return _undo(_with_step(intent, tried), end, error.message, now).intent
+    return _undo(_with_step(intent, tried), end, error.message, now, policy).intent
 
 
 # PROPOSED and ANNOUNCED
@@ -185,7 +198,7 @@ def failed(
 def _proposed(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
     proposal, policy = remediation.proposal, policies.execute
     if now >= proposal.expires_at:
-        return _undo(remediation, Phase.EXPIRED, "Nobody approved it in time.", now)
+        return _undo(remediation, Phase.EXPIRED, "Nobody approved it in time.", now, policy)
     if not remediation.approved:
         doubt = distrusted(remediation, world.measured, policies.plan.min_precision_ratio)
         if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
@@ -211,7 +224,7 @@ def _announced(remediation: Remediation, world: World, now: datetime, policies: 
     untold = _next(remediation)
     if untold is not None:
         if untold.error and untold.begun_at is None and _older(_announced_at(remediation), policy.act_seconds, now):
-            return _undo(remediation, Phase.LAPSED, f"It was not announced in time: {untold.error}", now)
+            return _undo(remediation, Phase.LAPSED, f"It was not announced in time: {untold.error}", now, policy)
         return _step(remediation, world, now, policy)
     if remediation.deadline_at is None:
         due = now + timedelta(seconds=policy.announce_seconds)
@@ -220,7 +233,7 @@ def _announced(remediation: Remediation, world: World, now: datetime, policies: 
     if world.pause.paused or world.view is None:
         return None
     if now >= remediation.deadline_at:
-        return _undo(remediation, Phase.LAPSED, "No opening was found in time.", now)
+        return _undo(remediation, Phase.LAPSED, "No opening was found in time.", now, policy)
     check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
     if check.answer is not Answer.GO:
         return _not_now(remediation, check, now, policy)
@@ -231,6 +244,8 @@ def _announced(remediation: Remediation, world: World, now: datetime, policies: 
     if isinstance(found, Blocked):
         answer = Answer.WAIT if found.passing else Answer.GONE if found.gone else Answer.REFUSED
         return _not_now(remediation, Check(answer, found.reason), now, policy)
+    if check.waiter:
+        found = tuple(_for_waiter(step, check.waiter) for step in found)
     whole = {StepKind.RELEASE, StepKind.RESTART}.intersection(step.kind for step in found)
     if whole and (beside := others_of_owner(remediation.proposal, facts)):
         return _not_now(remediation, Check(Answer.REFUSED, beside), now, policy)
@@ -268,11 +283,11 @@ def _not_now(remediation: Remediation, check: Check, now: datetime, policy: Exec
         case Answer.ASK:
             return Move(_turned(replace(given_up, next_at=None), Phase.PROPOSED, check.reason, now))
         case Answer.OBJECTED:
-            return _undo(given_up, Phase.REJECTED, check.reason, now)
+            return _undo(given_up, Phase.REJECTED, check.reason, now, policy)
         case Answer.REFUSED:
-            return _undo(given_up, Phase.REFUSED, check.reason, now)
+            return _undo(given_up, Phase.REFUSED, check.reason, now, policy)
         case _:
-            return _undo(given_up, Phase.LAPSED, check.reason, now)
+            return _undo(given_up, Phase.LAPSED, check.reason, now, policy)
 
 
 def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime:
@@ -312,7 +327,7 @@ def _acting(remediation: Remediation, world: World, now: datetime, policies: Pol
 def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Move:
     if any(step.kind is StepKind.TAINT for step in remediation.steps[: remediation.step]):
         return Move(_rung_given_up(remediation, "The next step was not written in time.", now, policy))
-    return _undo(remediation, Phase.FAILED, "It was not done in time.", now)
+    return _undo(remediation, Phase.FAILED, "It was not done in time.", now, policy)
 
 
 def _rung_given_up(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Remediation:
@@ -326,7 +341,8 @@ def _gate(remediation: Remediation, step: Step, world: World) -> str:
     """Why the step has to wait for what the one before it does in the cluster; '' where it has not."""
     near = world.near
     ours = near.object is not None and held_by(near.object) == remediation.name
-    if step.kind is StepKind.RESTORE and ours and not _release_held(near)["released"]:
+    first = "part" not in step.parameters
+    if step.kind is StepKind.RESTORE and first and ours and not _release_held(near)[acts.RELEASED]:
         return "It is resumed once all of its Pods are gone."
     evictions = sum(other.kind is StepKind.EVICT for other in remediation.steps)
     if step.kind is StepKind.EVICT and evictions > 1 and near.object is not None:
@@ -347,15 +363,22 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
     if isinstance(built, Done):
         return Move(_passed(_saving(remediation, built.saved), now, built.message))
     if isinstance(built, Blocked):
-        if remediation.phase is Phase.UNDOING:
+        if remediation.phase is Phase.UNDOING or built.passing:
             return _wait(remediation, built.reason, now, policy)
         if acts.optional(step):
             return Move(_passed(remediation, now, built.reason))
         forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
         end = Phase.LAPSED if built.gone and forgotten.began_at is None else Phase.FAILED
-        return _undo(forgotten, end, built.reason, now)
+        return _undo(forgotten, end, built.reason, now, policy)
+    # It was begun, and did not happen.
+    if step.begun_at is not None and remediation.undo_asked and remediation.phase is not Phase.UNDOING:
+        # Of a Command that is only as good as known.
+        known = (
+            _with_step(remediation, replace(step, begun_at=None)) if step.kind is not StepKind.COMMAND else remediation
+        )
+        return _undo(known, Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", now, policy)
     if world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
-        return None  # it was begun, and did not happen: it waits like any other
+        return None  # it waits like any other
     begun = replace(step, begun_at=now)
     # Kept with the intent: after it, nobody looks for the write before it cannot be under way any more.
     settled = now + timedelta(seconds=policy.write_timeout_seconds)
@@ -386,26 +409,72 @@ def _verified_on(remediation: Remediation) -> ObjectRef:
     return told[0] if told else remediation.proposal.objects[0]
 
 
-def _verifying(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
-    action = remediation.proposal.action
+def _verifying(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+    action, policy = remediation.proposal.action, policies.execute
     if action is ActionKind.TAINT_NODE:
         return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, "The Node is fenced.", now))
     held = _release_held(world.near) if action is ActionKind.RELEASE_GANG else _moved(remediation, world.near)
     seen = replace(remediation, verified={**remediation.verified, **held})
     if all(held.values()):
         if action is ActionKind.RELEASE_GANG:
-            return Move(_turned(_held(seen, now, policy), Phase.HOLDING, "Its GPUs are free.", now))
+            return _freed(seen, world, now, policies)
         return Move(_turned(replace(seen, next_at=None), Phase.SUCCEEDED, "It runs elsewhere.", now))
     missing = ", ".join(name for name, right in held.items() if not right)
     if remediation.deadline_at is not None and now >= remediation.deadline_at:
-        return _undo(seen, Phase.FAILED, f"It could not be verified in time: {missing}.", now)
+        against = still_holds(world.near.object) if world.near.object is not None else ""
+        why = f"It could not be verified in time: {missing}{f' ({against})' if against else ''}."
+        return _undo(seen, Phase.FAILED, why, now, policy)
     return _wait(seen, f"Not verified yet: {missing}.", now, policy)
+
+
+def _freed(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move:
+    """Its GPUs are free; has the Pod that they were freed for started, within the time from when it could?"""
+    policy, name = policies.execute, _waiter(remediation)
+    started = _started(world.waiter) if name else None
+    if started is None:
+        gone = f" {name} waits for them no more." if name else ""
+        return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, f"Its GPUs are free.{gone}", now))
+    looked = WAITER_STARTED in remediation.verified
+    # Others make room for it too, and it needs all of them.
+    coming = [
+        each
+        for each in world.others
+        if each.proposal.waiter == name and each.phase in (Phase.ANNOUNCED, Phase.ACTING, Phase.VERIFYING)
+    ]
+    seen = replace(remediation, verified={**remediation.verified, WAITER_STARTED: started})
+    if started:
+        return Move(_turned(_held(seen, now, policy), Phase.HOLDING, f"Its GPUs are free, and {name} started.", now))
+    if not looked or any(not each.verified.get(acts.RELEASED) for each in coming):
+        seen = replace(seen, deadline_at=now + timedelta(seconds=policy.verify_seconds))
+    if seen.deadline_at is None or now < seen.deadline_at:
+        return _wait(seen, f"Its GPUs are free; {name} has not started yet.", now, policy)
+    if policies.plan.reclaim_only_on_demand:
+        return _undo(seen, Phase.FAILED, f"{name} did not take what was freed for it alone.", now, policy)
+    return Move(_turned(_held(seen, now, policy), Phase.HOLDING, f"Its GPUs are free; {name} did not take them.", now))
+
+
+def _waiter(remediation: Remediation) -> PodRef:
+    """The Pod for which the release was written; '' where it was for nobody."""
+    return next((step.parameters["waiter"] for step in remediation.steps if "waiter" in step.parameters), "")
+
+
+def _for_waiter(step: Step, waiter: PodRef) -> Step:
+    return replace(step, parameters={**step.parameters, "waiter": waiter}) if step.kind is StepKind.RELEASE else step
+
+
+def _started(pod: Object | None) -> bool | None:
+    """Was it placed, on whatever Node? None where it waits no more: it is gone, or going."""
+    if pod is None:
+        return None
+    if value_at(pod, "/spec/nodeName") not in (ABSENT, None, ""):
+        return True
+    return None if _ended(pod) or pod["metadata"].get("deletionTimestamp") else False
 
 
 def _release_held(near: Near) -> dict[str, bool]:
     if near.object is None:
-        return {"released": near.pods is not None and not near.pods}
-    return {"released": released(near.object, near.pods, near.pod_groups) is True}
+        return {acts.RELEASED: near.pods is not None and not near.pods}
+    return {acts.RELEASED: released(near.object, near.pods, near.pod_groups) is True}
 
 
 def _moved(remediation: Remediation, near: Near) -> dict[str, bool]:
@@ -451,20 +520,20 @@ def _holding(remediation: Remediation, world: World, now: datetime, policies: Po
     if not fenced:
         object_ = world.near.object
         if object_ is None:
-            return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now)
+            return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now, policy)
         if held_by(object_) != remediation.name or _taken_back(remediation, object_):
-            return _undo(remediation, Phase.UNDONE, "Its owner took it back.", now)
+            return _undo(_declined(remediation), Phase.UNDONE, "Its owner took it back.", now, policy)
         if over:
             return Move(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
         return Move(replace(remediation, next_at=_look(now, policy)))
     if over:
-        return _undo(remediation, Phase.UNDONE, "The taint expired without proof of health.", now)
+        return _undo(remediation, Phase.UNDONE, "The taint expired without proof of health.", now, policy)
     node = world.near.object
     if node is None:
-        return _undo(remediation, Phase.UNDONE, "The Node is gone.", now)
+        return _undo(remediation, Phase.UNDONE, "The Node is gone.", now, policy)
     taints = [step for step in remediation.steps if step.kind is StepKind.TAINT and step.done_at is not None]
     if taints and not acts.ours_on(node, remediation, taints[-1].parameters["value"]):
-        return _undo(remediation, Phase.UNDONE, "Somebody else removed the taint.", now)
+        return _undo(_declined(remediation), Phase.UNDONE, "Somebody else removed the taint.", now, policy)
     if world.view is None:
         return None
     return _look_at_health(remediation, world, world.view, taints, now, policies)
@@ -474,6 +543,10 @@ def _taken_back(remediation: Remediation, object_: Object) -> bool:
     """Has the field that released it another value now? It was saved first, its parents behind it."""
     mine = [item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
     return bool(mine) and as_json(value_at(object_, mine[0].path)) != mine[0].after
+
+
+def _declined(remediation: Remediation) -> Remediation:
+    return replace(remediation, verified={**remediation.verified, TAKEN_BACK: True})
 
 
 def _look(now: datetime, policy: ExecutePolicy) -> datetime:
@@ -493,7 +566,7 @@ def _look_at_health(
         since = now if remediation.clean_since is None or gap else remediation.clean_since
         if now - since >= timedelta(seconds=policy.healthy_seconds):
             proven = replace(remediation, verified={**remediation.verified, "healthy": True})
-            return _undo(proven, Phase.SUCCEEDED, "Proven healthy.", now)
+            return _undo(proven, Phase.SUCCEEDED, "Proven healthy.", now, policy)
         return Move(replace(remediation, clean_since=since, next_at=_look(now, policy)))
     looked = replace(remediation, clean_since=None, next_at=_look(now, policy))
     rung = _next_rung(taints, policy)
@@ -531,7 +604,7 @@ def _older(at: datetime | None, seconds: int, now: datetime) -> bool:
 # UNDOING
 
 
-def _undo(remediation: Remediation, end: Phase, why: str, now: datetime) -> Move:
+def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy: ExecutePolicy) -> Move:
     """Take back all that was done, and be `end` then; at once where there is nothing to take back."""
     behind = acts.undo_steps(remediation)
     if end is Phase.SUCCEEDED and remediation.proposal.action is ActionKind.RELEASE_GANG:
@@ -541,14 +614,18 @@ def _undo(remediation: Remediation, end: Phase, why: str, now: datetime) -> Move
     if not behind:
         ended = replace(remediation, steps=kept, step=len(kept), next_at=None, deadline_at=None)
         return Move(_turned(ended, end, why, now))
-    going = replace(remediation, steps=(*kept, *behind), step=len(kept), next_at=None, deadline_at=None, undo_to=end)
+    # What was ordered and is under way has so long to show.
+    shown = now + timedelta(seconds=policy.verify_seconds)
+    going = replace(remediation, steps=(*kept, *behind), step=len(kept), next_at=None, deadline_at=shown, undo_to=end)
     return Move(_turned(going, Phase.UNDOING, why, now))
 
 
 def _undoing(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
     if _next(remediation) is None:
         end = remediation.undo_to or Phase.UNDONE
-        return Move(_turned(replace(remediation, next_at=None), end, "All that stood was taken back.", now))
+        return Move(
+            _turned(replace(remediation, next_at=None, deadline_at=None), end, "All that stood was taken back.", now)
+        )
     return _step(remediation, world, now, policy)
 
 

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
+from gpuwatch.execute.again import left_alone
 from gpuwatch.execute.precision import Precision, precision
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import Notify, rehearse, send
 from gpuwatch.execute.steps import Near
-from gpuwatch.execute.targets import same_target
 from gpuwatch.kube.fights import Surroundings, read_surroundings
 from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
-from gpuwatch.store.remediations import ConflictError, RemediationStore, last_turn_at
+from gpuwatch.model.telemetry import PodRef
+from gpuwatch.store.remediations import ConflictError, RemediationStore
 
 _OWNERS_DEEP = 6
 """Controllers above a Pod that are followed: TrainJob, JobSet, Job and Pod are four."""
@@ -45,33 +46,17 @@ class Executor:
     policies: Policies = Policies()
 
     def propose(self, plan: Plan, view: View, now: datetime) -> tuple[Remediation, ...]:
-        """Keep a proposal for every admitted item of the plan whose target has none that is open, and did not fail too
-        lately. Those that are kept now. Raises StoreError."""
+        """Keep a proposal for every admitted item of the plan whose target is not left alone. Those that are kept now,
+        by whomever. Raises StoreError."""
+        policy, known = self.policies.execute, list(self.store.all())
         kept = []
         for item in plan.items:
-            found = propose(item, view.snapshot, view.findings, now, self.policies.execute)
-            if found is None:
-                continue
-            known = self.store.all()
-            if any(other.phase.open and same_target(found.proposal, other.proposal) for other in known):
-                continue
-            if self._left_alone(found, known, now):
+            found = propose(item, view.snapshot, view.findings, now, policy, {each.name for each in known})
+            if found is None or left_alone(found.proposal, known, view.snapshot.at, now, policy):
                 continue
             kept.append(self.store.create(found))
+            known.append(kept[-1])
         return tuple(kept)
-
-    def _left_alone(self, found: Remediation, known: tuple[Remediation, ...], now: datetime) -> bool:
-        """Did the last tries fail, so that the target is left alone for a while?"""
-        tries = [each for each in known if same_target(found.proposal, each.proposal) and not each.phase.open]
-        failures = 0
-        for each in reversed(tries):
-            if each.phase is not Phase.FAILED:
-                break
-            failures += 1
-        if not failures:
-            return False
-        quiet = self.policies.execute.leave_alone_after(failures)
-        return (now - last_turn_at(tries[-1])).total_seconds() < quiet
 
     def due(self, now: datetime) -> tuple[str, ...]:
         """Names of those that `run_once` may have something to do for, in the order in which it is best done: what is
@@ -140,21 +125,26 @@ class Executor:
         return World(
             pause=self.store.paused(),
             near=self._near(remediation, wanted) if wanted.near is not None else Near(),
+            waiter=self._pod(wanted.waiter) if wanted.waiter else None,
             view=self.fresh() if wanted.view else None,
             others=others,
             measured=measured,
         )
+
+    def _pod(self, ref: PodRef) -> Object | None:
+        namespace, _, name = ref.partition("/")
+        return self.writer.get(ObjectRef("v1", "Pod", name, namespace))
 
     def _near(self, remediation: Remediation, wanted: Needs) -> Near:
         """Raises WriteError where the object itself cannot be read."""
         assert wanted.near is not None
         found = self.writer.get(wanted.near)
         if not wanted.around:
-            return Near(found)
+            return Near(found, None if wanted.sent is None else self.writer.get(wanted.sent))
         main = remediation.proposal.objects[0]
         owner = found if wanted.near == main else self.writer.get(main)
         if main.kind == "Node":
-            return Near(found, owner)
+            return Near(found, owner=owner)
         surroundings = Surroundings() if found is None else read_surroundings(self.writer, found)
         pods: tuple[Object, ...] | None = None
         groups: tuple[Object, ...] | None = None
@@ -162,7 +152,7 @@ class Executor:
             pods = self._pods_of(main)
         with suppress(WriteError):
             groups = self.writer.objects(*_POD_GROUPS, main.namespace)
-        return Near(found, owner, surroundings, pods, groups)
+        return Near(found, None, owner, surroundings, pods, groups)
 
     def _pods_of(self, main: ObjectRef) -> tuple[Object, ...]:
         """All Pods of the Namespace whose owners lead to this one. Raises WriteError."""

@@ -34,6 +34,10 @@ class ExecutePolicy:
         rate); doubled each time, up to the cap.
     failure_backoff_seconds, failure_backoff_cap_seconds: after a failed Remediation its target is left alone for so
         long, doubled with each failure in a row.
+    lapse_backoff_seconds: the same after one that came to nothing (lapsed, refused, expired), up to declined_seconds:
+        a finding that comes and goes is not announced every hour.
+    declined_seconds: after a no of people, or what they took back themselves, they are not asked again for so long. A
+        day: whoever said it should be asked at work, and a fault that stands has not been forgotten then.
     write_timeout_seconds: a write that was begun and has no result is looked for no sooner; above the writer's own
         timeout, so that it cannot still be under way in another process.
     fresh_seconds: facts that are older decide nothing.
@@ -57,6 +61,8 @@ class ExecutePolicy:
     retry_cap_seconds: int = 3_600
     failure_backoff_seconds: int = 86_400
     failure_backoff_cap_seconds: int = 1_382_400
+    lapse_backoff_seconds: int = 3_600
+    declined_seconds: int = 86_400
     write_timeout_seconds: int = 120
     fresh_seconds: int = 600
 
@@ -80,10 +86,16 @@ class ExecutePolicy:
 
     def retry_after(self, attempts: int) -> int:
         """Seconds to wait after that many tries that failed; without jitter, so that a test and a person can tell."""
-        return int(min(self.retry_seconds * 2 ** min(max(attempts - 1, 0), 32), self.retry_cap_seconds))
+        return _doubled(self.retry_seconds, attempts, self.retry_cap_seconds)
 
-    def leave_alone_after(self, failures: int) -> int:
-        """Seconds for which a target is left alone after that many failures in a row; 0 after none."""
-        if not failures:
-            return 0
-        return int(min(self.failure_backoff_seconds * 2 ** min(failures - 1, 32), self.failure_backoff_cap_seconds))
+    def failed_after(self, failures: int) -> int:
+        """Seconds for which a target is left alone after that many failures in a row."""
+        return _doubled(self.failure_backoff_seconds, failures, self.failure_backoff_cap_seconds)
+
+    def lapsed_after(self, lapses: int) -> int:
+        """Seconds for which a target is left alone after so many in a row that came to nothing."""
+        return _doubled(self.lapse_backoff_seconds, lapses, self.declined_seconds)
+
+
+def _doubled(first: int, times: int, cap: int) -> int:
+    return int(min(first * 2 ** min(max(times - 1, 0), 32), cap))

@@ -61,9 +61,10 @@ class Precision:
 def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
     """Detector → what was measured. An outcome counts for every detector behind the proposal.
 
-    Right: the action was verified, and nobody took it back in the time in which it was open. Wrong: a person or an
-    owner rejected it or had it undone, or an idle target worked again before it was released. Nothing else tells about
-    the detector: not a write that failed, a proposal that nobody looked at, or a taint that expired.
+    Right: the action was verified, and nobody took it back in the time in which it was open, or somebody said so who
+    did. Wrong: a person or an owner rejected it or had it undone, and nobody said that the finding was right; or an
+    idle target worked again before it was released. Nothing else tells about the detector: not a write that failed, a
+    proposal that nobody looked at, or a taint that expired.
     """
     counts: dict[str, list[int]] = {}
     for each in history:
@@ -76,7 +77,7 @@ def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
 
 def _right(remediation: Remediation) -> bool | None:
     if remediation.phase is Phase.REJECTED or remediation.undo_asked:
-        return False
+        return remediation.finding_right
     if remediation.phase is Phase.LAPSED and remediation.verified.get(BUSY_AGAIN):
         return False
     # That a gang runs elsewhere says that moving works, not that its GPU was sick.

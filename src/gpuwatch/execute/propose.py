@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, PlanItem, Snapshot
-from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation
+from gpuwatch.model.remediation import ObjectRef, Proposal, Remediation
 from gpuwatch.plan.facts import Facts
 
 _EVIDENCE = 20
@@ -18,12 +18,19 @@ _EVIDENCE = 20
 
 
 def propose(
-    item: PlanItem, snapshot: Snapshot, findings: tuple[Finding, ...], now: datetime, policy: ExecutePolicy
+    item: PlanItem,
+    snapshot: Snapshot,
+    findings: tuple[Finding, ...],
+    now: datetime,
+    policy: ExecutePolicy,
+    taken: Collection[str] = (),
 ) -> Remediation | None:
     """The Remediation of an admitted item; None where the mode is observe, a guard refused it, a later time is cheaper,
     or its target cannot be named by a uid.
 
-    Its name is made of the action, the target's uid and the day: the same for every replica, and at most one a day.
+    taken: names of those that are kept. Its own is made of the action, the target's uid, the day, and from the second
+    of a day on its number: the same for every replica that knows of the same ones, and whoever knows of less makes a
+    name that is taken.
     """
     if not item.admitted or item.mode is Mode.OBSERVE:
         return None
@@ -64,7 +71,9 @@ def propose(
         waiter=candidate.waiter,
         evidence=tuple(fact for finding in behind for fact in finding.evidence)[:_EVIDENCE],
     )
-    return Remediation(name=_name(candidate, main, now), proposal=proposal, phase=Phase.PROPOSED)
+    name = _name(candidate, main, now)
+    numbered = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
+    return Remediation(name=next(each for each in numbered if each not in taken), proposal=proposal)
 
 
 def _main(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> ObjectRef | None:

@@ -24,8 +24,9 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Proposal, Remediation
+from gpuwatch.model.remediation import Phase, Proposal, Remediation
 from gpuwatch.model.sizing import Recommendation
+from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import LEDGER_GUARDS, Ledger
 from gpuwatch.plan.draw import draw_plan
@@ -80,9 +81,12 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """waiter: the Pod that would get what a release frees, as of now."""
+
     answer: Answer
     reason: str = ""
     verified: Mapping[str, bool] | None = None
+    waiter: PodRef = ""
 
 
 # What the plan refuses now and may allow within hours.
@@ -116,7 +120,10 @@ def recheck(
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Answer.WAIT, stopped)
-    plan = view.plan(plan_policy, others, poor(measured, plan_policy.min_precision_ratio))
+    # One that was announced is about to be done. To the plan it would be out of reach, and releases that make room for
+    # a Pod together would wait for each other.
+    known = tuple(each for each in others if each.phase is not Phase.ANNOUNCED)
+    plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
     item = _item(proposal, plan)
     if item is None:
         return _gone(proposal, view)
@@ -140,7 +147,7 @@ def recheck(
         return Check(Answer.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     full = Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
-    return Check(Answer.WAIT, reason) if reason else Check(Answer.GO)
+    return Check(Answer.WAIT, reason) if reason else Check(Answer.GO, waiter=item.candidate.waiter)
 
 
 def stopped_by(view: View, facts: Facts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy) -> str:

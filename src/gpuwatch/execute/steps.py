@@ -21,10 +21,10 @@ from gpuwatch.kube.adapters import (
     Patch,
     Refused,
     held_by,
+    obeyed,
     release,
     restore,
     saved_state,
-    still_holds,
 )
 from gpuwatch.kube.fights import Surroundings, fights, kueue_workload
 from gpuwatch.kube.json_patch import ABSENT, value_at
@@ -39,6 +39,9 @@ DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resou
 
 OWN_TAINT_REMOVAL = frozenset({StepKind.UNTAINT, StepKind.DEVICE_UNTAINT})
 """Allowed under the pause and the brake."""
+
+RELEASED = "released"
+"""In `Remediation.verified`: nothing of it holds a GPU or quota any more."""
 
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
@@ -81,11 +84,12 @@ Built = Ready | Done | Blocked
 class Near:
     """An object as it was just read, and what stands around it. object: None where it is gone, or another has its name.
 
-    owner: `Proposal.objects[0]`. pods: all Pods whose owners lead to it; None where they were not read. pod_groups:
-    Volcano's in its Namespace, None as well.
+    sent: the Command of the step, until it is carried out. owner: `Proposal.objects[0]`. pods: all Pods whose owners
+    lead to it; None where they were not read. pod_groups: Volcano's in its Namespace, None as well.
     """
 
     object: Object | None = None
+    sent: Object | None = None
     owner: Object | None = None
     surroundings: Surroundings = Surroundings()
     pods: tuple[Object, ...] | None = None
@@ -216,7 +220,9 @@ def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
     """What takes back all that was done or may have been, our taints first: they may go under the pause."""
     done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
     untaint: dict[tuple[StepKind, ObjectRef], Step] = {}
+    withdraw: list[Step] = []
     rest: dict[tuple[StepKind, ObjectRef], Step] = {}
+    carried_out = remediation.verified.get(RELEASED) or any(step.kind is StepKind.RESTORE for step in done)
     for step in done:
         target, told = step.target, step.parameters
         match step.kind:
@@ -232,6 +238,8 @@ def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
             case StepKind.HAND_OFF:
                 off = {**told, "remove": "true"}
                 rest[step.kind, target] = Step(kind=step.kind, target=target, parameters=off)
+            case StepKind.COMMAND if not carried_out:
+                withdraw = [Step(kind=StepKind.WITHDRAW, target=target, parameters=told)]
             case StepKind.RELEASE:
                 rest[StepKind.RESTORE, target] = Step(kind=StepKind.RESTORE, target=target)
             case StepKind.ANNOUNCE:
@@ -240,7 +248,12 @@ def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
                 rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target, parameters={"mark": "true"})
             case _:
                 pass
-    return (*untaint.values(), *rest.values())
+    return (*untaint.values(), *withdraw, *rest.values())
+
+
+def order_of(step: Step) -> ObjectRef | None:
+    """The Command that the step sends or withdraws, by its name; None where it does neither."""
+    return ref_of(json.loads(step.parameters["object"])) if "object" in step.parameters else None
 
 
 def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Built:
@@ -267,6 +280,10 @@ def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Bu
             return _evict(step, object_)
         case StepKind.RELEASE:
             return _release(step, object_, remediation, near.surroundings, now)
+        case StepKind.COMMAND:
+            return _command(step, near)
+        case StepKind.WITHDRAW:
+            return _withdraw(near, remediation, now)
         case StepKind.RESTORE:
             return _restore(step, object_, remediation)
         case StepKind.RESTART:
@@ -450,8 +467,6 @@ def _release(
 ) -> Built:
     if object_ is None:
         return _gone(step)
-    if "object" in step.parameters:  # the second write of a release, such as Volcano's Command
-        return Ready(Creation(json.loads(step.parameters["object"]))) if still_holds(object_) else Done()
     if held_by(object_) != remediation.name:
         against = fights(object_, surroundings)
         if against:
@@ -463,11 +478,34 @@ def _release(
         return Done(saved=found.saved)
     first, *more = found.writes
     following = tuple(
-        Step(kind=StepKind.RELEASE, target=step.target, parameters={"object": json.dumps(write.object)})
+        Step(kind=StepKind.COMMAND, target=step.target, parameters={"object": json.dumps(write.object)})
         for write in more
         if isinstance(write, Creation)
     )
     return Ready(first, found.saved, following)
+
+
+def _command(step: Step, near: Near) -> Built:
+    if near.object is None:
+        return _gone(step)
+    # What was carried out is gone, and until its effect shows, sending it once more changes nothing.
+    return (
+        Done()
+        if near.sent is not None or obeyed(near.object)
+        else Ready(Creation(json.loads(step.parameters["object"])))
+    )
+
+
+def _withdraw(near: Near, remediation: Remediation, now: datetime) -> Built:
+    """Its controller deletes a Command before it carries it out, so that whoever deletes it first has decided. One that
+    is gone already will show its effect, unless it was ours to delete, or lost: that is waited for."""
+    if near.sent is not None:
+        return Ready(Deletion(ref_of(near.sent)))
+    if near.object is None or obeyed(near.object):
+        return Done()
+    if remediation.deadline_at is not None and now < remediation.deadline_at:
+        return Blocked("The Command is gone, and its effect has not shown yet.", passing=True)
+    return Done("The Command is gone, and was not carried out.")
 
 
 def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Built:
@@ -489,7 +527,9 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
         return Done()
     first, *more = found.writes
     if step.parameters.get("part") == "last":
-        return Ready(found.writes[-1])
+        if more:
+            return Blocked("It was told to resume, and has not begun to.", passing=True)
+        return Ready(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
     return Ready(first, (), following)
 

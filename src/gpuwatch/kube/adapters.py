@@ -81,6 +81,7 @@ class Adapter:
 
     fields: what a release sets. refuses: why it would not work. ended: has it run to its end?
     holds: what the status says against it being released; '' where it says nothing against it.
+    unset: what a restoration writes where there was no field before: its controller takes back nothing without it.
     commands: a release is asked for by creating a Command, of which the status tells the outcome (Volcano).
     """
 
@@ -90,6 +91,7 @@ class Adapter:
     holds: Callable[[Object], str]
     refuses: Callable[[Object], str] = _no_reason
     ended: Callable[[Object], bool] = field(default=lambda _: False)
+    unset: object = ABSENT
     commands: bool = False
 
 
@@ -158,6 +160,10 @@ def _ray_job_refuses(object_: Object) -> str:
         return "KubeRay suspends a RayJob only with shutdownAfterJobFinishes: true."
     if value_at(object_, "/spec/clusterSelector"):
         return "It runs on a RayCluster that it selected, and KubeRay does not suspend such a RayJob."
+    told = value_at(object_, "/status/jobDeploymentStatus")
+    # In any other state KubeRay leaves the RayCluster as it is, whatever spec.suspend says.
+    if told and told not in ("Initializing", "Running"):
+        return f"Its jobDeploymentStatus is {told}, and KubeRay suspends none but a running RayJob."
     return ""
 
 
@@ -252,7 +258,8 @@ ADAPTERS: dict[KindKey, Adapter] = {
         Adapter(
             ("ray.io", "RayJob"), ("v1",), _SUSPEND, _ray_job_holds, refuses=_ray_job_refuses, ended=_ray_job_ended
         ),
-        Adapter(("ray.io", "RayCluster"), ("v1",), _SUSPEND, _ray_cluster_holds),
+        # KubeRay resumes a suspended RayCluster on false; the field's absence leaves it suspended.
+        Adapter(("ray.io", "RayCluster"), ("v1",), _SUSPEND, _ray_cluster_holds, unset=False),
         Adapter(
             ("batch.volcano.sh", "Job"),
             ("v1alpha1",),
@@ -363,12 +370,14 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
     left = []
     resumes = False
     for item in saved:
-        if row.commands and value_at(changed, item.path) in ("Aborting", "Aborted"):
+        if row.commands and obeyed(object_):
             resumes = True
         elif _json(value_at(changed, item.path)) != item.after:
             left.append(item.path)
         elif item.before:
             changed = put(changed, item.path, json.loads(item.before))
+        elif row.unset is not ABSENT and item == saved[0]:
+            changed = put(changed, item.path, row.unset)
         else:
             changed = removed(changed, item.path)
     for key in (keys.REMEDIATION, keys.SAVED_STATE):
@@ -381,7 +390,8 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
 
 def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequence[Object] | None = ()) -> bool | None:
     """Proof that its devices are free: it is still told to hold none, its status does not say otherwise, no Pod of it
-    is left that may hold one, and no PodGroup of it keeps room in a queue. None where that cannot be told.
+    is left that may hold one or is on its way out, and no PodGroup of it keeps room in a queue. None where that cannot
+    be told.
 
     pods: all Pods whose owners lead to it, those that are being deleted included. pod_groups: Volcano's in its
     Namespace. Either is None where it could not be read.
@@ -392,7 +402,7 @@ def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequenc
     meant = () if row.commands else row.fields(object_, datetime.fromtimestamp(0, UTC))
     if not all(_is_set(object_, path, value) for path, value in meant) or row.holds(object_):
         return False
-    if any(value_at(pod, "/status/phase") not in ("Succeeded", "Failed") for pod in pods or ()):
+    if not all(_holds_nothing(pod) for pod in pods or ()):
         return False
     if any(_keeps_room(group, object_["metadata"]["uid"]) for group in pod_groups or ()):
         return False
@@ -403,6 +413,11 @@ def still_holds(object_: Object) -> str:
     """What its status says against it being released, for people; '' where nothing."""
     row = adapter_of(object_)
     return "" if isinstance(row, Refused) else row.holds(object_)
+
+
+def obeyed(object_: Object) -> bool:
+    """Has its controller begun to carry out the Command that releases it?"""
+    return value_at(object_, _VOLCANO_PHASE) in ("Aborting", "Aborted")
 
 
 def held_by(object_: Object) -> str:
@@ -503,6 +518,13 @@ def _command(job: Object, remediation: str, action: str) -> Object:
         "reason": "gpuwatch",
         "message": f"By the Remediation {remediation}.",
     }
+
+
+def _holds_nothing(pod: Object) -> bool:
+    """Not while it is being deleted either: a Pod that was stopped fails before it is gone, and Kubeflow fails a Job
+    that is resumed while such a Pod is left, where its restartPolicy is Never."""
+    ended = value_at(pod, "/status/phase") in ("Succeeded", "Failed")
+    return ended and "deletionTimestamp" not in pod["metadata"]
 
 
 def _keeps_room(group: Object, uid: str) -> bool:

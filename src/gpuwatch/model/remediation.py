@@ -72,6 +72,8 @@ class StepKind(StrEnum):
     CONDITION = "condition"  # of a Node
     HAND_OFF = "hand_off"  # label or custom resource for a repair system
     RELEASE = "release"  # suspend or scale to zero through the owner
+    COMMAND = "command"  # an order that the owner's controller carries out later, where that is how it is released
+    WITHDRAW = "withdraw"  # such an order, before it is carried out
     RESTORE = "restore"  # the saved state back
     RESTART = "restart"  # suspend and resume, or a rollout: the gang starts anew elsewhere
     EVICT = "evict"  # one Pod through the Eviction API
@@ -154,11 +156,12 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remediation:
-    """`name` is derived from the action, the target's uid and the day, so that two replicas that propose the same write
-    the same object, and one of them gets what the other kept.
+    """`name` is derived from the action, the target's uid, the day and its number on that day, so that two replicas that
+    propose the same write the same object, and one of them gets what the other kept.
 
     version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
-    approved, rejected: what a person set in `spec`. step: index of the next step; steps before it are done.
+    approved, rejected, undo_asked: what a person set in `spec`; finding_right: as well, of one that was rejected or
+    undone: it was not the finding that was wrong. step: index of the next step; steps before it are done.
     clean_since: of a fenced Node: since when every look at it found proof of health. undo_to: what it becomes once it
     is undone.
     """
@@ -170,6 +173,7 @@ class Remediation:
     approved_by: str = ""
     rejected: bool = False
     undo_asked: bool = False
+    finding_right: bool = False
     steps: tuple[Step, ...] = ()
     step: int = 0
     saved: tuple[Saved, ...] = ()

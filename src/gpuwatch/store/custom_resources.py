@@ -34,6 +34,12 @@ class RemediationSpec:
     approved_by: str = field(default="", metadata=_says("Who approved it, for the record."))
     rejected: bool = field(default=False, metadata=_says("Set true to have it never done."))
     undo: bool = field(default=False, metadata=_says("Set true to have what was done undone."))
+    finding_right: bool = field(
+        default=False,
+        metadata=_says(
+            "Set true where the finding was right although this was rejected or undone: its detector is kept."
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,7 @@ def remediation_of(name: str, version: str, spec: RemediationSpec, status: Remed
         approved_by=spec.approved_by,
         rejected=spec.rejected,
         undo_asked=spec.undo,
+        finding_right=spec.finding_right,
         steps=status.steps,
         step=status.step,
         saved=status.saved,
@@ -92,6 +99,11 @@ def remediation_of(name: str, version: str, spec: RemediationSpec, status: Remed
         undo_to=status.undo_to,
         version=version,
     )
+
+
+def said_right(finding_right: bool) -> dict[str, bool]:
+    """The part of spec in which a person says so; said once, it stays said."""
+    return {"findingRight": True} if finding_right else {}
 
 
 def selected(remediations: Iterable[Remediation], since: datetime | None) -> tuple[Remediation, ...]:

@@ -24,6 +24,7 @@ from gpuwatch.store.custom_resources import (
     RemediationStatus,
     parts_of,
     remediation_of,
+    said_right,
     selected,
 )
 from gpuwatch.store.remediations import FINAL_AT_MOST, FINAL_KEPT, ConflictError, needs_attention, to_forget
@@ -130,14 +131,14 @@ class KubernetesRemediations:
             raise StoreError(f"Remediation {name} is rejected already; it cannot be approved")
         return self._decide(name, {"approved": True, "approvedBy": by})
 
-    def reject(self, name: str) -> Remediation:
+    def reject(self, name: str, finding_right: bool = False) -> Remediation:
         found = self._decided_on(name)
         if found.approved:
             raise StoreError(f"Remediation {name} is approved already; ask for its undo instead")
-        return self._decide(name, {"rejected": True})
+        return self._decide(name, {"rejected": True, **said_right(finding_right)})
 
-    def ask_undo(self, name: str) -> Remediation:
-        return self._decide(name, {"undo": True})
+    def ask_undo(self, name: str, finding_right: bool = False) -> Remediation:
+        return self._decide(name, {"undo": True, **said_right(finding_right)})
 
     def _decided_on(self, name: str) -> Remediation:
         found = self.get(name)

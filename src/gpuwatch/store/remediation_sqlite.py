@@ -24,6 +24,7 @@ from gpuwatch.store.custom_resources import (
     RemediationStatus,
     parts_of,
     remediation_of,
+    said_right,
     selected,
 )
 from gpuwatch.store.database import WAIT_SECONDS, told, usable
@@ -149,16 +150,16 @@ class SqliteRemediations:
 
         return self._decide(name, decide)
 
-    def reject(self, name: str) -> Remediation:
+    def reject(self, name: str, finding_right: bool = False) -> Remediation:
         def decide(kept: Remediation) -> dict[str, Any]:
             if kept.approved:
                 raise StoreError(f"{self._path}: remediation {name} is approved already; ask for its undo instead")
-            return {"rejected": True}
+            return {"rejected": True, **said_right(finding_right)}
 
         return self._decide(name, decide)
 
-    def ask_undo(self, name: str) -> Remediation:
-        return self._decide(name, lambda _: {"undo": True})
+    def ask_undo(self, name: str, finding_right: bool = False) -> Remediation:
+        return self._decide(name, lambda _: {"undo": True, **said_right(finding_right)})
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         forgotten = 0

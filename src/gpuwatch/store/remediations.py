@@ -72,12 +72,14 @@ class RemediationStore(Protocol):
         """A person's approval. Raises StoreError where there is none of this name, or it is rejected already."""
         ...
 
-    def reject(self, name: str) -> Remediation:
-        """A person's refusal. Raises StoreError where there is none of this name, or it is approved already."""
+    def reject(self, name: str, finding_right: bool = False) -> Remediation:
+        """A person's refusal; finding_right: which does not mean that the finding was wrong. Raises StoreError where
+        there is none of this name, or it is approved already."""
         ...
 
-    def ask_undo(self, name: str) -> Remediation:
-        """A person wants what was done undone. Raises StoreError where there is none of this name."""
+    def ask_undo(self, name: str, finding_right: bool = False) -> Remediation:
+        """A person wants what was done undone; finding_right: as above. Raises StoreError where there is none of this
+        name."""
         ...
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:

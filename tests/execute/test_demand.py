@@ -1,0 +1,205 @@
+"""GPUs that are freed for a Pod that waits: did it start, and what follows where it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+
+ON_DEMAND = replace(ENFORCE, reclaim_only_on_demand=True, budget_min_gpus=16, idle_storm_ratio=1.0)
+WAITER = "ml/late-0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
+    with new_store(tmp_path / "remediations.db") as opened:
+        yield opened
+
+
+def crowded(**owners: int) -> Fleet:
+    """Two Nodes: idle Jobs on the first, one that works on the second; a Deployment waits for a whole Node."""
+    fleet = Fleet(nodes=2, idle=set(owners))
+    fleet.owner("Job", "train", 8, node="n1")
+    for name, gpus in owners.items():
+        fleet.owner("Job", name, gpus, node="n0")
+    fleet.owner("Deployment", "late", 8, node="")
+    return fleet
+
+
+def begun(fleet: Fleet, store: SqliteRemediations, plan: PlanPolicy = ON_DEMAND) -> Executor:
+    executor = fleet.executor(store, Policies(plan, quick(announce_seconds=120)))
+    fleet.propose(executor)
+    return executor
+
+
+def only(store: SqliteRemediations) -> Remediation:
+    (found,) = store.all()
+    return found
+
+
+def until_released(fleet: Fleet, store: SqliteRemediations, executor: Executor) -> None:
+    while only(store).phase is not Phase.VERIFYING:
+        drive(fleet, executor, 1 / 60)
+
+
+def test_the_waiter_that_starts_is_told(store: SqliteRemediations) -> None:
+    fleet = crowded(chat=8)
+    executor = begun(fleet, store)
+    assert only(store).proposal.waiter == WAITER
+    drive(fleet, executor, 0.5)
+    assert only(store).phase is Phase.HOLDING
+    assert only(store).verified == {"released": True, "waiter_started": True}
+    assert only(store).history[-1].message == f"Its GPUs are free, and {WAITER} started."
+    assert fleet.pods("late")[0]["spec"]["nodeName"] == "n0"
+
+
+@pytest.mark.parametrize("on_demand", [True, False])
+def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
+    store: SqliteRemediations, on_demand: bool
+) -> None:
+    fleet = crowded(chat=8)
+    before = fleet.find("chat")["spec"]
+    executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=on_demand))
+    fleet.stuck = {"late"}  # its volume is somewhere else
+    until_released(fleet, store, executor)
+    freed = fleet.now
+    drive(fleet, executor, 0.45)
+    assert only(store).verified == {"released": True, "waiter_started": False}
+    assert only(store).phase is Phase.VERIFYING  # it has verify_seconds from when its GPUs were seen to be free
+    drive(fleet, executor, 0.3)
+    assert only(store).verified == {"released": True, "waiter_started": False}
+    turn = next(turn for turn in only(store).history if "did not take" in turn.message)
+    assert timedelta(minutes=30) <= turn.at - freed <= timedelta(minutes=45)
+    if not on_demand:
+        assert only(store).phase is Phase.HOLDING
+        assert fleet.find("chat")["spec"]["suspend"] is True
+        return
+    assert only(store).phase is Phase.FAILED
+    assert f"{WAITER} did not take what was freed for it alone." in [turn.message for turn in only(store).history]
+    assert fleet.find("chat")["spec"] == before
+    assert not fleet.find("chat")["metadata"].get("annotations")
+    assert fleet.propose(executor) == ()  # it is left alone
+    fleet.now += timedelta(days=1)
+    assert len(fleet.propose(executor)) == 1
+
+
+@pytest.mark.parametrize("gone", ["deleted", "ending", "ended", "elsewhere"])
+def test_a_waiter_that_waits_no_more_is_no_failure_of_ours(store: SqliteRemediations, gone: str) -> None:
+    fleet = crowded(chat=8)
+    executor = begun(fleet, store)
+    fleet.stuck = {"late"}
+    until_released(fleet, store, executor)
+    late = fleet.pods("late")[0]
+    if gone == "deleted":
+        fleet.cluster.remove(ObjectRef("apps/v1", "Deployment", "late", "ml"))
+    elif gone == "elsewhere":
+        fleet.cluster.put({**late, "spec": {"nodeName": "n9"}})
+    elif gone == "ended":
+        fleet.cluster.put({**late, "status": {"phase": "Failed"}})
+    else:
+        fleet.cluster.put({**late, "metadata": {**late["metadata"], "deletionTimestamp": "2026-03-02T12:30:00Z"}})
+    if gone == "elsewhere":
+        fleet.settle = lambda: None  # type: ignore[method-assign]
+    drive(fleet, executor, 2 / 60 if gone == "elsewhere" else 1)
+    assert only(store).phase is Phase.HOLDING
+    told = {"released": True, "waiter_started": True} if gone == "elsewhere" else {"released": True}
+    assert only(store).verified == told
+
+
+def test_it_is_looked_for_whom_it_was_released_and_not_for_whom_it_was_proposed(store: SqliteRemediations) -> None:
+    """The first one found a place while owners could object, and another waits."""
+    fleet = crowded(chat=8)
+    executor = begun(fleet, store)
+    drive(fleet, executor, 1 / 60)
+    fleet.cluster.remove(ObjectRef("apps/v1", "Deployment", "late", "ml"))
+    fleet.owner("Deployment", "later", 8, node="")
+    fleet.stuck = {"later"}
+    until_released(fleet, store, executor)
+    (release,) = [step for step in only(store).steps if step.kind is StepKind.RELEASE]
+    assert release.parameters == {"waiter": "ml/later-0"}
+    drive(fleet, executor, 1)
+    assert (only(store).phase, only(store).verified["waiter_started"]) == (Phase.FAILED, False)
+
+
+def test_without_a_waiter_nothing_is_looked_for(store: SqliteRemediations) -> None:
+    fleet = crowded(chat=8)
+    fleet.cluster.remove(ObjectRef("apps/v1", "Deployment", "late", "ml"))
+    executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=False))
+    drive(fleet, executor, 0.5)
+    assert only(store).verified == {"released": True}
+    assert only(store).history[-1].message == "Its GPUs are free."
+
+
+def test_a_waiter_that_cannot_be_read_is_neither(store: SqliteRemediations, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = crowded(chat=8)
+    executor = begun(fleet, store)
+    fleet.stuck = {"late"}
+    until_released(fleet, store, executor)
+    read = fleet.cluster.get
+
+    def refuse(ref: ObjectRef) -> object:
+        if ref.kind == "Pod":
+            raise WriteError(Failure.FORBIDDEN, "no")
+        return read(ref)
+
+    monkeypatch.setattr(fleet.cluster, "get", refuse)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.VERIFYING
+    assert only(store).verified == {}
+    monkeypatch.undo()
+    fleet.stuck = set()
+    drive(fleet, executor, 0.2)
+    assert only(store).verified == {"released": True, "waiter_started": True}
+
+
+def test_releases_that_make_room_together_are_done_together(store: SqliteRemediations) -> None:
+    """The second has to wait for its turn, and the first waits with it: its time begins once the room is made."""
+    fleet = crowded(chat=4, talk=4)
+    slow = replace(ON_DEMAND, actions_per_hour=1)
+    executor = begun(fleet, store)
+    assert {each.proposal.waiter for each in store.all()} == {WAITER}
+    executor = replace(executor, policies=replace(executor.policies, plan=slow))
+    drive(fleet, executor, 1)
+    assert sorted(each.phase for each in store.all()) == [Phase.ANNOUNCED, Phase.VERIFYING]
+    drive(fleet, executor, 0.5)
+    assert [(each.phase, each.verified) for each in store.all()] == [
+        (Phase.HOLDING, {"released": True, "waiter_started": True})
+    ] * 2
+
+
+def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_all(store: SqliteRemediations) -> None:
+    fleet = crowded(chat=4, talk=4)
+    executor = begun(fleet, store, replace(ON_DEMAND, modes=SUGGEST.modes))
+    first, second = (each.name for each in store.all())
+    store.approve(first, "ann")
+    drive(fleet, executor, 0.5)
+    assert [each.phase for each in store.all()] == [Phase.ANNOUNCED, Phase.PROPOSED]
+    store.approve(second, "ann")
+    drive(fleet, executor, 0.5)
+    assert [each.phase for each in store.all()] == [Phase.HOLDING, Phase.HOLDING]
+
+
+def test_one_of_several_that_comes_to_nothing_takes_the_others_back(store: SqliteRemediations) -> None:
+    fleet = crowded(chat=4, talk=4)
+    executor = begun(fleet, store)
+    while Phase.VERIFYING not in {each.phase for each in store.all()}:
+        for name in executor.due(fleet.now)[:1]:
+            executor.run_once(name, fleet.now)
+        fleet.now += timedelta(minutes=1)
+        fleet.settle()
+    (other,) = [each for each in store.all() if each.phase is not Phase.VERIFYING]
+    store.reject(other.name)
+    drive(fleet, executor, 1.5)
+    assert sorted(each.phase for each in store.all()) == [Phase.FAILED, Phase.REJECTED]
+    assert [job["spec"]["suspend"] for job in (fleet.find("chat"), fleet.find("talk"))] == [False, False]
