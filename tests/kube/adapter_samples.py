@@ -23,13 +23,17 @@ ANNOTATIONS = {"team.example.org/owner": "vision", "kubectl.kubernetes.io/note":
 
 @dataclass(frozen=True)
 class Sample:
-    """path: the field that releases it. released: the status of one that gave everything up."""
+    """path: the field that releases it. released: the status of one that gave everything up.
+
+    spec_after: what a restoration leaves in its spec that was not there before.
+    """
 
     id: str
     object: Object
     path: str
     status: Object = field(default_factory=dict)
     released: Object = field(default_factory=dict)
+    spec_after: Object = field(default_factory=dict)
 
     def named(self, namespace: str, **metadata: Any) -> Object:
         made = copy.deepcopy(self.object)
@@ -124,7 +128,9 @@ SAMPLES = (
         _RAY,
         status={"state": "ready"},
         released={"state": "suspended"},
+        spec_after={"suspend": False},
     ),
+    _sample("raycluster-false", "ray.io/v1", "RayCluster", "/spec/suspend", {"suspend": False, **_RAY}),
     _sample(
         "workload",
         "kueue.x-k8s.io/v1beta2",

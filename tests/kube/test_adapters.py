@@ -86,7 +86,7 @@ def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whol
     assert back.left == ()
     write(cluster, back.writes)
     again = now(cluster, before)
-    assert text(again["spec"]) == text(before["spec"])
+    assert text(again["spec"]) == text({**before["spec"], **sample.spec_after})
     assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))
 
 
@@ -170,7 +170,9 @@ def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> N
     assert released(gone, None) is None
     assert released(gone, (), None) is None
     assert released(gone, [pod]) is False
-    assert released(gone, [{**pod, "metadata": {"name": "p", "deletionTimestamp": "2026-11-21T12:00:00Z"}}]) is False
+    leaving = {"name": "p", "deletionTimestamp": "2026-11-21T12:00:00Z"}
+    assert released(gone, [{**pod, "metadata": leaving}]) is False
+    assert released(gone, [{"metadata": leaving, "status": {"phase": "Failed"}}]) is False
     group = {"metadata": {"ownerReferences": [{"uid": told["metadata"]["uid"]}]}, "status": {"phase": "Running"}}
     assert released(gone, (), [group]) is False
     assert released(gone, (), [{**group, "status": {"phase": "Pending"}}]) is True
@@ -236,6 +238,8 @@ def test_pods_of_a_kind_without_adapter_prove_nothing() -> None:
         ("rayjob", {"/spec/shutdownAfterJobFinishes": False}, "shutdownAfterJobFinishes"),
         ("rayjob", {"/spec/clusterSelector": {"ray.io/cluster": "shared"}}, "selected"),
         ("rayjob", {"/status/jobDeploymentStatus": "Complete"}, "has ended"),
+        ("rayjob", {"/status/jobDeploymentStatus": "Waiting"}, "is Waiting"),
+        ("rayjob", {"/status/jobDeploymentStatus": "Retrying"}, "is Retrying"),
         ("workload", {"/status/conditions": [{"type": "Finished", "status": "True"}]}, "has ended"),
         ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "nobody would bring back"),
         ("inferenceservice", {"/status/deploymentMode": "RawDeployment"}, "at least one replica"),
@@ -358,7 +362,7 @@ def test_whatever_the_spec_it_comes_back_byte_for_byte(
     assert gone["spec"] != before["spec"] or sample.id == "notebook"
     write(cluster, given_back(restore(gone, plan.saved, remediation=NAME)).writes)
     again = now(cluster, before)
-    assert text(again["spec"]) == text(before["spec"])
+    assert text(again["spec"]) == text({**before["spec"], **sample.spec_after})
     assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))
 
 

@@ -24,13 +24,14 @@ def owner(kind: str, api_version: str, **spec: Any) -> Object:
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def pod(name: str, *, ready: bool = True, phase: str = "Running", **labels: str) -> Object:
+def pod(name: str, *, ready: bool = True, phase: str = "Running", task: str = "worker", **labels: str) -> Object:
     conditions = [{"type": "Ready", "status": str(ready)}]
     metadata = {
         "name": name,
         "namespace": "a",
         "uid": name,
         "labels": {key.replace("__", "/"): v for key, v in labels.items()},
+        "annotations": {"volcano.sh/task-spec": task},
     }
     return {"metadata": metadata, "status": {"phase": phase, "conditions": conditions}}
 
@@ -134,6 +135,26 @@ def test_elastic_workers_above_the_minimum(
     assert moved(move(job, [worker(number) for number in range(there)], wanted)) == expected
 
 
+@pytest.mark.parametrize(
+    ("worker_spec", "run", "expected"),
+    [
+        ({}, {}, ["worker-2"]),
+        ({"restartPolicy": "OnFailure"}, {}, ["worker-2"]),
+        ({"restartPolicy": "Always"}, {"cleanPodPolicy": "All"}, ["worker-2"]),
+        ({"restartPolicy": "Never"}, {}, "cycle"),
+        ({"restartPolicy": "ExitCode"}, {}, "cycle"),
+        ({"restartPolicy": "OnFailure"}, {"backoffLimit": 3}, "cycle"),
+    ],
+    ids=["default", "on-failure", "always", "never", "exit-code", "counted"],
+)
+def test_an_elastic_worker_is_evicted_where_its_end_is_no_failure_of_the_job(
+    worker_spec: Object, run: Object, expected: object
+) -> None:
+    spec = {"elasticPolicy": {"minReplicas": 2}, "pytorchReplicaSpecs": {"Worker": worker_spec}, "runPolicy": run}
+    job = owner("PyTorchJob", "kubeflow.org/v1", **spec)
+    assert moved(move(job, [worker(number) for number in range(3)], ["worker-2"])) == expected
+
+
 def test_an_elastic_master_moves_with_all_and_the_unready_do_not_count() -> None:
     job = owner("PyTorchJob", "kubeflow.org/v1", elasticPolicy={"minReplicas": 1})
     there = [worker(0, role="master"), worker(1), worker(2)]
@@ -151,8 +172,11 @@ def test_an_elastic_master_moves_with_all_and_the_unready_do_not_count() -> None
         ({}, 3, ["p3"], ["p3"]),
         ({}, None, ["p3"], "cycle"),
         ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartJob"}]}, None, ["p3"], "cycle"),
-        ({"minAvailable": 3, "policies": [{"event": "PodFailed", "action": "RestartJob"}]}, None, ["p3"], ["p3"]),
-        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartTask"}]}, None, ["p3"], ["p3"]),
+        ({"minAvailable": 3, "policies": [{"event": "PodFailed", "action": "RestartJob"}]}, None, ["p3"], "cycle"),
+        ({"minAvailable": 3, "policies": [{"exitCode": 143, "action": "AbortJob"}]}, None, ["p3"], "cycle"),
+        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartTask"}]}, None, ["p3"], "cycle"),
+        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "SyncJob"}]}, None, ["p3"], ["p3"]),
+        ({"minAvailable": 3, "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}, None, ["p3"], ["p3"]),
         (
             {"minAvailable": 3, "tasks": [{"policies": [{"events": ["*"], "action": "AbortJob"}]}]},
             None,
@@ -160,10 +184,40 @@ def test_an_elastic_master_moves_with_all_and_the_unready_do_not_count() -> None
             "cycle",
         ),
     ],
-    ids=["spare", "none", "one-short", "group", "unknown", "restarts", "other-event", "task-only", "task-aborts"],
-)
+    ids=[
+        "spare", "none", "one-short", "group", "unknown", "restarts", "fails-first", "exit-code", "task", "syncs",
+        "other-event", "task-aborts",
+    ],
+)  # fmt: skip
 def test_volcano_gives_its_surplus(spec: Object, least: int | None, wanted: Sequence[str], expected: object) -> None:
     assert moved(move(owner("Job", "batch.volcano.sh/v1alpha1", **spec), pods(4), wanted, least)) == expected
+
+
+@pytest.mark.parametrize(
+    ("needed", "tasks", "wanted", "expected"),
+    [
+        (3, [("ps", {"minAvailable": 1}), ("worker", {"minAvailable": 2})], "w0", ["w0"]),
+        (3, [("ps", {"minAvailable": 1}), ("worker", {"minAvailable": 2})], "ps", "cycle"),
+        (3, [("ps", {"minAvailable": 1}), ("worker", {"minAvailable": 3})], "ps", ["ps"]),
+        (3, [("ps", {"minAvailable": 0}), ("worker", {"minAvailable": 3})], "w0", "cycle"),
+        (3, [("ps", {"minAvailable": 0}), ("worker", {"minAvailable": 3})], "ps", ["ps"]),
+        (3, [("ps", {}), ("worker", {})], "ps", ["ps"]),
+        (3, [("ps", {}), ("worker", {"minAvailable": 2})], "ps", "cycle"),
+        (1, [("ps", {}), ("worker", {"partitionPolicy": {"totalPartitions": 3, "partitionSize": 1}})], "w0", "cycle"),
+        (1, [("ps", {}), ("worker", {"partitionPolicy": {"totalPartitions": 3, "partitionSize": 1}})], "ps", ["ps"]),
+    ],
+    ids=[
+        "its-surplus", "not-the-others", "looser-as-a-whole", "the-minimum", "needs-none", "all-by-default",
+        "all-of-one-by-default", "split", "beside-a-split-one",
+    ],
+)  # fmt: skip
+def test_volcano_holds_each_task_to_its_own_minimum(
+    needed: int, tasks: Sequence[tuple[str, Object]], wanted: str, expected: object
+) -> None:
+    specs = [{"name": name, "replicas": {"ps": 1, "worker": 3}[name], **more} for name, more in tasks]
+    job = owner("Job", "batch.volcano.sh/v1alpha1", minAvailable=needed, tasks=specs)
+    there = [pod("ps", task="ps"), *(pod(f"w{number}") for number in range(3))]
+    assert moved(move(job, there, [wanted])) == expected
 
 
 def test_a_ray_cluster_keeps_its_head_and_its_many_host_workers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from enum import StrEnum
 
 from gpuwatch.kube import keys
 from gpuwatch.kube.adapters import ADAPTERS, Patch, Refused, condition, key_of, number
-from gpuwatch.kube.json_patch import value_at
+from gpuwatch.kube.json_patch import ABSENT, value_at
 from gpuwatch.kube.kinds import KindKey
 from gpuwatch.kube.writer import Object, ref_of, version_of
 from gpuwatch.model.remediation import ObjectRef
@@ -20,6 +21,8 @@ _RAY_REPLICA = "ray.io/worker-group-replica-name"
 _TRAINING_INDEX = "training.kubeflow.org/replica-index"
 _TRAINING_ROLE = "training.kubeflow.org/replica-type"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_VOLCANO_TASK = "volcano.sh/task-spec"
+_AT_THE_END = {"PodEvicted", "PodFailed", "*"}  # events of Volcano that an eviction raises
 
 
 class How(StrEnum):
@@ -67,6 +70,10 @@ def _label(pod: Object, name: str) -> str:
     return str((pod["metadata"].get("labels") or {}).get(name, ""))
 
 
+def _annotation(pod: Object, name: str) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(name, ""))
+
+
 def _evict(pods: Sequence[Object]) -> Move:
     ordered = sorted(pods, key=lambda pod: (pod["metadata"].get("namespace", ""), pod["metadata"]["name"]))
     return Move(How.EVICT, tuple(ref_of({"apiVersion": "v1", "kind": "Pod", **pod}) for pod in ordered))
@@ -107,22 +114,50 @@ def _elastic(job: Object, there: Sequence[Object], chosen: Sequence[Object], _: 
     first = any(
         _label(pod, _TRAINING_ROLE).lower() != "worker" or _label(pod, _TRAINING_INDEX) == "0" for pod in chosen
     )
-    return Move(How.CYCLE) if first or len(chosen) > spare else _evict(chosen)
+    return Move(How.CYCLE) if first or len(chosen) > spare or _counts_an_end(job) else _evict(chosen)
+
+
+def _counts_an_end(job: Object) -> bool:
+    """A Pod that is evicted fails before it is gone. That ends a PyTorchJob whose workers are not started again
+    whatever they exit with, and may count against a backoffLimit."""
+    policy = value_at(job, "/spec/pytorchReplicaSpecs/Worker/restartPolicy")
+    again = policy is ABSENT or policy in ("OnFailure", "Always")
+    return not again or value_at(job, "/spec/runPolicy/backoffLimit") is not ABSENT
 
 
 def _volcano(job: Object, there: Sequence[Object], chosen: Sequence[Object], least: int | None) -> Move | Refused:
     """The surplus above minAvailable, where no policy makes more of a Pod's end than that; else the whole Job."""
     told = value_at(job, "/spec/minAvailable")
     needed = told if isinstance(told, int) else least
-    holders = [job["spec"], *(value_at(job, "/spec/tasks") or ())]
-    harsh = any(
-        policy.get("action") not in ("RestartTask", "SyncJob", "EnqueueJob", None)
-        for holder in holders
-        for policy in holder.get("policies") or ()
-        if {policy.get("event"), *(policy.get("events") or ())} & {"PodEvicted", "*"}
-    )
     spare = sum(_ready(pod) for pod in there) - needed if needed is not None else 0
-    return Move(How.CYCLE) if harsh or len(chosen) > spare else _evict(chosen)
+    whole = _makes_more_of_an_end(job) or _needed_by_task(job, there, chosen, needed)
+    return Move(How.CYCLE) if whole or len(chosen) > spare else _evict(chosen)
+
+
+def _makes_more_of_an_end(job: Object) -> bool:
+    """A Pod that is evicted fails before it is gone, so what Volcano does about failures and exit codes it does about
+    evictions too. Every action but SyncJob, which is what happens without a policy, ends other Pods or counts as a
+    retry."""
+    return any(
+        policy.get("action") not in ("SyncJob", None)
+        for holder in (job["spec"], *(value_at(job, "/spec/tasks") or ()))
+        for policy in holder.get("policies") or ()
+        if "exitCode" in policy or {policy.get("event"), *(policy.get("events") or ())} & _AT_THE_END
+    )
+
+
+def _needed_by_task(job: Object, there: Sequence[Object], chosen: Sequence[Object], needed: int | None) -> bool:
+    """Volcano holds each task to its own minimum, which is all of it where none is told, unless the Job as a whole
+    needs less than those together; and the groups of a task that is split are not known here."""
+    tasks = value_at(job, "/spec/tasks") or ()
+    least = {task["name"]: task.get("minAvailable", task.get("replicas", 0)) for task in tasks if task.get("name")}
+    moved = Counter(_annotation(pod, _VOLCANO_TASK) for pod in chosen)
+    if any(task.get("partitionPolicy") and moved[task.get("name", "")] for task in tasks):
+        return True
+    if needed is None or needed < sum(least.values()):
+        return False
+    ready = Counter(_annotation(pod, _VOLCANO_TASK) for pod in there if _ready(pod))
+    return any(ready[name] - count < least.get(name, 0) for name, count in moved.items())
 
 
 def _ray_cluster(_object: Object, _there: Sequence[Object], chosen: Sequence[Object], _: int | None) -> Move | Refused:
