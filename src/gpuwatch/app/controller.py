@@ -392,9 +392,11 @@ class Controller:
         """What is new in its history; of the first look at it in a run that is not known, so nothing is said twice."""
         known = len(before.history) if before is not None else max(len(after.history) - 1, 0)
         now = _now()
-        for turn in after.history[known:]:
+        for index, turn in enumerate(after.history[known:], known):
             if before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
                 continue
+            if not index or after.history[index - 1].phase is not turn.phase:
+                self._metrics.turns.labels(str(after.proposal.action), str(turn.phase)).inc()
             log.info(
                 "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
                 extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),

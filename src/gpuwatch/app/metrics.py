@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,6 +12,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gpuwatch import __version__
+from gpuwatch.execute.precision import precision
 from gpuwatch.kube.followed import Followed
 from gpuwatch.model.decision import Analysis, Verdict
 from gpuwatch.model.remediation import Pause, Remediation
@@ -78,6 +79,29 @@ class Metrics:
             self._pending.labels(what)
             for result in ("sent", "failed"):
                 self._deliveries.labels(what, result)
+        self._requests = Counter(
+            "gpuwatch_cluster_writes", "Requests to the cluster that write; rehearsal: judged only.",
+            ["verb", "rehearsal"], registry=registry,
+        )  # fmt: skip
+        self._failures = Counter(
+            "gpuwatch_cluster_request_failures",
+            "Requests to the cluster that failed, by what is known afterwards; an eviction's 'budget' is a back-off.",
+            ["verb", "failure", "rehearsal"],
+            registry=registry,
+        )
+        for failure in ("budget", "throttled"):
+            self._failures.labels("evict", failure, "true")
+        self.turns = Counter(
+            "gpuwatch_remediation_turns", "Changes of a Remediation's phase.", ["action", "phase"], registry=registry
+        )
+        self._outcomes = Gauge(
+            "gpuwatch_detector_outcomes", "Verified outcomes of what a detector called for, among those kept.",
+            ["detector", "right"], registry=registry,
+        )  # fmt: skip
+        self._precision = Gauge(
+            "gpuwatch_detector_precision_ratio", "Measured precision of a detector: the ends of its 95 % interval.",
+            ["detector", "bound"], registry=registry,
+        )  # fmt: skip
         self._analysed = Gauge(
             "gpuwatch_analysis_timestamp_seconds", "The moment that the fleet's metrics are of.", registry=registry
         )
@@ -90,7 +114,7 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         self._wasted = Gauge(
-            "gpuwatch_idle_gpu_hours", "GPU-hours wasted so far by what is idle now.", registry=registry
+            "gpuwatch_idle_gpu_seconds", "GPU-seconds wasted so far by what is idle now.", registry=registry
         )
         self._gaps = Gauge("gpuwatch_gaps", "What could not be read.", ["kind"], registry=registry)
         self._age = Gauge(
@@ -135,6 +159,18 @@ class Metrics:
     def untold(self, announcements: int) -> None:
         self._untold.set(announcements)
 
+    def requested(self, rehearsal: bool) -> Callable[[str, str], None]:
+        """What counts the requests of one writer."""
+        whether = "true" if rehearsal else "false"
+
+        def count(verb: str, failure: str) -> None:
+            if failure:
+                self._failures.labels(verb, failure, whether).inc()
+            else:
+                self._requests.labels(verb, whether).inc()
+
+        return count
+
     def analysed(self, analysis: Analysis) -> None:
         """Replace what is said about the fleet."""
         coverage, plan = analysis.coverage, analysis.plan
@@ -149,7 +185,7 @@ class Metrics:
             self._findings,
             Tally((str(item.family), str(item.kind), str(item.verdict), str(item.severity)) for item in notable),
         )
-        self._wasted.set(sum(item.gpu_hours for item in notable if item.verdict is Verdict.IDLE))
+        self._wasted.set(3600 * sum(item.gpu_hours for item in notable if item.verdict is Verdict.IDLE))
         _counted(self._gaps, Tally((str(gap.kind),) for gap in analysis.gaps))
         _counted(
             self._plan,
@@ -176,7 +212,25 @@ class Metrics:
             self._followed[each.resource] = each
 
     def remembered(self, remediations: Iterable[Remediation], pause: Pause) -> None:
-        """Replace what is said about Remediations."""
+        """Replace what is said about Remediations, and about the detectors that they tell of."""
+        remediations = tuple(remediations)
+        measured = precision(remediations)
+        _counted(
+            self._outcomes,
+            {
+                (detector, right): count
+                for detector, each in measured.items()
+                for right, count in (("true", each.successes), ("false", each.failures))
+            },
+        )
+        _counted(
+            self._precision,
+            {
+                (detector, bound): ratio
+                for detector, each in measured.items()
+                for bound, ratio in (("lower", each.lower_ratio), ("upper", each.upper_ratio))
+            },
+        )
         tally: Tally[tuple[str, ...]] = Tally((str(each.proposal.action), str(each.phase)) for each in remediations)
         _counted(self._remediations, tally)
         self._paused.set(pause.paused)
@@ -189,7 +243,7 @@ class Metrics:
         self._brake.set(0)
         for gauge in (
             self._devices, self._unknown, self._findings, self._gaps, self._plan, self._refusals, self._limit,
-            self._used, self._remediations, self._age,
+            self._used, self._remediations, self._age, self._outcomes, self._precision,
         ):  # fmt: skip
             gauge.clear()
 
@@ -199,7 +253,7 @@ class Metrics:
             self.settings_at.set(at.timestamp())
 
 
-def _counted(gauge: Gauge, values: Mapping[tuple[str, ...], int]) -> None:
+def _counted(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)

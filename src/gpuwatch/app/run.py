@@ -22,6 +22,7 @@ from typing import Any
 from gpuwatch import __version__
 from gpuwatch.app.commands import EXPECTED, FAILED, OK, reported
 from gpuwatch.app.controller import Controller, UnreachableError, Writers
+from gpuwatch.app.counted_writer import CountedWriter
 from gpuwatch.app.http_server import serving
 from gpuwatch.app.jobs import Jobs
 from gpuwatch.app.leader import Election, NotLeadingError
@@ -60,7 +61,7 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
     live = isinstance(opened.cluster, LiveCluster)
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
     election = _election(settings, identity, options) if live else None
-    writers = _writers(election, identity, options) if election is not None else None
+    writers = _writers(election, identity, options, metrics) if election is not None else None
     controller = Controller(options, settings, opened, writers, election, metrics, stopping)
     expected = (*EXPECTED, NotLeadingError, UnreachableError, OSError)
     jobs = Jobs(controller.jobs(), metrics, expected)
@@ -129,9 +130,14 @@ def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> 
     )
 
 
-def _writers(election: Election, identity: str, options: Mapping[str, Any]) -> Writers:
+def _writers(election: Election, identity: str, options: Mapping[str, Any], metrics: Metrics) -> Writers:
     client = api_client(options["kubeconfig"], options["context"])
-    return Writers(LiveWriter(client, fence=election.fence, instance=identity), DryRunWriter(client, instance=identity))
+    plain = LiveWriter(client, fence=election.fence, instance=identity)
+    rehearsal = DryRunWriter(client, instance=identity)
+    return Writers(
+        CountedWriter(plain, metrics.requested(rehearsal=False)),
+        CountedWriter(rehearsal, metrics.requested(rehearsal=True)),
+    )
 
 
 def _tell_modes(settings: Settings, live: bool) -> None:
