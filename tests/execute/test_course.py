@@ -15,7 +15,7 @@ from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, qui
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
@@ -109,6 +109,28 @@ def test_an_approved_suggestion_is_announced_and_done(store: SqliteRemediations)
     assert only(store).phase is Phase.HOLDING
     assert only(store).history[0].message == "Approved by ann."
     assert suspended(fleet)
+
+
+def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
+    store: SqliteRemediations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KubeRay suspends a RayJob by deleting its RayCluster, whose Pods go later."""
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    gone = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "gone", "uid": "gone", "controller": True}
+
+    def outlive(pod: Object) -> None:
+        fleet.cluster.put({**pod, "metadata": {**pod["metadata"], "ownerReferences": [gone]}})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fleet, "_end", outlive)
+        drive(fleet, executor, 0.4)
+        assert suspended(fleet)
+        assert [pod["metadata"]["ownerReferences"] for pod in fleet.pods("chat")] == [[gone]]
+        assert only(store).phase is Phase.VERIFYING
+    drive(fleet, executor, 0.2)
+    assert fleet.pods("chat") == []
+    assert only(store).phase is Phase.HOLDING
 
 
 def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:

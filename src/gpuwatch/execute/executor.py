@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -149,13 +149,17 @@ class Executor:
         pods: tuple[Object, ...] | None = None
         groups: tuple[Object, ...] | None = None
         with suppress(WriteError):
-            pods = self._pods_of(main)
+            pods = self._pods_of(main, remediation.proposal.pod_uids)
         with suppress(WriteError):
             groups = self.writer.objects(*_POD_GROUPS, main.namespace)
         return Near(found, None, owner, surroundings, pods, groups)
 
-    def _pods_of(self, main: ObjectRef) -> tuple[Object, ...]:
-        """All Pods of the Namespace whose owners lead to this one. Raises WriteError."""
+    def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
+        """All Pods of the Namespace whose owners lead to this one, and those of the uids told. Raises WriteError.
+
+        KubeRay releases by deleting the RayCluster in between, LeaderWorkerSet by deleting the leader: the Pods below
+        it outlive it, with their devices, and nothing leads from them to the owner any more.
+        """
         leads: dict[str, bool] = {main.uid: True}
 
         def follow(object_: Object, namespace: str, deep: int) -> bool:
@@ -171,4 +175,4 @@ class Executor:
             return False
 
         pods = self.writer.objects("v1", "Pod", main.namespace)
-        return tuple(pod for pod in pods if follow(pod, main.namespace, _OWNERS_DEEP))
+        return tuple(pod for pod in pods if pod["metadata"]["uid"] in told or follow(pod, main.namespace, _OWNERS_DEEP))
