@@ -159,6 +159,8 @@ def test_events_change_what_is_read_and_nothing_is_listed_twice() -> None:
                 event("DELETED", pod("p2"), 5),
                 event("ADDED", pod("plain", containers=[{"name": "main"}]), 6),
                 event("DELETED", pod("never-seen"), 7),
+                event("ADDED", pod("passing", containers=[{"name": "main"}]), 7),
+                event("MODIFIED", pod("passing", containers=[{"name": "main"}], status={"phase": "Succeeded"}), 7),
                 event("MODIFIED", pod("p0", status={"phase": "Failed"}), 8),
             )
         ]
@@ -246,6 +248,17 @@ def test_a_broken_watch_goes_on_where_it_was(broken: Answer) -> None:
         here.until(lambda: here.pods() == ["before", "half", "p0", "p1", "p2"])
         assert [query["resourceVersion"] for query in here.watches(PODS)[:2]] == ["1", "5"]
         assert here.lists(PODS) == 1
+
+
+def test_half_a_line_at_the_end_of_a_watch_is_no_news() -> None:
+    def halved() -> Iterator[bytes]:
+        yield from quiet(1.0)
+        yield event("ADDED", pod("half"), 6)[:40]
+
+    with world(pods=[Answer(stream=halved())]) as here:
+        here.reader.read(NOW)
+        here.until(lambda: len(here.watches(PODS)) == 2)
+        assert here.of("pods").age_seconds >= 1.0
 
 
 @pytest.mark.parametrize("refusal", [401, 429, 500, 503, 504])
@@ -348,6 +361,17 @@ def test_silence_on_both_sides_of_the_bound() -> None:
         assert here.lists(PODS) == 2
 
 
+def test_watches_that_end_at_once_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    limits = replace(QUICK, backoff_seconds=0.2, longest_pause_seconds=0.2)
+    with world(patience=replace(PATIENCE, stale_seconds=0.5), limits=limits, pods=[ended() for _ in range(99)]) as here:
+        here.reader.read(NOW)
+        time.sleep(0.6)
+        assert 2 <= len(here.watches(PODS)) <= 7  # spaced by at least 0.1 s
+        here.reader.read(NOW)
+        assert here.lists(PODS) == 2
+    assert "(it was ended before its time)" in caplog.text
+
+
 # Nothing to go on from
 
 
@@ -426,6 +450,16 @@ def test_what_may_not_be_watched_is_listed_each_time_and_told_once(
         here.reader.read(NOW)
         assert here.lists(PODS) == listed
         assert here.lists(NODES) == 1 + 3
+
+
+def test_a_refusal_that_comes_late_is_told_once_however_often_it_is_looked(caplog: pytest.LogCaptureFixture) -> None:
+    late = replace(status(403, "no watch here"), delay_seconds=0.1)
+    with world(first=lambda item: late if item.path == PODS and "watch" in item.query else None) as here:
+        for _ in range(30):
+            here.reader.read(NOW)
+            time.sleep(0.02)
+        assert 3 <= here.lists(PODS) <= 8
+    assert caplog.text.count("pods are listed anew") == 1
 
 
 # The same gaps as a listing reader
