@@ -9,7 +9,7 @@ import pytest
 from detect.builders import POLICY, ago, cluster, device, exporters_of, findings, machines, scene, xid_became
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.memory import row_remap_needs
-from gpuwatch.model.cluster import Condition, Node, Sharing
+from gpuwatch.model.cluster import Condition, Node, Sharing, Taint
 from gpuwatch.model.decision import Advice, Finding, Severity, Verdict
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind, Readings
 
@@ -200,6 +200,22 @@ def test_hosts_that_never_resolve_are_not_taken_for_removed_nodes() -> None:
 def test_a_change_that_somebody_makes_is_no_fault(labels: dict[str, str], fault: bool) -> None:
     found = gone(without(machines(2), "gpu-0-3"), [Node(name="node-0", labels=labels)])
     assert bool(found) is fault
+
+
+@pytest.mark.parametrize(
+    ("taints", "fault"),
+    [
+        ((Taint("aws-node-termination-handler/spot-itn", "1", "NoSchedule"),), False),
+        ((Taint("karpenter.sh/disrupted", "", "NoSchedule"),), False),
+        ((Taint("kubernetes.azure.com/scalesetpriority", "spot", "NoSchedule"),), True),
+    ],
+)
+def test_what_leaves_with_a_node_that_its_provider_takes_back_is_no_fault(
+    taints: tuple[Taint, ...], fault: bool
+) -> None:
+    """A spot Node is as any other until its end is announced."""
+    node = Node(name="node-0", taints=taints, labels={"karpenter.sh/capacity-type": "spot"})
+    assert bool(gone(without(machines(2), "gpu-0-3"), [node])) is fault
 
 
 def test_a_new_mig_layout_is_no_loss() -> None:

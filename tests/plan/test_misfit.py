@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit
 from gpuwatch.model.cluster import Gang, Pod
-from gpuwatch.model.decision import ActionKind, Mode, Snapshot
+from gpuwatch.model.decision import ActionKind, Finding, Mode, Plan, Snapshot
 from gpuwatch.model.sizing import (
     Change,
     EvidenceTier,
@@ -38,19 +39,27 @@ def spread_gang(domains: dict[str, str], at: tuple[str, str] = ("n0", "n2")) -> 
     return snapshot(nodes, devices, pods, gangs=[gang])
 
 
+def drawn(state: Snapshot, policy: PlanPolicy = POLICY, *more: Finding) -> Plan:
+    """The plan with the misfits that are found in the state."""
+    return draw_plan(state, (*more, *assess_misfit(state, MisfitPolicy(), policy.topology_labels)), policy)
+
+
 TWO_RACKS = {"n0": "a", "n1": "a", "n2": "b"}
 
 
 def test_a_scattered_gang_is_shown_and_moved_only_when_its_loss_is_known() -> None:
-    item = only(draw_plan(spread_gang(TWO_RACKS), (), POLICY), EVICT)
-    assert item.candidate.reason == f"It spans 2 domains of {CLIQUE} and would fit into {CLIQUE}=a."
+    item = only(drawn(spread_gang(TWO_RACKS)), EVICT)
+    found = f"It spans 2 domains of {CLIQUE}, and 1 could hold it. It would fit into {CLIQUE}=a."
+    assert item.candidate.reason == found
     assert item.candidate.detectors == ("scattered",)
+    assert item.candidate.findings == ("scattered:gang/g",)
     assert guards(item) == {"worth_it"}
+    assert reason(item, "worth_it") == "What moving it gains is not known; missing: what spanning them costs it."
     # 16 GPUs × 24 h × 0.5 are gained, 10 h × 16 lost.
-    known = only(draw_plan(spread_gang(TWO_RACKS), (), replace(POLICY, scattered_loss_ratio=0.5)), EVICT)
+    known = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.5)), EVICT)
     assert (known.score.gained_gpu_hours, known.score.disrupted_gpu_hours) == (192.0, 160.0)
     assert known.admitted, known.refusals
-    little = only(draw_plan(spread_gang(TWO_RACKS), (), replace(POLICY, scattered_loss_ratio=0.4)), EVICT)
+    little = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.4)), EVICT)
     assert guards(little) == {"worth_it"}
 
 
@@ -64,20 +73,20 @@ def test_a_scattered_gang_is_shown_and_moved_only_when_its_loss_is_known() -> No
     ],
 )
 def test_what_is_not_scattered_or_could_not_be_gathered(domains: dict[str, str], at: tuple[str, str]) -> None:
-    assert draw_plan(spread_gang(domains, at), (), POLICY).items == ()
+    assert drawn(spread_gang(domains, at)).items == ()
 
 
 def test_a_domain_that_others_hold_is_no_place() -> None:
     state = spread_gang({**TWO_RACKS, "n3": "b"})
-    assert draw_plan(state, (), POLICY).items
+    assert drawn(state).items
     taken = tuple(pod(f"ml/x{name}", name, 1) for name in ("n1", "n3"))
     state = replace(state, cluster=replace(state.cluster, pods=(*state.cluster.pods, *taken)))
-    assert draw_plan(state, (), POLICY).items == ()
+    assert drawn(state).items == ()
 
 
 def test_a_gang_on_a_sick_gpu_is_moved_once_and_for_that() -> None:
     state = spread_gang({**TWO_RACKS, "n3": "b", "n4": "b"})
-    plan = draw_plan(state, (sick(state.devices[0]),), POLICY)
+    plan = drawn(state, POLICY, sick(state.devices[0]))
     assert only(plan, EVICT).candidate.detectors == ("xid",)
 
 

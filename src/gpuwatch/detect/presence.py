@@ -15,6 +15,7 @@ from typing import NamedTuple
 from gpuwatch.detect.coverage import coverage_stat
 from gpuwatch.detect.fleet import REPORTING_SIGNALS, Fleet, Gpu
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import (
     Advice,
@@ -231,9 +232,11 @@ def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
 
 
 def being_changed(node: Node | None) -> str:
-    """What somebody is doing to the Node's GPUs on purpose; '' for nothing."""
+    """What somebody is doing to the Node or its GPUs on purpose; '' for nothing."""
     if node is None:
         return ""
+    if why := reclaimed(node):
+        return f"its provider takes the Node back ({why})"
     mig = node.labels.get(_MIG_STATE, "")
     if mig in _MIG_CHANGING:
         return f"its MIG layout is being changed ({mig})"

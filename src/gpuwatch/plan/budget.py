@@ -13,7 +13,7 @@ from gpuwatch.model.remediation import Phase, Proposal, Remediation
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
-LEDGER_GUARDS = ("pool_nodes", "budget", "rate")
+LEDGER_GUARDS = ("pool_nodes", "budget", "rate", "once")
 """Names of the refusals that depend on what else is planned."""
 
 RATE_WINDOW = timedelta(hours=1)

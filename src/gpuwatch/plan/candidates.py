@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
@@ -19,7 +20,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.frameworks import rights
-from gpuwatch.plan.misfit import resizing, scattered
+from gpuwatch.plan.misfit import CONTENTION, gathering, misfits, resizing
 from gpuwatch.plan.policy import PlanPolicy
 
 # Advice that needs the Node to be kept free of new Pods; the rest is watching, or somebody else's work.
@@ -29,8 +30,15 @@ _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
 def candidates(facts: Facts, policy: PlanPolicy) -> list[Candidate]:
-    """Every action that a finding or a misfit calls for, before any guard has spoken; each target once."""
-    found = [*_fencing(facts), *_moving(facts), *_releasing(facts), *scattered(facts, policy), *resizing(facts)]
+    """Every action that a finding or a recommendation calls for, before any guard has spoken; each target once."""
+    found = [
+        *_fencing(facts),
+        *_moving(facts),
+        *_releasing(facts),
+        *_rebalancing(facts),
+        *_gathering(facts, policy),
+        *resizing(facts),
+    ]
     # A gang that is moved off a sick GPU needs no second reason.
     return list({item.id: item for item in reversed(found)}.values())[::-1]
 
@@ -46,6 +54,10 @@ def _strongest(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 def _detectors(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(sorted({str(item.kind) for item in findings}))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _fencing(facts: Facts) -> Iterable[Candidate]:
@@ -100,17 +112,48 @@ def _moving(facts: Facts) -> Iterable[Candidate]:
     for finding in _degraded(facts):
         if finding.advice in _MOVING and finding.severity is Severity.CRITICAL:
             for pod in facts.pods_on(finding.devices):
-                if pod in facts.members[pod.gang or pod.workload]:
+                if pod.ref in facts.live:
                     by_group[pod.gang or pod.workload].append(finding)
     for key, findings in sorted(by_group.items()):
         unique = list({finding.id: finding for finding in findings}.values())
         devices = [device for finding in unique for device in finding.devices]
+        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, _that_move(key, devices, facts), unique, devices)
+
+
+def _that_move(key: str, devices: Iterable[str], facts: Facts) -> list[Pod]:
+    """Of a gang all Pods; of Pods that are independent of each other those on these devices."""
+    pods = facts.members[key]
+    if rights(facts.gangs.get(key), facts.workloads.get(key)).whole:
+        return pods
+    hit = {pod.ref for pod in facts.pods_on(devices)}
+    return [pod for pod in pods if pod.ref in hit]
+
+
+def _rebalancing(facts: Facts) -> Iterable[Candidate]:
+    """One for each workload that contends; which of them goes is decided by score, when the plan is drawn."""
+    by_group: dict[str, list[Finding]] = defaultdict(list)
+    for finding in misfits(facts, CONTENTION):
+        for key in sorted({pod.gang or pod.workload for ref in finding.pods if (pod := facts.live.get(ref))}):
+            by_group[key].append(finding)
+    for key, findings in sorted(by_group.items()):
+        devices = [device for finding in findings for device in finding.devices]
+        known = [finding.relief_gpus[key] for finding in findings if key in finding.relief_gpus]
+        yield replace(
+            _group_candidate(facts, ActionKind.EVICT_GANG, key, _that_move(key, devices, facts), findings, devices),
+            reason=_sentence(findings[0].summary),
+            relief_gpus=sum(known) if known else None,
+        )
+
+
+def _gathering(facts: Facts, policy: PlanPolicy) -> Iterable[Candidate]:
+    for finding, where in gathering(facts, policy):
+        key = finding.subject.name
         pods = facts.members[key]
-        if not rights(facts.gangs.get(key), facts.workloads.get(key)).whole:
-            # Independent of each other, so only those on the sick devices move.
-            hit = {pod.ref for pod in facts.pods_on(devices)}
-            pods = [pod for pod in pods if pod.ref in hit]
-        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, pods, unique, devices)
+        yield replace(
+            _group_candidate(facts, ActionKind.EVICT_GANG, key, pods, [finding], ()),
+            reason=f"{_sentence(finding.summary)} It would fit into {where}.",
+            relief_gpus=facts.gpus(pods) * policy.scattered_loss_ratio or None,
+        )
 
 
 def _releasing(facts: Facts) -> Iterable[Candidate]:
@@ -120,7 +163,7 @@ def _releasing(facts: Facts) -> Iterable[Candidate]:
         if finding.family is not Family.IDLE or finding.verdict is not Verdict.IDLE:
             continue
         for ref in finding.pods:
-            pod = facts.pods.get(ref)
+            pod = facts.live.get(ref)
             if pod is None:
                 unknown[ref].append(finding)
             else:

@@ -64,5 +64,5 @@ def _places(
     """Where the group lands once these are released. keep: in this very room, and not in a copy."""
     trial = room if keep else room.copy()
     trial.without(ref for item in freed for ref in item.candidate.pods)
-    found = trial.land(group)
+    found = trial.land(group, tell=False)
     return None if isinstance(found, Nowhere) else found

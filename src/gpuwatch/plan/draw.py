@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,8 +16,9 @@ from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import waiters
 from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.guards import Case, guard
+from gpuwatch.plan.guards import Case, contended, guard, selected, starved
 from gpuwatch.plan.landing import Nowhere, Room
+from gpuwatch.plan.misfit import place
 from gpuwatch.plan.modes import mode_of
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.score import weigh
@@ -88,32 +89,73 @@ def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem
     return item
 
 
-def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts) -> list[PlanItem]:
-    """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use."""
-    room = facts.ground.room.copy()
-    drawn = []
-    for item in items:
-        candidate = item.candidate
-        refusals = item.refusals
+class _Grants:
+    """What this plan has granted so far, as far as it speaks against more."""
+
+    def __init__(self, facts: Facts, policy: PlanPolicy) -> None:
+        self._facts = facts
+        self._policy = policy
+        self._room = facts.ground.room.copy()
+        self._fenced: set[str] = set()
+        self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
+        self._answered: dict[str, str] = {}  # finding of contention → the candidate
+
+    def grant(self, candidate: Candidate, ledger: Ledger) -> tuple[Refusal, ...]:
+        """Take its place and its share of the budget, or give the reasons against it and take nothing."""
+        refusals = tuple(self._against(candidate))
         trial: Room | None = None
-        if not refusals:
-            if candidate.action is ActionKind.EVICT_GANG:
-                trial = room.copy()
-                refusals = _landing(candidate, trial, facts)
-            refusals = refusals or ledger.charge(candidate)
-        if not refusals:
-            room = trial or room
-            if candidate.action is ActionKind.TAINT_NODE:
-                room.avoid(candidate.nodes, "it is to be fenced by this plan")
-        drawn.append(replace(item, refusals=refusals))
-    return drawn
+        if not refusals and candidate.action is ActionKind.EVICT_GANG:
+            trial = self._room.copy()
+            places = place(candidate, trial, self._facts, self._policy)
+            if isinstance(places, Nowhere):
+                refusals = (Refusal(guard="lands", reason=places.reason),)
+        refusals = refusals or ledger.charge(candidate)
+        if refusals:
+            return refusals
+        self._room = trial or self._room
+        if candidate.action is ActionKind.TAINT_NODE:
+            self._room.avoid(candidate.nodes, "it is to be fenced by this plan")
+            self._fenced.update(candidate.nodes)
+        elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
+            self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
+            self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
+        return ()
+
+    def _against(self, candidate: Candidate) -> Iterable[Refusal]:
+        if candidate.action is ActionKind.TAINT_NODE:
+            if self._fenced and (why := starved(self._facts, self._fenced.union(candidate.nodes))):
+                yield Refusal(guard="waiting_gangs", reason=f"With the fences that are planned before it: {why}")
+            return
+        if candidate.action is ActionKind.RESIZE_WORKLOAD:
+            return
+        other = next((self._disturbed[ref] for ref in candidate.pods if ref in self._disturbed), None)
+        if other is not None:
+            yield Refusal(guard="once", reason=f"Its Pods are disturbed by {other} already, which is worth more.")
+        for name in contended(candidate, self._facts):
+            if name in self._answered:
+                reason = f"{self._answered[name]} ends {name}, and is worth more."
+                yield Refusal(guard="once", reason=reason)
+        yield from self._budgets(candidate)
+
+    def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
+        """PodDisruptionBudgets that this and what is granted already would need more of together than they have."""
+        pods = [self._facts.pods[ref] for ref in candidate.pods if ref in self._facts.pods]
+        before = [self._facts.pods[ref] for ref in self._disturbed if ref in self._facts.pods]
+        for budget in self._facts.snapshot.cluster.budgets if before else ():
+            now = sum(1 for pod in pods if selected(budget, pod))
+            planned = sum(1 for pod in before if selected(budget, pod)) if now else 0
+            if planned and now + planned > budget.disruptions_allowed:
+                yield Refusal(
+                    guard="once",
+                    reason=f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
+                    f"disruptions; this needs {now}, and {planned} are planned.",
+                )
 
 
-def _landing(candidate: Candidate, room: Room, facts: Facts) -> tuple[Refusal, ...]:
-    """Does it land beside those that this plan moves before it?"""
-    room.without(candidate.pods)
-    places = room.land([facts.pods[ref] for ref in candidate.pods])
-    return (Refusal(guard="lands", reason=places.reason),) if isinstance(places, Nowhere) else ()
+def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
+    """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use."""
+    grants = _Grants(facts, policy)
+    return [replace(item, refusals=item.refusals or grants.grant(item.candidate, ledger)) for item in items]
 
 
 def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
@@ -129,7 +171,10 @@ def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[
     while True:
         ledger = Ledger(facts, policy)
         drawn = _granted(
-            [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items], ledger, facts
+            [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items],
+            ledger,
+            facts,
+            policy,
         )
         found = {item.candidate.id: item for item in drawn}
         short = next(

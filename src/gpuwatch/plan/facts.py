@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
+from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.kube import keys
 from gpuwatch.model.cluster import Gang, Node, Pod, Workload
 from gpuwatch.model.decision import ActionKind, Finding, Snapshot, Verdict
@@ -71,7 +72,8 @@ class Facts:
 
     @cached_property
     def namespaces(self) -> dict[str, dict[str, str]]:
-        return {item.name: dict(item.annotations) for item in self.snapshot.cluster.namespaces}
+        """Labels and annotations of each Namespace."""
+        return {item.name: {**item.labels, **item.annotations} for item in self.snapshot.cluster.namespaces}
 
     @cached_property
     def findings_by_id(self) -> dict[str, Finding]:
@@ -93,6 +95,11 @@ class Facts:
             if pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
                 found[pod.gang or pod.workload].append(pod)
         return found
+
+    @cached_property
+    def live(self) -> dict[PodRef, Pod]:
+        """The Pods of `members`."""
+        return {pod.ref: pod for pods in self.members.values() for pod in pods}
 
     @cached_property
     def owned(self) -> dict[str, list[Pod]]:
@@ -180,6 +187,8 @@ class Facts:
         for taint in node.taints:
             if taint.key.startswith((_FENCE_PREFIX, keys.PREFIX)) and taint.effect in ("NoSchedule", "NoExecute"):
                 return f"{node.name} has the taint {taint.key}"
+        if why := reclaimed(node):
+            return f"{node.name} is taken back by its provider ({why})"
         return ""
 
     @cached_property
@@ -219,8 +228,68 @@ class Facts:
     @cached_property
     def ground(self) -> Ground:
         room = self.bare_room.copy()
-        groups = waiting_groups(self.snapshot.cluster.pods)
-        return Ground(room, tuple(tuple(group) for group in groups if isinstance(room.land(group), Nowhere)))
+        left = (group for group in self.waiting if isinstance(room.land(group, tell=False), Nowhere))
+        return Ground(room, tuple(tuple(group) for group in left))
+
+    @cached_property
+    def waiting(self) -> list[list[Pod]]:
+        return waiting_groups(self.snapshot.cluster.pods)
+
+    @cached_property
+    def served(self) -> list[tuple[list[Pod], frozenset[str]]]:
+        """Groups that wait and that the scheduler has a place for before anything is fenced, with the Nodes of it."""
+        room = self.serving_room.copy()
+        placed = ((group, room.land(group, tell=False)) for group in self.waiting)
+        return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]
+
+    def domains(self, label: str) -> Mapping[str, Sequence[str]]:
+        """Value of a topology label → its Nodes."""
+        found = self._domains.get(label)
+        if found is None:
+            found = self._domains[label] = defaultdict(list)
+            for node in self.nodes.values():
+                if label in node.labels:
+                    found[node.labels[label]].append(node.name)
+        return found
+
+    @cached_property
+    def _domains(self) -> dict[str, dict[str, list[str]]]:
+        return {}
+
+    @cached_property
+    def pool_gpus(self) -> Mapping[str, int]:
+        """Accelerators of each pool."""
+        found: Counter[str] = Counter()
+        for node in self.nodes.values():
+            found[self.pool(node)] += self.node_gpus(node)
+        return found
+
+    @cached_property
+    def open(self) -> dict[tuple[ActionKind, str], Remediation]:
+        """Open Remediations by action and target."""
+        return {
+            (item.proposal.action, item.proposal.target): item for item in reversed(self.history) if item.phase.open
+        }
+
+    @cached_property
+    def open_on_pods(self) -> dict[PodRef, Remediation]:
+        """Open moves and releases by the Pods that they disturb."""
+        return {
+            ref: item
+            for item in self.history
+            if item.phase.open and item.proposal.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG)
+            for ref in item.proposal.pods
+        }
+
+    @cached_property
+    def open_on_findings(self) -> dict[str, Remediation]:
+        """Open moves by the findings that they rest on."""
+        return {
+            name: item
+            for item in self.history
+            if item.phase.open and item.proposal.action is ActionKind.EVICT_GANG
+            for name in item.proposal.findings
+        }
 
     @cached_property
     def _claimed(self) -> Counter[str]:

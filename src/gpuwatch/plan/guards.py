@@ -6,17 +6,17 @@ A guard fails closed: what it cannot know is a reason. Names are stable; they st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from gpuwatch.kube import keys
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod
-from gpuwatch.model.decision import ActionKind, Candidate, Refusal, Score, Verdict
+from gpuwatch.model.decision import ActionKind, Candidate, Family, Refusal, Score, Verdict
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.frameworks import move_refusal, release_refusal
-from gpuwatch.plan.landing import Nowhere, waiting_groups
-from gpuwatch.plan.misfit import SCATTERED, one_domain
+from gpuwatch.plan.landing import Nowhere
+from gpuwatch.plan.misfit import CONTENTION, place
 from gpuwatch.plan.policy import PlanPolicy
 
 
@@ -76,6 +76,10 @@ def _worth_it(case: Case) -> str | None:
     if not math.isfinite(case.score.value):
         return "The score is not a finite number."
     if case.score.value <= case.policy.min_score:
+        findings = [case.facts.findings_by_id[name] for name in case.candidate.findings]
+        if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
+            missing = dict.fromkeys(text for item in findings for text in item.missing)
+            return f"What moving it gains is not known; missing: {', '.join(missing)}."
         return (
             f"It gains {case.score.gained_gpu_hours * case.score.confidence_ratio:.1f} GPU-hours and disturbs "
             f"{case.score.disrupted_gpu_hours:.1f} in {case.score.horizon_hours:g} h."
@@ -204,7 +208,7 @@ def _priority(case: Case) -> str | None:
     return None
 
 
-def _selected(budget: DisruptionBudget, pod: Pod) -> bool:
+def selected(budget: DisruptionBudget, pod: Pod) -> bool:
     if budget.namespace != pod.namespace:
         return False
     if budget.selects_all:
@@ -228,7 +232,7 @@ def _disruption_budget(case: Case) -> str | None:
         return None
     pods = [case.facts.pods[ref] for ref in case.candidate.pods if ref in case.facts.pods]
     for budget in case.facts.snapshot.cluster.budgets:
-        hit = sum(1 for pod in pods if _selected(budget, pod))
+        hit = sum(1 for pod in pods if selected(budget, pod))
         if hit > budget.disruptions_allowed:
             return (
                 f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
@@ -250,43 +254,49 @@ def _already_fenced(case: Case) -> str | None:
 
 def _lands(case: Case) -> str | None:
     """The Pods that wait already have taken their places before it."""
-    if case.candidate.action is not ActionKind.EVICT_GANG:
-        return None
     candidate, facts = case.candidate, case.facts
-    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
-    if not pods:
-        return None  # the guard of owners says so
-    room = facts.ground.room.copy()
-    room.without(candidate.pods)
-    if candidate.detectors == (SCATTERED,):
-        return "" if one_domain(pods, room, facts, case.policy) else "No single domain has room for all of it any more."
-    places = room.land(pods)
+    if candidate.action is not ActionKind.EVICT_GANG or not any(ref in facts.pods for ref in candidate.pods):
+        return None  # without a Pod the guard of owners says so
+    places = place(candidate, facts.ground.room.copy(), facts, case.policy)
     return places.reason if isinstance(places, Nowhere) else None
 
 
+def starved(facts: Facts, nodes: Collection[str]) -> str:
+    """Which gang that is admitted, and waits for its Pods to be placed, would lose its last healthy place if these
+    Nodes were fenced; '' for none."""
+    if all(places.isdisjoint(nodes) for _, places in facts.served):
+        return ""
+    room = facts.serving_room.copy()
+    room.avoid(nodes, "it would be fenced")
+    for group, _ in facts.served:
+        left = room.land(group)
+        if isinstance(left, Nowhere):
+            return f"{group[0].gang or group[0].ref} waits to be placed and would have no place left. {left.reason}"
+    return ""
+
+
 def _waiting_gangs(case: Case) -> str | None:
-    """A gang that is admitted and waits for its Pods to be placed must not lose its last healthy place to a fence."""
-    candidate, facts = case.candidate, case.facts
-    if candidate.action is not ActionKind.TAINT_NODE:
-        return None
-    groups = waiting_groups(facts.snapshot.cluster.pods)
-    if not groups:
-        return None
-    now, then = facts.serving_room.copy(), facts.serving_room.copy()
-    then.avoid(candidate.nodes, "it would be fenced")
-    for group in groups:
-        placed, left = now.land(group), then.land(group)
-        if isinstance(left, Nowhere) and not isinstance(placed, Nowhere):
-            name = group[0].gang or group[0].ref
-            return f"{name} waits to be placed and would have no place left. {left.reason}"
-    return None
+    fences = case.candidate.action is ActionKind.TAINT_NODE
+    return starved(case.facts, case.candidate.nodes) if fences else None
+
+
+def contended(candidate: Candidate, facts: Facts) -> list[str]:
+    """The findings of contention that a move rests on: one move answers them."""
+    return [name for name in candidate.findings if facts.findings_by_id[name].kind in CONTENTION]
 
 
 def _already_open(case: Case) -> str | None:
-    for item in case.facts.history:
-        same = item.proposal.action is case.candidate.action and item.proposal.target == str(case.candidate.target)
-        if item.phase.open and same:
-            return f"Remediation {item.name} of it is {item.phase}."
+    candidate, facts = case.candidate, case.facts
+    same = facts.open.get((candidate.action, str(candidate.target)))
+    if same is not None:
+        return f"Remediation {same.name} of it is {same.phase}."
+    if candidate.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
+        for ref in candidate.pods:
+            if (other := facts.open_on_pods.get(ref)) is not None:
+                return f"Remediation {other.name}, which disturbs Pod {ref}, is {other.phase}."
+    for name in contended(candidate, facts):
+        if (other := facts.open_on_findings.get(name)) is not None:
+            return f"Remediation {other.name}, which moves {other.proposal.target} away from it, is {other.phase}."
     return None
 
 

@@ -158,18 +158,25 @@ class Room:
             found = self._unfit[key] = unfit(pod, node)
         return found
 
-    def land(self, pods: Sequence[Pod], within: Collection[str] | None = None) -> Mapping[PodRef, str] | Nowhere:
-        """A Node for each of the Pods, all at once, or why there is none. Takes the places that it gives.
+    def land(
+        self, pods: Sequence[Pod], within: Collection[str] | None = None, *, tell: bool = True
+    ) -> Mapping[PodRef, str] | Nowhere:
+        """A Node for each of the Pods, all at once, or why there is none. Takes the places that it gives, or none.
 
-        within: only these Nodes. Pods that are here already have to be taken away first.
+        within: only these Nodes. tell: which Node came closest, for which all of them are looked at. Pods that are here
+        already have to be taken away first.
         """
         # The hardest to place first, as in every bin packing: many accelerators, then much CPU and memory.
         order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))
         for pod in order:
             if pod.claims and not pod.accelerators:
                 return Nowhere(f"Pod {pod.ref} holds its GPU by a ResourceClaim; where such a claim fits is not known.")
-        names = sorted(name for name in self._nodes if name not in self._out and (within is None or name in within))
-        uniform = all(pod.placement == order[0].placement for pod in order)
+        names = sorted(
+            name
+            for name in (self._nodes if within is None else within)
+            if name in self._nodes and name not in self._out
+        )
+        uniform = all(pod.placement is order[0].placement or pod.placement == order[0].placement for pod in order)
         place = order[0].placement
         minding = bool(place.pod_affinity or place.pod_anti_affinity or place.spread)
         equal = uniform and not minding and all(_needs(pod) == _needs(order[0]) for pod in order)
@@ -181,7 +188,7 @@ class Room:
             pod = order[len(placed)]
             if len(choices) == len(placed):
                 choices.append(self._choices(pod, names, uniform))
-                if not choices[-1] and failed is None:
+                if tell and not choices[-1] and failed is None:
                     failed = self._nowhere(pod, len(placed), len(order), within)
             if choices[-1] and tries_left > 0:
                 tries_left -= 1

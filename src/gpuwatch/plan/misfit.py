@@ -1,81 +1,125 @@
-"""Workloads in the wrong place or of the wrong size: gangs scattered over domains, and sizes that keep others waiting.
-
-Contention of Pods that share a GPU's memory bandwidth or a PCIe switch is left out: a device's telemetry does not tell
-its holders apart, and nothing in a Snapshot says which GPUs share a switch.
-"""
+"""Workloads in the wrong place or of the wrong size: where they would do better, and sizes that keep others waiting."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import ActionKind, Candidate, Subject, SubjectKind
+from gpuwatch.model.cluster import Pod, Sharing
+from gpuwatch.model.decision import (
+    ActionKind,
+    Candidate,
+    Finding,
+    FindingKind,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
 from gpuwatch.model.sizing import Option, TargetKind
+from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.policy import PlanPolicy
 
-SCATTERED = "scattered"
+CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION})
 OVERSIZED = "oversized"
 
 
-def scattered(facts: Facts, policy: PlanPolicy) -> Iterable[Candidate]:
-    """Gangs that span several domains of a topology label, and would fit into one now."""
-    for key in sorted(facts.gangs):
-        pods = facts.members.get(key, [])
-        if len(pods) < 2 or not all(pod.node in facts.nodes for pod in pods):
-            continue
-        spans = {
-            label: len({facts.nodes[pod.node].labels[label] for pod in pods})
-            for label in policy.topology_labels
-            if all(label in facts.nodes[pod.node].labels for pod in pods)
-        }
-        label = next((label for label, count in spans.items() if count > 1), None)
-        if label is None:
-            continue
-        room = facts.ground.room.copy()
-        room.without(pod.ref for pod in pods)
-        found = one_domain(pods, room, facts, policy)
-        if not found:
-            continue
-        nodes = tuple(sorted({pod.node for pod in pods}))
-        first = facts.nodes[nodes[0]]
-        yield Candidate(
-            action=ActionKind.EVICT_GANG,
-            target=Subject(SubjectKind.GANG, key),
-            findings=(),
-            devices=(),
-            pods=tuple(sorted(pod.ref for pod in pods)),
-            nodes=nodes,
-            namespace=pods[0].namespace,
-            pool=facts.pool(first),
-            gpu_model=first.gpu_product,
-            gpus=facts.gpus(pods),
-            detectors=(SCATTERED,),
-            reason=f"It spans {spans[label]} domains of {label} and would fit into {found}.",
-            confidence_ratio=1.0,  # labels are facts
-        )
+def misfits(facts: Facts, kinds: Collection[FindingKind]) -> list[Finding]:
+    return [item for item in facts.findings if item.verdict is Verdict.MISFIT and item.kind in kinds]
 
 
-def one_domain(pods: list[Pod], room: Room, facts: Facts, policy: PlanPolicy) -> str:
-    """The first domain, of the first label over which the Pods are scattered, that takes all of them; '' for none."""
+def gathering(facts: Facts, policy: PlanPolicy) -> Iterable[tuple[Finding, str]]:
+    """Scattered gangs that would fit into one domain now, and into which."""
+    for finding in misfits(facts, {FindingKind.SCATTERED}):
+        pods = facts.members.get(finding.subject.name, [])
+        if pods and finding.subject.name in facts.gangs:
+            room = facts.ground.room.copy()
+            room.without(pod.ref for pod in pods)
+            found = _one_domain(pods, room, facts, policy)
+            if found is not None:
+                yield finding, found[0]
+
+
+def place(candidate: Candidate, room: Room, facts: Facts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
+    """Where the Pods of a move would land, once they are gone from where they are; takes the places in this room.
+
+    A scattered gang in one domain, whoever contends on a GPU of its own, and no gang over more domains than before.
+    """
+    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    room.without(candidate.pods)
+    if candidate.detectors == (FindingKind.SCATTERED,):
+        found = _one_domain(pods, room, facts, policy)
+        return found[1] if found is not None else Nowhere("No single domain has room for all of it any more.")
+    roomy = None
+    if CONTENTION.intersection(candidate.detectors):
+        roomy = [name for name in facts.nodes if name not in facts.out_of_service and _own_gpu(name, len(pods), facts)]
+        if not roomy:
+            return Nowhere("On no Node in service it would have a GPU to itself.")
+    return _together(pods, room, facts, policy, roomy)
+
+
+def _own_gpu(name: str, pods: int, facts: Facts) -> bool:
+    """Would each of so many Pods have a GPU to itself there? Of replicas, NVIDIA's device plugin gives those of the
+    GPU of which the fewest are taken (its distributed allocation)."""
+    node = facts.nodes[name]
+    if node.sharing is Sharing.NONE or node.replicas <= 1:
+        return True
+    return sum(1 for item in facts.devices_of_node.get(name, ()) if item.present and not item.holders) >= pods
+
+
+def _together(
+    pods: list[Pod], room: Room, facts: Facts, policy: PlanPolicy, within: Collection[str] | None
+) -> Mapping[PodRef, str] | Nowhere:
+    """Anywhere within; a whole gang over no more domains of any topology label than it spans now."""
+    found = room.land(pods, within)
+    gang = facts.gangs.get(pods[0].gang) if pods and pods[0].gang else None
+    if isinstance(found, Nowhere) or gang is None or not (torn := _torn(pods, found, facts, policy)):
+        return found
+    room.without(found)
     for label in policy.topology_labels:
-        values = {facts.nodes[pod.node].labels.get(label) for pod in pods if pod.node in facts.nodes}
-        if None in values or len(values) < 2:
+        for names in facts.domains(label).values():
+            inside = names if within is None else [name for name in names if name in within]
+            found = room.land(pods, inside, tell=False)
+            if not isinstance(found, Nowhere):
+                if not _torn(pods, found, facts, policy):
+                    return found
+                room.without(found)
+    return Nowhere(torn)
+
+
+def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: Facts, policy: PlanPolicy) -> str:
+    """Over how many more domains the Pods would be; '' for no more of any label that all of their Nodes have now."""
+    for label in policy.topology_labels:
+        now = {facts.nodes[pod.node].labels.get(label) if pod.node in facts.nodes else None for pod in pods}
+        if None in now:
             continue
-        domains: dict[str, list[str]] = {}
-        for node in facts.nodes.values():
-            if label in node.labels:
-                domains.setdefault(node.labels[label], []).append(node.name)
-        # Where most of it is already comes first.
-        here = Counter(facts.nodes[pod.node].labels[label] for pod in pods)
-        for name in sorted(domains, key=lambda value: (-here[value], value)):
-            if not isinstance(room.copy().land(pods, within=set(domains[name])), Nowhere):
-                return f"{label}={name}"
-        return ""
+        then = [facts.nodes[name].labels.get(label) for name in places.values()]
+        # A Node without the label is in a domain that nobody knows.
+        count = len(set(then) - {None}) + then.count(None)
+        if count > len(now):
+            return f"It would land torn apart: over {count} domains of {label} instead of {len(now)}."
     return ""
+
+
+def _one_domain(
+    pods: list[Pod], room: Room, facts: Facts, policy: PlanPolicy
+) -> tuple[str, Mapping[PodRef, str]] | None:
+    """The first domain, of the first label over which the Pods are scattered, that takes all of them, and where; the
+    room is as if they were there. None for none."""
+    for label in policy.topology_labels:
+        here = Counter(facts.nodes[pod.node].labels.get(label) for pod in pods if pod.node in facts.nodes)
+        if None in here or len(here) < 2:
+            continue
+        # Where most of it is already comes first.
+        domains = facts.domains(label)
+        for name in sorted(domains, key=lambda value: (-here[value], value)):
+            found = room.land(pods, domains[name], tell=False)
+            if not isinstance(found, Nowhere):
+                return f"{label}={name}", found
+        return None
+    return None
 
 
 def resizing(facts: Facts) -> Iterable[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -67,9 +68,14 @@ class Freeze:
                 raise ValueError(f"plan.freezes: weekday {day!r} is not one of {', '.join(WEEKDAYS)}")
         for name in ("start", "end"):
             try:
-                time.fromisoformat(getattr(self, name))
+                zoned = time.fromisoformat(getattr(self, name)).tzinfo is not None
             except ValueError:
                 raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is no time such as 18:00") from None
+            if zoned:
+                raise ValueError(
+                    f"plan.freezes: {name} {getattr(self, name)!r} has a time zone of its own; write 18:00, and the "
+                    "zone as time_zone"
+                )
         for name in ("first_day", "last_day"):
             try:
                 date.fromisoformat(getattr(self, name) or "2026-01-01")
@@ -148,6 +154,7 @@ class PlanPolicy:
     reclaim_only_on_demand: release idle GPUs only when a pending Pod could be scheduled with them.
     topology_labels: Node labels whose value names an NVLink domain or a rack: of GPU Feature Discovery, and of
         Topograph (accelerator and leaf switch).
+        A moved gang is to span no more of them than before.
     scattered_loss_ratio: share of its speed that a gang loses over several domains of a topology label. 0: it depends
         on the network and the model, nobody measured it here, and so nothing is moved for it.
     """
@@ -196,6 +203,8 @@ class PlanPolicy:
             raise ValueError(
                 f"plan.checkpoint_interval_hours is {self.checkpoint_interval_hours!r}; it has to be 0 or more hours"
             )
+        if not math.isfinite(self.min_score):
+            raise ValueError(f"plan.min_score is {self.min_score!r}; it has to be a finite number")
         for name in (
             "budget_min_gpus",
             "storm_min_gpus",

@@ -7,7 +7,7 @@ GPUs and in one of 10,000.
 from __future__ import annotations
 
 from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import ActionKind, Candidate, Score, Severity, Timing
+from gpuwatch.model.decision import ActionKind, Candidate, Family, Score, Severity, Timing
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.timing import chosen
@@ -33,16 +33,20 @@ def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
 def weigh(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> tuple[Score, Timing]:
     """The score at the cheapest moment, and that moment."""
     findings = [facts.findings_by_id[name] for name in candidate.findings]
-    loss = max((_LOSS[finding.severity] for finding in findings), default=policy.scattered_loss_ratio)
+    loss = max((_LOSS[finding.severity] for finding in findings), default=0.0)
     confidence = max((finding.confidence_ratio for finding in findings), default=candidate.confidence_ratio)
     pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
-    moment, timing = chosen(candidate, facts, policy, loss, confidence)
+    if any(finding.family is Family.MISFIT for finding in findings):
+        rate = candidate.relief_gpus or 0.0
+    else:
+        rate = facts.gpus(pods) * loss
+    moment, timing = chosen(candidate, facts, policy, rate * confidence)
     if candidate.action in (ActionKind.RELEASE_GANG, ActionKind.RESIZE_WORKLOAD):
         # Of a resize, `gpus` are those that it frees.
         gained = candidate.gpus * policy.horizon_hours
         disrupted = moment.lost_gpu_hours
     elif candidate.action is ActionKind.EVICT_GANG:
-        gained = facts.gpus(pods) * max(policy.horizon_hours - moment.wait_hours, 0.0) * loss
+        gained = rate * max(policy.horizon_hours - moment.wait_hours, 0.0)
         disrupted = moment.lost_gpu_hours
     else:
         affected = max(len(candidate.devices), facts.gpus(_whole_groups(pods, facts)), _next_user(candidate, facts))
@@ -91,6 +95,4 @@ def _missed_gpus(candidate: Candidate, facts: Facts) -> int:
 
 
 def _pool_gpus(pool: str, facts: Facts) -> int:
-    if not facts.nodes:
-        return len(facts.devices)
-    return sum(facts.node_gpus(node) for node in facts.nodes.values() if facts.pool(node) == (pool or "default"))
+    return facts.pool_gpus.get(pool or "default", 0) if facts.nodes else len(facts.devices)

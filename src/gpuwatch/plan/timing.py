@@ -1,8 +1,8 @@
 """When an action costs least: now, when the workload is next idle, after a checkpoint, or when the job ends.
 
-What is held against each other is, of each moment, what waiting for it loses on the degraded GPUs (times the
-confidence that they are degraded) and the work that the restart then loses. Only moves have a choice: a fence touches
-no Pod, and a release takes what nobody uses.
+What is held against each other is, of each moment, what waiting for it loses (times the confidence that it does) and
+the work that the restart then loses. Only moves have a choice: a fence touches no Pod, and a release takes what nobody
+uses.
 """
 
 from __future__ import annotations
@@ -35,13 +35,9 @@ class Moment:
     words: str
 
 
-def chosen(
-    candidate: Candidate, facts: Facts, policy: PlanPolicy, loss_ratio: float, confidence: float
-) -> tuple[Moment, Timing]:
-    """The cheapest moment; the earliest of equals."""
+def chosen(candidate: Candidate, facts: Facts, policy: PlanPolicy, lost_per_hour: float) -> tuple[Moment, Timing]:
+    """The cheapest moment; the earliest of equals. lost_per_hour: GPU-hours by waiting for it."""
     moments = _moments(candidate, facts, policy)
-    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
-    lost_per_hour = facts.gpus(pods) * loss_ratio * confidence
     costs = [
         (lost_per_hour * item.wait_hours + item.lost_gpu_hours, item.wait_hours, index)
         for index, item in enumerate(moments)

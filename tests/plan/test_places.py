@@ -1,0 +1,187 @@
+"""Where moved gangs may land, which Nodes are out of service, and who loses the last place to a fence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpuwatch.detect.reclaim import reclaimed
+from gpuwatch.model.cluster import Condition, Gang, Namespace, Taint
+from gpuwatch.model.decision import ActionKind, Snapshot
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.policy import Freeze, PlanPolicy
+from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, sick, snapshot
+
+EVICT, TAINT = ActionKind.EVICT_GANG, ActionKind.TAINT_NODE
+CLIQUE, LEAF = "nvidia.com/gpu.clique", "network.topology.nvidia.com/leaf"
+POLICY = PlanPolicy(budget_ratio=1.0, min_pool_nodes_left=0)
+
+
+def gang_on_a_sick_gpu(domains: dict[str, str], at: tuple[str, ...], label: str = CLIQUE) -> Snapshot:
+    """A gang with a Pod of 8 GPUs on each Node of `at`; the first one has a sick GPU."""
+    nodes = [node(name, labels={label: value} if value else {}) for name, value in domains.items()]
+    refs = tuple(f"ml/g{i}" for i in range(len(at)))
+    gang = Gang(id="g", framework="JobSet", workload="JobSet/ml/g", namespace="ml", pods=refs)
+    started = NOW - timedelta(hours=1)
+    pods = [pod(ref, name, 8, "JobSet/ml/g", gang="g", started=started) for ref, name in zip(refs, at, strict=True)]
+    held = dict(zip(at, refs, strict=True))
+    devices = [device(name, i, held.get(name, "")) for name in domains for i in range(8)]
+    return snapshot(nodes, devices, pods, gangs=[gang])
+
+
+def moved(state: Snapshot) -> tuple[set[str], str]:
+    item = only(draw_plan(state, (sick(state.devices[0]),), POLICY), EVICT)
+    return guards(item), next((each.reason for each in item.refusals if each.guard == "lands"), "")
+
+
+@pytest.mark.parametrize("label", [CLIQUE, LEAF])
+def test_a_move_that_would_tear_a_gang_apart_is_refused(label: str) -> None:
+    """Two free Nodes, in two domains; the healthy Node that it leaves is in a third."""
+    state = gang_on_a_sick_gpu({"n0": "a", "n1": "a", "n2": "b", "n3": "c"}, ("n0", "n1"), label)
+    refused, why = moved(state)
+    assert refused == {"lands"}
+    assert why == f"It would land torn apart: over 2 domains of {label} instead of 1."
+
+
+@pytest.mark.parametrize(
+    ("domains", "at"),
+    [
+        ({"n0": "a", "n1": "a", "n2": "b", "n3": "b"}, ("n0", "n1")),  # another domain takes all of it
+        ({"n0": "a", "n1": "a", "n2": "a"}, ("n0", "n1")),  # its own does
+        ({"n0": "a", "n1": "b", "n2": "c", "n3": "d"}, ("n0", "n1")),  # it was over two before
+        ({"n0": "", "n1": "a", "n2": "b", "n3": "c"}, ("n0", "n1")),  # nobody knows over how many it was
+    ],
+)
+def test_a_move_over_no_more_domains_than_before_is_none(domains: dict[str, str], at: tuple[str, str]) -> None:
+    assert moved(gang_on_a_sick_gpu(domains, at)) == (set(), "")
+
+
+def test_the_first_place_that_would_do_is_not_the_only_one() -> None:
+    """By best fit it would land in b and c, the fuller Nodes; d holds all of it together."""
+    domains = {"n0": "a", "n1": "a", "n2": "b", "n3": "c", "n4": "d", "n5": "d"}
+    assert moved(gang_on_a_sick_gpu(domains, ("n0", "n1"))) == (set(), "")
+
+
+def test_a_node_of_no_known_domain_is_another_one() -> None:
+    assert moved(gang_on_a_sick_gpu({"n0": "a", "n1": "a", "n2": "b", "n3": ""}, ("n0", "n1")))[0] == {"lands"}
+
+
+def test_pods_that_belong_to_no_gang_may_land_anywhere() -> None:
+    nodes = [node("n0", 1, labels={CLIQUE: "a"}), node("n1", 1, labels={CLIQUE: "b"})]
+    held = device("n0", 0, "ml/a")
+    state = snapshot(nodes, [held, device("n1", 0)], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
+    assert only(draw_plan(state, (sick(held),), POLICY), EVICT).admitted
+
+
+# Reclaim
+
+RECLAIMS = [
+    Taint("cloud.google.com/impending-node-termination", "", "NoSchedule"),
+    Taint("aws-node-termination-handler/spot-itn", "1", "NoSchedule"),
+    Taint("aws-node-termination-handler/scheduled-maintenance", "1", "NoExecute"),
+    Taint("karpenter.sh/disrupted", "", "NoSchedule"),
+    Taint("karpenter.sh/disruption", "disrupting", "NoSchedule"),
+    Taint("ToBeDeletedByClusterAutoscaler", "1700000000", "NoSchedule"),
+    Taint("cloudprovider.azure.microsoft.com/draining", "spot-eviction", "NoSchedule"),
+    Condition("PreemptScheduled", "True"),
+    Condition("TerminateScheduled", "True"),
+]
+HARMLESS = [
+    Taint("kubernetes.azure.com/scalesetpriority", "spot", "NoSchedule"),
+    Taint("cloud.google.com/gke-spot", "true", "NoSchedule"),
+    Taint("DeletionCandidateOfClusterAutoscaler", "1700000000", "PreferNoSchedule"),
+    Taint("aws-node-termination-handler/rebalance-recommendation", "1", "NoSchedule"),
+    Taint("karpenter.sh/disrupted", "", "PreferNoSchedule"),
+    Taint("nvidia.com/gpu", "present", "NoSchedule"),
+    Condition("PreemptScheduled", "False"),
+    Condition("RebootScheduled", "True"),
+]
+
+
+def marked(mark: Taint | Condition) -> dict[str, object]:
+    if isinstance(mark, Taint):
+        return {"taints": (mark,)}
+    return {"conditions": (Condition("Ready", "True"), mark)}
+
+
+def name_of(mark: Taint | Condition) -> str:
+    return f"{mark.key}:{mark.effect}" if isinstance(mark, Taint) else f"{mark.type}={mark.status}"
+
+
+@pytest.mark.parametrize("mark", RECLAIMS, ids=name_of)
+def test_a_node_that_is_taken_back_is_not_fenced_is_no_place_and_weighs_on_the_budget(mark: Taint | Condition) -> None:
+    nodes = [node("n0", **marked(mark)), node("n1")]
+    devices = [device("n0", i) for i in range(8)] + [device("n1", i) for i in range(8)]
+    plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
+    item = only(plan, TAINT)
+    assert "already_fenced" in guards(item)
+    assert "taken back by its provider" in reason(item, "already_fenced")
+    assert [use.in_flight_gpus for use in plan.budgets if use.scope == "pool/train"] == [8]
+    hurt = device("n1", 0, "ml/a")
+    moving = snapshot(nodes, [*devices[:8], hurt], [pod("ml/a", "n1", started=NOW - timedelta(hours=1))])
+    assert "lands" in guards(only(draw_plan(moving, (sick(hurt),), POLICY), EVICT))
+
+
+@pytest.mark.parametrize("mark", HARMLESS, ids=name_of)
+def test_a_node_that_only_may_be_taken_back_is_as_any_other(mark: Taint | Condition) -> None:
+    spot = node(
+        "n0", labels={"cloud.google.com/gke-spot": "true", "karpenter.sh/capacity-type": "spot"}, **marked(mark)
+    )
+    assert not reclaimed(spot)
+    assert not Facts(snapshot([spot], []), ()).fenced(spot)
+
+
+# Fences and those that wait
+
+
+def test_two_fences_of_one_plan_do_not_take_the_last_place_of_a_gang_that_waits() -> None:
+    """Either of the Nodes could go; the gang needs one of them."""
+    nodes = [node("n0", 8), node("n1", 8), *(node(f"b{i}", 8) for i in range(4))]
+    busy = [pod(f"ml/x{i}", f"b{i}", 8, "Job/ml/x") for i in range(4)]
+    waits = pod("ml/w", "", 7, phase="Pending", started=None)
+    devices = [device(name, i) for name in ("n0", "n1") for i in range(8)]
+    devices += [device(f"b{i}", j, f"ml/x{i}") for i in range(4) for j in range(8)]
+    both = snapshot(nodes, devices, [*busy, waits])
+    findings = (sick(devices[0]), sick(devices[8]))
+    for alone in findings:
+        assert "waiting_gangs" not in guards(only(draw_plan(both, (alone,), POLICY), TAINT))
+    items = [item for item in draw_plan(both, findings, POLICY).items if item.candidate.action is TAINT]
+    refused = [item for item in items if not item.admitted]
+    assert [item.admitted for item in items] == [True, False]
+    assert guards(refused[0]) == {"waiting_gangs"}
+    assert reason(refused[0], "waiting_gangs").startswith("With the fences that are planned before it: ml/w waits")
+
+
+# What a stranger found
+
+
+def test_a_finding_on_a_pod_that_ended_is_a_refusal_and_no_crash() -> None:
+    held = device("n0", 0, "ml/a")
+    for gone in ({"phase": "Succeeded"}, {"phase": ""}, {"accelerators": {}}):
+        state = snapshot([node("n0", 1)], [held], [replace(pod("ml/a", "n0"), **gone)])  # type: ignore[arg-type]
+        plan = draw_plan(state, (idle("ml/a", [held]),), POLICY)
+        assert not only(plan, ActionKind.RELEASE_GANG).admitted
+
+
+def test_a_namespace_opts_out_by_a_label_as_by_an_annotation() -> None:
+    held = device("n0", 0, "ml/a")
+    for where in ("labels", "annotations"):
+        space = Namespace(name="ml", **{where: {"gpuwatch.dev/opt-out": "true"}})  # type: ignore[arg-type]
+        state = snapshot([node("n0", 1)], [held], [pod("ml/a", "n0")], namespaces=(space,))
+        plan = draw_plan(state, (idle("ml/a", [held]),), POLICY)
+        assert "opted_out" in guards(only(plan, ActionKind.RELEASE_GANG))
+
+
+def test_a_freeze_with_a_zone_in_its_hours_is_refused_when_it_is_read_and_not_when_it_begins() -> None:
+    with pytest.raises(ValueError, match=r"start '18:00\+02:00' has a time zone of its own"):
+        Freeze(start="18:00+02:00")
+    assert Freeze(start="18:00", end="20:00", time_zone="Etc/GMT-2").holds(NOW.replace(hour=16))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_bound_of_the_score_that_holds_nothing_back_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"plan\.min_score"):
+        PlanPolicy(min_score=value)

@@ -1,0 +1,197 @@
+"""Workloads that contend on a shared GPU: one of them goes, where it has a GPU to itself, for what that gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpuwatch.model.cluster import DisruptionBudget, Gang, Node, Sharing
+from gpuwatch.model.decision import (
+    ActionKind,
+    Advice,
+    Family,
+    Finding,
+    FindingKind,
+    Plan,
+    PlanItem,
+    Severity,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.remediation import Phase
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import PlanPolicy
+from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
+
+EVICT = ActionKind.EVICT_GANG
+POLICY = PlanPolicy(budget_ratio=1.0)
+A, B = "Deployment/ml/a", "Deployment/ml/b"
+SHARED = {"sharing": Sharing.TIME_SLICING, "replicas": 4}
+
+
+def contention(**changes: object) -> Finding:
+    base = Finding(
+        rule="misfit.hbm_contention",
+        family=Family.MISFIT,
+        kind=FindingKind.HBM_CONTENTION,
+        subject=Subject(SubjectKind.DEVICE, "GPU-s0-0"),
+        verdict=Verdict.MISFIT,
+        summary="2 workloads share it",
+        severity=Severity.WARNING,
+        advice=Advice.REBALANCE,
+        confidence_ratio=0.85,
+        devices=("GPU-s0-0",),
+        pods=("ml/a", "ml/b"),
+        node="s0",
+        relief_gpus={A: 0.4, B: 0.4},
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def crowded(*others: Node, hours: Mapping[str, float] | None = None, busy: tuple[str, ...] = ()) -> Snapshot:
+    """One GPU of `s0` in four slices, of which `a` and `b` have one each. hours: for how long; busy: `node/index` of
+    GPUs elsewhere that somebody holds."""
+    ages = hours or {"a": 2.0, "b": 3.0}
+    nodes = [node("s0", 4, **SHARED), *others]
+    pods = [pod(f"ml/{name}", "s0", started=NOW - timedelta(hours=age)) for name, age in ages.items()]
+    pods += [pod(f"ml/x-{where.replace('/', '-')}", where.partition("/")[0]) for where in busy]
+    held = {where: f"ml/x-{where.replace('/', '-')}" for where in busy}
+    devices = [device("s0", 0, holders=tuple(f"ml/{name}" for name in ages), shared=True)]
+    devices += [
+        device(other.name, index, held.get(f"{other.name}/{index}", ""))
+        for other in others
+        for index in range(other.accelerators[GPU] // other.replicas)
+    ]
+    return snapshot(nodes, devices, pods)
+
+
+def moves(plan: Plan) -> dict[str, PlanItem]:
+    return {item.candidate.target.name: item for item in plan.items if item.candidate.action is EVICT}
+
+
+def test_the_one_whose_restart_costs_least_goes_and_the_other_stays() -> None:
+    plan = draw_plan(crowded(node("n0", 1)), (contention(),), POLICY)
+    found = moves(plan)
+    assert found[A].admitted, found[A].refusals
+    assert (found[A].candidate.pods, found[A].candidate.detectors) == (("ml/a",), ("hbm_contention",))
+    # 0.4 GPUs × 24 h come back, 1 GPU × 2 h is lost.
+    assert (found[A].score.gained_gpu_hours, found[A].score.disrupted_gpu_hours) == (pytest.approx(9.6), 2.0)
+    assert found[A].score.confidence_ratio == 0.85
+    assert guards(found[B]) == {"once"}
+    assert (
+        reason(found[B], "once") == f"{found[A].candidate.id} ends hbm_contention:device/GPU-s0-0, and is worth more."
+    )
+    older = draw_plan(crowded(node("n0", 1), hours={"a": 5.0, "b": 3.0}), (contention(),), POLICY)
+    assert {name: item.admitted for name, item in moves(older).items()} == {A: False, B: True}
+
+
+def test_it_has_to_be_worth_it() -> None:
+    small = contention(relief_gpus={A: 0.09, B: 0.09})
+    assert {
+        guard for item in moves(draw_plan(crowded(node("n0", 1)), (small,), POLICY)).values() for guard in guards(item)
+    } == {"worth_it"}
+    some = contention(relief_gpus={A: 0.1, B: 0.1})
+    assert moves(draw_plan(crowded(node("n0", 1)), (some,), POLICY))[A].admitted
+
+
+def test_what_nobody_can_know_is_no_gain_and_said_so() -> None:
+    vague = contention(relief_gpus={}, confidence_ratio=0.5, missing=(f"what {A} asks for",), advice=Advice.WATCH)
+    item = moves(draw_plan(crowded(node("n0", 1)), (vague,), POLICY))[A]
+    assert guards(item) == {"worth_it", "evidence"}
+    assert item.score.gained_gpu_hours == 0
+    assert reason(item, "worth_it") == f"What moving it gains is not known; missing: what {A} asks for."
+
+
+def test_no_place_without_a_gpu_to_itself() -> None:
+    assert reason(moves(draw_plan(crowded(), (contention(),), POLICY))[A], "lands").startswith("On no Node in service")
+    shared = node("s1", 4, **SHARED)
+    assert moves(draw_plan(crowded(shared), (contention(),), POLICY))[A].admitted
+    # Three of its four slices are free, and all of them are of a GPU that somebody works on.
+    taken = draw_plan(crowded(shared, busy=("s1/0",)), (contention(),), POLICY)
+    assert guards(moves(taken)[A]) == {"lands"}
+    full = draw_plan(crowded(node("n0", 1), busy=("n0/0",)), (contention(),), POLICY)
+    assert guards(moves(full)[A]) == {"lands"}
+
+
+def test_a_sick_node_is_no_place() -> None:
+    state = crowded(node("n0", 1))
+    plan = draw_plan(state, (contention(), sick(state.devices[1])), POLICY)
+    assert guards(moves(plan)[A]) == {"lands"}
+
+
+def test_two_gpus_on_which_the_same_contend_are_answered_by_one_move_of_the_gang() -> None:
+    """A gang's Pods go together, and give back what both GPUs lose."""
+    state = crowded(node("n0", 2))
+    second = replace(state.devices[0], id="GPU-s0-1", uuid="GPU-s0-1", holders=("ml/a1", "ml/b1"))
+    gang = Gang(id="g", framework="JobSet", workload="JobSet/ml/g", namespace="ml", pods=("ml/a", "ml/a1"))
+    members = [
+        pod(f"ml/{name}", "s0", 1, "JobSet/ml/g", gang="g", started=NOW - timedelta(hours=1)) for name in ("a", "a1")
+    ]
+    others = [pod(f"ml/{name}", "s0", 1, B, started=NOW - timedelta(hours=2)) for name in ("b", "b1")]
+    state = snapshot(
+        state.cluster.nodes, [state.devices[0], second, *state.devices[1:]], [*members, *others], gangs=[gang]
+    )
+    relief = {"g": 0.3, B: 0.3}
+    findings = (
+        contention(relief_gpus=relief),
+        contention(
+            relief_gpus=relief,
+            subject=Subject(SubjectKind.DEVICE, second.id),
+            devices=(second.id,),
+            pods=second.holders,
+        ),
+    )
+    found = moves(draw_plan(state, findings, POLICY))
+    assert found["g"].admitted, found["g"].refusals
+    assert found["g"].candidate.relief_gpus == pytest.approx(0.6)
+    assert found["g"].candidate.pods == ("ml/a", "ml/a1")
+    assert "once" in guards(found[B])
+
+
+@pytest.mark.parametrize("phase", [Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING])
+def test_while_one_is_being_moved_the_other_is_not(phase: Phase) -> None:
+    """Whichever is worth more now."""
+    open_one = remediation(
+        EVICT, f"workload/{B}", ["s0"], phase=phase, begun_minutes_ago=None, findings=(contention().id,), pods=("ml/b",)
+    )
+    found = moves(draw_plan(crowded(node("n0", 1)), (contention(),), POLICY, [open_one]))
+    assert guards(found[A]) == {"already_open"}
+    assert reason(found[A], "already_open").startswith(f"Remediation r-b, which moves workload/{B} away from it, is ")
+    done = replace(open_one, phase=Phase.SUCCEEDED)
+    assert moves(draw_plan(crowded(node("n0", 1)), (contention(),), POLICY, [done]))[A].admitted
+
+
+def test_a_gang_that_is_released_is_not_moved_as_well() -> None:
+    """Idle, and on a sick GPU: one of both."""
+    nodes = [node("n0", 1), node("n1", 1)]
+    held = device("n0", 0, "ml/a")
+    state = snapshot(nodes, [held, device("n1", 0)], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
+    findings = (sick(held), idle("ml/a", [held]))
+    plan = draw_plan(state, findings, replace(POLICY, min_pool_nodes_left=0))
+    done = [item for item in plan.items if item.candidate.action is not ActionKind.TAINT_NODE]
+    assert sorted(item.admitted for item in done) == [False, True]
+    assert {guard for item in done for guard in guards(item)} == {"once"}
+    begun = remediation(ActionKind.RELEASE_GANG, "workload/other", ["n0"], phase=Phase.PROPOSED, pods=("ml/a",))
+    assert "already_open" in guards(only(draw_plan(state, findings, POLICY, [begun]), EVICT))
+
+
+def test_moves_share_a_disruption_budget() -> None:
+    nodes = [node(f"n{i}", 1) for i in range(4)]
+    devices = [device(f"n{i}", 0, f"ml/w{i}" if i < 2 else "") for i in range(4)]
+    pods = [pod(f"ml/w{i}", f"n{i}", labels={"app": "w"}, started=NOW - timedelta(hours=1)) for i in range(2)]
+    findings = tuple(sick(devices[i]) for i in range(2))
+
+    def admitted(allowed: int) -> int:
+        pdb = DisruptionBudget(namespace="ml", name="w", match_labels={"app": "w"}, disruptions_allowed=allowed)
+        many = replace(POLICY, actions_per_hour=9, namespace_actions_per_hour=9, pool_actions_per_hour=9)
+        plan = draw_plan(snapshot(nodes, devices, pods, budgets=(pdb,)), findings, many)
+        found = moves(plan).values()
+        assert {guard for item in found for guard in guards(item)} <= {"once", "disruption_budget"}
+        return sum(item.admitted for item in found)
+
+    assert [admitted(allowed) for allowed in (0, 1, 2)] == [0, 1, 2]
