@@ -365,7 +365,7 @@ def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediatio
 
 def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(store: SqliteRemediations) -> None:
     fleet = taint_fleet()
-    executor = start(fleet, store, taints_only(), hand_off_label="repair/wanted=yes")
+    executor = start(fleet, store, taints_only(), hand_off_label="repair/wanted=yes", hand_off_when_empty=False)
     seen: list[list[str]] = []
     for _ in range(60):
         drive(fleet, executor, 1 / 30)

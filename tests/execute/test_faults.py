@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from execute.living import ENFORCE, Fleet, Killed, drive, new_store, quick
+from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, new_store, quick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.kube import keys
@@ -78,10 +78,25 @@ def _nothing(_: Fleet, __: Any) -> None:
     pass
 
 
+def _volcano() -> Fleet:
+    fleet = Fleet(nodes=4, idle={"chat"})
+    fleet.owner("Volcano", "chat", 4, pods=2)
+    return fleet
+
+
+def _kueue() -> Fleet:
+    fleet = Fleet(nodes=4, idle={"chat"}, frees=timedelta(minutes=2))
+    fleet.owner("Job", "chat", 8)
+    fleet.queue("chat")
+    return fleet
+
+
 COURSES = {
     "fence": Course(_job("train"), ActionKind.TAINT_NODE, 0.9, _heal, 0.8, Phase.SUCCEEDED),
     "fence_device": Course(_claimed, ActionKind.TAINT_NODE, 0.6, _heal, 0.8, Phase.SUCCEEDED),
     "release": Course(_job("chat"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
+    "volcano": Course(_volcano, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
+    "kueue": Course(_kueue, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
     "cycle": Course(_job("train"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "evict": Course(_web, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "rollout": Course(_lone, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
@@ -117,7 +132,7 @@ class Lives:
         self.fleet = course.make()
         self.store = new_store(path)
         self.tell = tell
-        policy = quick(hand_off_label="repair=yes")
+        policy = quick(hand_off_label="repair=yes", hand_off_when_empty=False)
         self.policies = Policies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
         self.before = self.state()
         self.lives = 0
@@ -153,7 +168,14 @@ class Lives:
     def state(self) -> dict[str, Any]:
         """What stands in the cluster of ours and of what we may change."""
         found: dict[str, Any] = {}
-        for kind, api in (("Node", "v1"), ("Job", "batch/v1"), ("Deployment", "apps/v1")):
+        for kind, api in (
+            ("Node", "v1"),
+            ("Job", "batch/v1"),
+            ("Job", VOLCANO),
+            ("Workload", KUEUE),
+            ("Deployment", "apps/v1"),
+            ("Command", "bus.volcano.sh/v1alpha1"),
+        ):
             for item in self.fleet.cluster.objects(api, kind):
                 found[f"{kind}/{item['metadata']['name']}"] = _part(item)
         rules = self.fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule")
@@ -163,7 +185,7 @@ class Lives:
 
 def _part(item: Object) -> dict[str, Any]:
     part: dict[str, Any] = {
-        "spec": copy.deepcopy(item["spec"]),
+        "spec": copy.deepcopy(item.get("spec", {})),
         "annotations": item["metadata"].get("annotations") or {},
         "labels": item["metadata"].get("labels") or {},
     }

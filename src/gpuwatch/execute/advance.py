@@ -34,6 +34,7 @@ from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
 WAITER_STARTED = "waiter_started"
@@ -43,7 +44,9 @@ WAITER_STARTED = "waiter_started"
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What `advance` has to know. near: the object to read, with what stands around it where `around` says so. sent:
-    the Command of the step. waiter: the Pod for which it was freed."""
+    the Command of the step. waiter: the Pod for which it was freed. others: all other Remediations; latest: as they
+    are now, and not as the run began.
+    """
 
     near: ObjectRef | None = None
     around: bool = False
@@ -51,6 +54,7 @@ class Needs:
     waiter: PodRef = ""
     view: bool = False
     others: bool = False
+    latest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ def needs(remediation: Remediation, now: datetime) -> Needs:
                 return Needs()
             first = remediation.began_at is None
             around = step.kind in (StepKind.RELEASE, StepKind.RESTORE, StepKind.EVICT)
-            return Needs(step.target, around=around, sent=acts.order_of(step), view=first, others=first)
+            return Needs(step.target, around=around, sent=acts.order_of(step), view=first, others=first, latest=first)
         case Phase.VERIFYING:
             waiter = _waiter(remediation)
             return Needs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
@@ -164,8 +168,6 @@ def failed(
 ) -> Remediation:
     """What the Remediation is after its next step's write failed so, or the rehearsal of it."""
     step = intent.steps[intent.step]
-    if isinstance(request, Creation) and error.failure is Failure.CONFLICT and step.kind is not StepKind.DEVICE_TAINT:
-        return _passed(intent, now, "It was sent before.")  # a Command, whose name is made of this Remediation's
     tried = replace(step, attempts=step.attempts + 1, error=error.message)
     if error.failure is Failure.UNSURE and step.begun_at is not None:
         return _with_step(replace(intent, next_at=now + timedelta(seconds=policy.write_timeout_seconds)), tried)
@@ -179,7 +181,9 @@ def failed(
         return _without_device_taint(intent, step, now, policy)
     if error.failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
         return later
-    gone = step.kind is StepKind.EVICT or (intent.phase is Phase.UNDOING and step.kind is not StepKind.WITHDRAW)
+    # What a Command was about may be there still: it is looked at.
+    on_command = isinstance(request, Creation) or step.kind is StepKind.WITHDRAW
+    gone = step.kind is StepKind.EVICT or (intent.phase is Phase.UNDOING and not on_command)
     if error.failure is Failure.NOT_FOUND and gone:
         return _passed(_with_step(intent, tried), now, error.message)
     if intent.phase is Phase.UNDOING:
@@ -571,10 +575,15 @@ def _look_at_health(
     looked = replace(remediation, clean_since=None, next_at=_look(now, policy))
     rung = _next_rung(taints, policy)
     stood = bool(taints) and _older(taints[-1].done_at, policy.rung_seconds, now)
-    if state is not Health.SICK or rung is None or not stood or world.pause.paused:
+    handed = _to_hand_off(remediation, facts, taints, policy)
+    if state is not Health.SICK or world.pause.paused or not (handed or (rung is not None and stood)):
         return Move(looked)
-    stopped = stopped_by(view, facts, now, policies.plan, policy)
-    if stopped or rung_refused(remediation, facts, policies.plan, rung, world.others):
+    if stopped_by(view, facts, now, policies.plan, policy):
+        return Move(looked)
+    if handed:
+        going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=None)
+        return Move(_turned(going, Phase.ACTING, f"Degraded still ({why}), and empty: it is handed off.", now))
+    if rung is None or rung_refused(remediation, facts, policies.plan, rung, world.others):
         return Move(looked)
     first = min(step.parameters["expires"] for step in taints)
     step = acts.taint_step(remediation, rung, now, policy)
@@ -587,6 +596,23 @@ def _look_at_health(
         deadline_at=now + timedelta(seconds=policy.fresh_seconds),
     )
     return Move(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
+
+
+def _to_hand_off(remediation: Remediation, facts: Facts, taints: list[Step], policy: ExecutePolicy) -> tuple[Step, ...]:
+    """Steps that hand the fenced Node off to a repair system, once it is empty and stays so; () where that is not now.
+
+    Empty is what both sides say: no Pod that asks for accelerators is on it, and none holds a device of it.
+    """
+    closed = any(step.parameters["effect"] != "PreferNoSchedule" for step in taints)
+    told = any(step.kind is StepKind.HAND_OFF for step in remediation.steps)
+    if not policy.hand_off_when_empty or told or not closed or not facts.snapshot.cluster.known:
+        return ()
+    for name in remediation.proposal.nodes:
+        if any(pod.node == name for pods in facts.members.values() for pod in pods):
+            return ()
+        if any(device.holders for device in facts.devices_of_node.get(name, ())):
+            return ()
+    return acts.hand_off_steps(remediation, policy)
 
 
 def _next_rung(taints: list[Step], policy: ExecutePolicy) -> str | None:
@@ -657,7 +683,10 @@ def _noted(remediation: Remediation, message: str, now: datetime) -> Remediation
 def _wait(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Move:
     step = _next(remediation)
     tries = step.attempts + 1 if step is not None else remediation.attempts + 1
-    later = replace(remediation, next_at=now + timedelta(seconds=policy.retry_after(tries)))
+    again = now + timedelta(seconds=policy.retry_after(tries))
+    if remediation.deadline_at is not None and now < remediation.deadline_at:
+        again = min(again, remediation.deadline_at)
+    later = replace(remediation, next_at=again)
     if step is not None:
         later = _with_step(later, replace(step, attempts=tries, error=why))
     else:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 EFFECTS = ("PreferNoSchedule", "NoSchedule", "NoExecute")
 """The ladder of a Node's taint, mildest first."""
+
+FILLED_IN = ("node", "remediation", "cause", "reason")
+"""What `hand_off_object` may name in braces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,10 @@ class ExecutePolicy:
     first_effect, last_effect: the ladder's ends. NoExecute ends Pods without asking PodDisruptionBudgets, so that it
         has to be asked for.
     hand_off_label: 'key=value' for a repair system, put on the fenced Node; '' for none.
+    hand_off_object: an object made for a repair system, such as a NodeMaintenance; in its texts {node}, {remediation},
+        {cause} and {reason} are filled in. Its name has to tell Nodes apart. {} for none.
+    hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod holds an accelerator of it, so that a
+        repair system that reboots costs nobody's work. Otherwise with the fence.
     condition: whether the Node condition GPUDegraded is written.
     device_taints: fence the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
     retry_seconds, retry_cap_seconds: first wait after something that may pass (a conflict, a PodDisruptionBudget, the
@@ -55,6 +65,8 @@ class ExecutePolicy:
     first_effect: str = "PreferNoSchedule"
     last_effect: str = "NoSchedule"
     hand_off_label: str = ""
+    hand_off_object: Mapping[str, Any] = field(default_factory=dict)
+    hand_off_when_empty: bool = True
     condition: bool = True
     device_taints: bool = True
     retry_seconds: int = 60
@@ -79,6 +91,28 @@ class ExecutePolicy:
         key, equals, value = self.hand_off_label.partition("=")
         if self.hand_off_label and not (key and equals and value):
             raise ValueError(f"execute.hand_off_label is {self.hand_off_label!r}; write it as key=value")
+        if self.hand_off_object:
+            self._check_object()
+
+    def _check_object(self) -> None:
+        wanted = self.hand_off_object
+        metadata = wanted.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, Mapping) else None
+        for key, value in (
+            ("apiVersion", wanted.get("apiVersion")),
+            ("kind", wanted.get("kind")),
+            ("metadata.name", name),
+        ):
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"execute.hand_off_object: {key} is {value!r}; it has to be a text")
+        if "{node}" not in str(name) and "{remediation}" not in str(name):
+            raise ValueError(
+                f"execute.hand_off_object: metadata.name {name!r} is the same for every Node; put {{node}} into it"
+            )
+        for text in _texts(wanted):
+            for unknown in set(re.findall(r"\{([a-z_]+)\}", text)) - set(FILLED_IN):
+                known = ", ".join(f"{{{each}}}" for each in FILLED_IN)
+                raise ValueError(f"execute.hand_off_object: {{{unknown}}} in {text!r} is not one of {known}")
 
     @property
     def ladder(self) -> tuple[str, ...]:
@@ -99,3 +133,14 @@ class ExecutePolicy:
 
 def _doubled(first: int, times: int, cap: int) -> int:
     return int(min(first * 2 ** min(max(times - 1, 0), 32), cap))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -184,10 +185,40 @@ def _fencing(
         message = f"Remediation {remediation.name}: {proposal.reason}"
         parameters = {"status": "True", "reason": _camel(cause(remediation)), "message": message}
         steps.append(Step(kind=StepKind.CONDITION, target=node, parameters=parameters))
+    return (*steps, *(() if policy.hand_off_when_empty else hand_off_steps(remediation, policy)))
+
+
+def hand_off_steps(remediation: Remediation, policy: ExecutePolicy) -> tuple[Step, ...]:
+    """What tells a repair system of the Node: the label, the object, both or nothing."""
+    node = remediation.proposal.objects[0]
+    steps: list[Step] = []
     if policy.hand_off_label:
         key, _, value = policy.hand_off_label.partition("=")
         steps.append(Step(kind=StepKind.HAND_OFF, target=node, parameters={"label": key, "value": value}))
+    if policy.hand_off_object:
+        told = {
+            "node": node.name,
+            "remediation": remediation.name,
+            "cause": cause(remediation),
+            "reason": remediation.proposal.reason,
+        }
+        wanted: Object = _filled_in(policy.hand_off_object, told)
+        annotations = {**wanted["metadata"].get("annotations", {}), keys.REMEDIATION: remediation.name}
+        wanted["metadata"]["annotations"] = annotations
+        steps.append(Step(kind=StepKind.HAND_OFF, target=ref_of(wanted), parameters={"object": json.dumps(wanted)}))
     return tuple(steps)
+
+
+def _filled_in(value: Any, told: Mapping[str, str]) -> Any:
+    """A copy in whose texts the names in braces are replaced; other braces stay."""
+    if isinstance(value, Mapping):
+        return {key: _filled_in(each, told) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled_in(each, told) for each in value]
+    if isinstance(value, str):
+        # All at once, so that a name in what was filled in is not filled in again.
+        return re.sub(r"\{(\w+)\}", lambda found: told.get(found[1], found[0]), value)
+    return value
 
 
 def taint_step(remediation: Remediation, effect: str, now: datetime, policy: ExecutePolicy) -> Step:
@@ -271,7 +302,7 @@ def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Bu
         case StepKind.CONDITION:
             return _condition(step, object_, remediation, now)
         case StepKind.HAND_OFF:
-            return _hand_off(step, object_, remediation)
+            return (_hand_over if "object" in step.parameters else _hand_off)(step, object_, remediation)
         case StepKind.DEVICE_TAINT:
             return _fence_device(step, object_, remediation)
         case StepKind.DEVICE_UNTAINT:
@@ -427,6 +458,16 @@ def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Buil
         return Done()
     saved = Saved(target=step.target, path=path, before="" if now is None else json.dumps(now), after=json.dumps(value))
     return Ready(Patch(ref_of(node), {"metadata": {"labels": {label: value}}}, version_of(node)), (saved,))
+
+
+def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+    """The object for the repair system; who deletes it has carried it out, or does not want it."""
+    ours = object_ is not None and held_by(object_) == remediation.name
+    if step.parameters.get("remove"):
+        return Ready(Deletion(ref_of(object_))) if object_ is not None and ours else Done()
+    if object_ is not None:
+        return Done("" if ours else f"{step.target} exists, and is somebody else's.")
+    return Ready(Creation(json.loads(step.parameters["object"])))
 
 
 def _fence_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:

@@ -1,0 +1,191 @@
+"""A degraded Node is handed off to a repair system: by a label, by an object, and only once nobody works there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from execute.living import ENFORCE, Fleet, drive, new_store, quick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.kube import keys
+from gpuwatch.kube.writer import Object, ref_of
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.model.remediation import Phase, Remediation, StepKind
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+
+MAINTENANCE: Object = {
+    "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
+    "kind": "NodeMaintenance",
+    "metadata": {"name": "gpuwatch-{node}"},
+    "spec": {"nodeName": "{node}", "reason": "{remediation}: {cause}. {reason}", "{node}": [{"kept": "{not one"}]},
+}
+OF_N0 = ("nodemaintenance.medik8s.io/v1beta1", "NodeMaintenance")
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteRemediations]:
+    with new_store() as opened:
+        yield opened
+
+
+def begun(store: SqliteRemediations, **changes: Any) -> tuple[Fleet, Executor]:
+    """A gang holds all of n0, of which one GPU is sick; the Node is fenced with NoSchedule at once."""
+    fleet = Fleet(sick={"GPU-n0-0"})
+    fleet.owner("Job", "train", 8)
+    plan = replace(ENFORCE, modes={ActionKind.TAINT_NODE: ENFORCE.mode(ActionKind.TAINT_NODE)})
+    policy = quick(**{"first_effect": "NoSchedule", "hand_off_object": MAINTENANCE, **changes})
+    executor = fleet.executor(store, Policies(plan, policy))
+    fleet.propose(executor)
+    return fleet, executor
+
+
+def handed(fleet: Fleet) -> list[Object]:
+    return list(fleet.cluster.objects(*OF_N0))
+
+
+def only(store: SqliteRemediations) -> Remediation:
+    (found,) = store.all()
+    return found
+
+
+def empty(fleet: Fleet) -> None:
+    """The gang is over."""
+    fleet.cluster.remove(ref_of(fleet.find("train")))
+
+
+def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store, hand_off_label="repair=yes")
+    drive(fleet, executor, 2)
+    assert only(store).phase is Phase.HOLDING
+    assert handed(fleet) == []
+    assert "labels" not in fleet.node("n0")["metadata"]
+    empty(fleet)
+    drive(fleet, executor, 0.5)
+    (made,) = handed(fleet)
+    name = only(store).name
+    assert made["metadata"]["name"] == "gpuwatch-n0"
+    assert made["metadata"]["annotations"] == {keys.REMEDIATION: name}
+    assert made["spec"]["nodeName"] == "n0"
+    assert made["spec"]["reason"].startswith(f"{name}: xid. ")
+    assert made["spec"]["{node}"] == [{"kept": "{not one"}]
+    assert fleet.node("n0")["metadata"]["labels"] == {"repair": "yes"}
+    assert only(store).phase is Phase.HOLDING
+    fleet.sick = set()
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.SUCCEEDED
+    assert handed(fleet) == []
+    assert not fleet.node("n0")["metadata"].get("labels")
+    assert len([line for line in fleet.log if "NodeMaintenance" in line]) == 2  # made and deleted once
+
+
+def test_a_node_that_may_take_new_pods_is_not_handed_off(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store, first_effect="PreferNoSchedule", last_effect="PreferNoSchedule")
+    empty(fleet)
+    drive(fleet, executor, 2)
+    assert only(store).phase is Phase.HOLDING
+    assert handed(fleet) == []
+
+
+def test_a_node_is_handed_off_with_its_fence_where_that_is_asked_for(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store, hand_off_when_empty=False)
+    drive(fleet, executor, 0.5)
+    assert len(handed(fleet)) == 1
+    assert fleet.pods("train")
+
+
+def test_a_pause_and_old_facts_hold_a_hand_off_back(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store)
+    drive(fleet, executor, 0.5)
+    empty(fleet)
+    store.pause("ana", "lunch", fleet.now)
+    drive(fleet, executor, 1)
+    assert handed(fleet) == []
+    store.resume()
+    fleet.alerts = ("Maintenance",)
+    braked = replace(executor.policies.plan, brake_alerts=("Maintenance",))
+    drive(fleet, replace(executor, policies=replace(executor.policies, plan=braked)), 1)
+    assert handed(fleet) == []
+    fleet.alerts = ()
+    drive(fleet, executor, 0.5)
+    assert len(handed(fleet)) == 1
+
+
+def test_what_another_asked_of_the_repair_system_is_theirs(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store)
+    theirs = {**MAINTENANCE, "metadata": {"name": "gpuwatch-n0"}, "spec": {"nodeName": "n0"}}
+    fleet.cluster.put(theirs)
+    drive(fleet, executor, 0.5)
+    empty(fleet)
+    drive(fleet, executor, 0.5)
+    (step,) = [step for step in only(store).steps if step.kind is StepKind.HAND_OFF]
+    assert step.done_at is not None
+    assert "somebody else's" in step.error
+    fleet.sick = set()
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.SUCCEEDED
+    assert [item["spec"] for item in handed(fleet)] == [{"nodeName": "n0"}]
+
+
+def test_a_repair_system_that_is_done_deletes_its_order_and_gets_no_other(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store)
+    drive(fleet, executor, 0.5)
+    empty(fleet)
+    drive(fleet, executor, 0.5)
+    fleet.cluster.remove(ref_of(handed(fleet)[0]))
+    drive(fleet, executor, 1)
+    assert handed(fleet) == []
+    fleet.sick = set()
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.SUCCEEDED
+
+
+def test_the_fence_stands_where_no_order_can_be_made(store: SqliteRemediations) -> None:
+    fleet, executor = begun(store)
+    wanted = replace(executor.policies.execute, hand_off_object={**MAINTENANCE, "apiVersion": "v1", "kind": "Node"})
+    executor = replace(executor, policies=replace(executor.policies, execute=wanted))
+    empty(fleet)
+
+    def refuse(verb: str, what: str, done: bool) -> None:
+        if verb == "create" and "gpuwatch-n0" in what and not done:
+            from gpuwatch.kube.writer import Failure, WriteError
+
+            raise WriteError(Failure.FORBIDDEN, "Grant the verb `create`.", verb=verb)
+
+    fleet.before_write = refuse
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.HOLDING
+    (step,) = [step for step in only(store).steps if step.kind is StepKind.HAND_OFF]
+    assert "Grant the verb" in step.error
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kind": "NodeMaintenance", "metadata": {"name": "{node}"}}, "apiVersion is None"),
+        ({"apiVersion": "a/v1", "metadata": {"name": "{node}"}}, "kind is None"),
+        ({"apiVersion": "a/v1", "kind": "A"}, "metadata.name is None"),
+        ({"apiVersion": "a/v1", "kind": "A", "metadata": {"name": "one"}}, "the same for every Node"),
+        (
+            {**MAINTENANCE, "spec": {"x": [{"y": "of {nod}"}]}},
+            "{nod} in 'of {nod}' is not one of {node}, {remediation}",
+        ),
+    ],
+)
+def test_an_object_that_cannot_be_made_is_refused_by_name(wrong: Object, said: str) -> None:
+    with pytest.raises(ValueError, match="hand_off_object") as error:
+        ExecutePolicy(hand_off_object=wrong)
+    assert said in str(error.value)
+
+
+def test_an_order_is_data_and_not_a_template_of_a_template() -> None:
+    """What is filled in is not filled in again."""
+    from gpuwatch.execute.steps import _filled_in
+
+    told = {"node": "{reason}", "reason": "x"}
+    assert json.loads(json.dumps(_filled_in({"a": "{node} {reason} {b}"}, told))) == {"a": "{reason} x {b}"}
