@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 import yaml
 
+from gpuwatch.model.remediation import Phase
 from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report.machine import to_json
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_schema
@@ -80,7 +82,9 @@ def test_text_is_never_a_formula(text: str) -> None:
         ),
     )
     team = replace(report.teams[0], namespace=text, gpu_models={text: 1.0})
-    for name, content in weekly_csvs(replace(report, workloads=(item,), teams=(team,))).items():
+    assert report.actions
+    acted = (replace(report.actions[0], target=text, said=text),)
+    for name, content in weekly_csvs(replace(report, workloads=(item,), teams=(team,), actions=acted)).items():
         cells = [cell for row in csv.reader(io.StringIO(content, newline="")) for cell in row]
         assert f"'{text}" in cells, name
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))]
@@ -104,6 +108,18 @@ def test_every_workload_team_and_recommendation_is_there() -> None:
     change = yaml.safe_load(advised[0]["change_yaml"])
     assert change["metadata"]["namespace"] == advised[0]["namespace"]
     assert any(HOSTILE in row["workload"] for row in rows(report, "workloads.csv"))
+
+
+def test_every_action_is_there_and_its_phase_and_what_it_released() -> None:
+    report = full_report()
+    assert report.actions
+    found = {row["name"]: row for row in rows(report, "actions.csv")}
+    assert len(found) == len(report.actions) == len(Phase)
+    for item in report.actions:
+        row = found[item.name]
+        assert (row["phase"], row["mode"], row["gpus"]) == (str(item.phase), str(item.mode), "8")
+        assert float(row["released_gpu_hours"]) == item.released_gpu_hours
+        assert datetime.fromisoformat(row["proposed_at"]) == item.proposed_at
 
 
 def test_an_empty_week_has_heads_and_no_rows() -> None:

@@ -13,17 +13,20 @@ from itertools import pairwise
 
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.decision import (
+    ActionKind,
     Advice,
     Coverage,
     Evidence,
     Family,
     Finding,
     FindingKind,
+    Mode,
     Severity,
     Subject,
     SubjectKind,
     Verdict,
 )
+from gpuwatch.model.remediation import Phase
 from gpuwatch.model.sizing import (
     Abstention,
     AbstentionKind,
@@ -42,7 +45,7 @@ from gpuwatch.model.sizing import (
     Veto,
 )
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.model.weekly import TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
+from gpuwatch.model.weekly import ActionTaken, DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
 
 START = datetime(2026, 2, 23, tzinfo=UTC)
@@ -342,6 +345,11 @@ def full_report() -> WeeklyReport:
         degraded=degraded,
         lost_gpu_hours_by_cause={"thermal_throttle": 121.5, "gpu_gone": 72.0, "xid": 21.1},
         outcomes=_outcomes(),
+        actions=_actions(),
+        detectors=(
+            DetectorRecord(detector="abandoned", right=16, wrong=1, lower_ratio=0.730, upper_ratio=0.990),
+            DetectorRecord(detector="row_remap", right=1, wrong=0, lower_ratio=0.207, upper_ratio=1.0),
+        ),
         coverage=Coverage(
             devices=71,
             devices_present=70,
@@ -371,6 +379,35 @@ def full_report() -> WeeklyReport:
             Gap(kind=GapKind.REFUSED, what="rayclusters.ray.io", detail="403: grant list on it."),
         ),
     )
+
+
+def _actions() -> tuple[ActionTaken, ...]:
+    """One of each phase; names that want to be more than names."""
+    found = []
+    for index, phase in enumerate(Phase):
+        kind = (ActionKind.RELEASE_GANG, ActionKind.TAINT_NODE, ActionKind.EVICT_GANG)[index % 3]
+        where = "node/gpu-node-03.eu-west-1.compute.internal" if kind is ActionKind.TAINT_NODE else "gang/Job/nlp/tuner"
+        released = kind is ActionKind.RELEASE_GANG and phase in (Phase.HOLDING, Phase.SUCCEEDED, Phase.UNDONE)
+        found.append(
+            ActionTaken(
+                name=f"{kind.replace('_', '-')}-{index}-0123456789-20260226",
+                action=kind,
+                target=f"gang/Job/{HOSTILE_NAMESPACE}/{HOSTILE}" if index == 2 else where,
+                namespace="" if kind is ActionKind.TAINT_NODE else "nlp",
+                pool="a100",
+                gpus=8,
+                mode=Mode.SUGGEST if index % 2 else Mode.ENFORCE,
+                approved_by=HOSTILE if index == 5 else "",
+                proposed_at=START + timedelta(days=3, hours=index),
+                changed_at=START + timedelta(days=4, hours=index),
+                phase=phase,
+                reason="Silent for 38 h 10 min; no weekend of it was seen.",
+                said=f"It was held back. {HOSTILE}" if index == 3 else "Its GPUs are free.",
+                detectors=("abandoned",),
+                released_gpu_hours=96.5 if released else 0.0,
+            )
+        )
+    return tuple(reversed(found))
 
 
 def empty_report() -> WeeklyReport:

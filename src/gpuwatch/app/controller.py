@@ -414,13 +414,15 @@ class Controller:
     def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """The files and the summary of the report of the seven days before `end`."""
         from gpuwatch.app.sizing import size
-        from gpuwatch.app.sizing_commands import report_files, week_of
+        from gpuwatch.app.sizing_commands import Acted, report_files, week_of
         from gpuwatch.report.weekly_markdown import weekly_summary
 
         with self._sizing:
             opened = self._own_sources()
             sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
-            week = week_of(opened, sized, _WEEK, end=end)
+            with self._remediations() as store:
+                acted = Acted.of(store.all(), self._settings.plan)
+            week = week_of(opened, sized, _WEEK, end=end, acted=acted)
         return report_files(week), weekly_summary(week)
 
     @contextmanager

@@ -74,18 +74,33 @@ def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple
     names = opened.policies.plan.brake_alerts
     if names and opened.store is not None:
         alerts, gaps = firing(opened.store, names, opened.at)
-    if not isinstance(opened.cluster, LiveCluster) or options["at"] is not None:
+    if options["at"] is not None:
         return Beside(alerts=alerts), gaps
-    namespace = namespace_of(load_settings(options["config"]))
-    writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
-    try:
-        with open_remediations(writer, namespace, Path()) as store:
-            known, pause = store.all(), store.paused()
-            gaps += store.gaps
-    except StoreError as error:
-        return Beside(alerts=alerts), (*gaps, Gap(kind=GapKind.REFUSED, what="remediations", detail=str(error)))
+    kept, more = kept_of(opened, options, None)
+    if kept is None:
+        return Beside(alerts=alerts), (*gaps, *more)
+    known, pause = kept
     poor = poor_detectors(known, opened.policies.plan.min_precision_ratio)
-    return Beside(history=known, pause=pause, precision=poor, alerts=alerts), gaps
+    return Beside(history=known, pause=pause, precision=poor, alerts=alerts), (*gaps, *more)
+
+
+def kept_of(
+    opened: Opened, options: Mapping[str, Any], state: Path | None
+) -> tuple[tuple[tuple[Remediation, ...], Pause] | None, tuple[Gap, ...]]:
+    """The Remediations that a live cluster keeps, else those of the file beside `state`, and the pause; None where
+    there are neither, or they cannot be read, which is a gap."""
+    file = file_beside(state) if state is not None else None
+    writer = None
+    if isinstance(opened.cluster, LiveCluster):
+        writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
+    elif file is None or not file.exists():
+        return None, ()
+    namespace = namespace_of(load_settings(options["config"]))
+    try:
+        with open_remediations(writer, namespace, file or Path()) as store:
+            return (store.all(), store.paused()), store.gaps
+    except StoreError as error:
+        return None, (Gap(kind=GapKind.REFUSED, what="remediations", detail=str(error)),)
 
 
 @reported

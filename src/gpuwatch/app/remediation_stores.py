@@ -9,7 +9,10 @@ from pathlib import Path
 
 from gpuwatch.execute.precision import poor, precision
 from gpuwatch.kube.writer import ClusterWriter
+from gpuwatch.model.decision import Mode
 from gpuwatch.model.remediation import Remediation
+from gpuwatch.model.weekly import DetectorRecord
+from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.settings import Settings
 from gpuwatch.store.kubernetes import KubernetesRemediations
 from gpuwatch.store.remediation_sqlite import SqliteRemediations
@@ -43,6 +46,25 @@ def open_remediations(writer: ClusterWriter | None, namespace: str, file: Path) 
         file.parent.mkdir(parents=True, exist_ok=True)
         with SqliteRemediations.open(file) as store:
             yield store
+
+
+def observes(policy: PlanPolicy) -> bool:
+    """Does no setting of a mode allow more than to observe?"""
+    return all(mode is Mode.OBSERVE for mode in (*policy.modes.values(), *(scope.mode for scope in policy.scopes)))
+
+
+def detector_records(known: Iterable[Remediation]) -> tuple[DetectorRecord, ...]:
+    """What was measured of each detector, for the weekly report."""
+    return tuple(
+        DetectorRecord(
+            detector=name,
+            right=each.successes,
+            wrong=each.failures,
+            lower_ratio=each.lower_ratio,
+            upper_ratio=each.upper_ratio,
+        )
+        for name, each in precision(known).items()
+    )
 
 
 def poor_detectors(known: Iterable[Remediation], bound: float) -> dict[str, float]:

@@ -28,13 +28,13 @@ from gpuwatch.app.jobs import Jobs
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import LogFormat, log_to_stderr
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.app.remediation_stores import namespace_of
+from gpuwatch.app.remediation_stores import namespace_of, observes
 from gpuwatch.app.sources import SourceError, open_sources
 from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.transport import Limits
-from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.decision import ActionKind
 from gpuwatch.settings import Settings, load_settings
 
 log = logging.getLogger("gpuwatch.run")
@@ -143,7 +143,8 @@ def _writers(election: Election, identity: str, options: Mapping[str, Any], metr
 def _tell_modes(settings: Settings, live: bool) -> None:
     modes = {action: settings.plan.mode(action) for action in ActionKind if action is not ActionKind.RESIZE_WORKLOAD}
     told = ", ".join(f"{action} {mode}" for action, mode in modes.items())
-    if all(mode is Mode.OBSERVE for mode in modes.values()):
+    told += "".join(f"; {scope.mode} for {scope}" for scope in settings.plan.scopes)
+    if observes(settings.plan):
         log.info("mode observe: nothing is changed in the cluster")
     elif live:
         log.info("modes: %s", told)

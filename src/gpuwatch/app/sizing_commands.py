@@ -14,6 +14,8 @@ from rich.markdown import Markdown
 
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
 from gpuwatch.app.commands import FAILED, OK, print_answer, reported
+from gpuwatch.app.remediation_commands import kept_of
+from gpuwatch.app.remediation_stores import detector_records, observes
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
 from gpuwatch.app.terminal import output
@@ -21,9 +23,11 @@ from gpuwatch.deliver.deliver import deliver, deliver_pending
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.model.decision import Verdict
+from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, MigPlan, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.model.weekly import WeeklyReport
+from gpuwatch.model.weekly import DetectorRecord, WeeklyReport
+from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.report.tables import gap_tables
 from gpuwatch.report.weekly import assemble_weekly
@@ -149,7 +153,8 @@ def run_report(
     length = opened.at - begin
     # As much again before it, for the trend.
     opened, settings, sized = _sized(state, 2 * length, options, opened)
-    report = week_of(opened, sized, length)
+    kept, unread = kept_of(opened, options, state or settings.state)
+    report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -203,9 +208,11 @@ def week_of(
     advice: Sequence[Recommendation] | None = None,
     abstained: Sequence[Abstention] | None = None,
     end: datetime | None = None,
+    acted: Acted | None = None,
 ) -> WeeklyReport:
     """The report of so much time up to `end`, which is the moment of the sources where it is None."""
     end = end or opened.at
+    acted = acted or Acted()
     return assemble_weekly(
         sized.analysis,
         sized.book,
@@ -216,8 +223,25 @@ def week_of(
         end=end,
         usd_per_gpu_hour=sized.usd_per_gpu_hour,
         source=opened.description,
-        gaps=sized.gaps,
+        gaps=(*sized.gaps, *acted.gaps),
+        remediations=acted.known,
+        observed=acted.observed,
+        detectors=acted.detectors,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What a report tells of actions. known: None where no Remediations were read."""
+
+    known: tuple[Remediation, ...] | None = None
+    observed: bool = False
+    detectors: tuple[DetectorRecord, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @classmethod
+    def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> Acted:
+        return cls(known=known, observed=observes(policy), detectors=detector_records(known or ()), gaps=gaps)
 
 
 def _sized(

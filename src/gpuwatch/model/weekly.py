@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpuwatch.model.decision import Coverage, Finding
+from gpuwatch.model.decision import ActionKind, Coverage, Finding, Mode
+from gpuwatch.model.remediation import Phase
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
 
@@ -71,9 +72,48 @@ class WorkloadUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionTaken:
+    """A Remediation that was proposed, or under way, within the report's time. phase and said are how it stands when
+    the report is written: the last line of its history, else why it was proposed.
+
+    released_gpu_hours: GPU-hours within the report's time that a release gave to others: from when its GPUs were seen
+    to be free until it was taken back, or until its hold was over; 0 of other actions.
+    """
+
+    name: str
+    action: ActionKind
+    target: str
+    namespace: str
+    pool: str
+    gpus: int
+    mode: Mode
+    approved_by: str
+    proposed_at: datetime
+    changed_at: datetime
+    phase: Phase
+    reason: str
+    said: str
+    detectors: tuple[str, ...] = ()
+    released_gpu_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorRecord:
+    """How often a detector was right, by the verified outcomes of all Remediations that are kept, not of this time
+    alone; with the 95 % interval of its precision."""
+
+    detector: str
+    right: int
+    wrong: int
+    lower_ratio: float
+    upper_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeeklyReport:
     """Everything that is in the report of (start, end]. `previous` is the fleet's use of the time before, of the same
-    length; None where that is not known. top_changes: the ten worth most, money first, then GPU-hours."""
+    length; None where that is not known. top_changes: the ten worth most, money first, then GPU-hours. actions: newest
+    first; None where no Remediations were read. actions_note: why there are none, as a sentence."""
 
     version: int
     at: datetime
@@ -90,6 +130,9 @@ class WeeklyReport:
     degraded: tuple[Finding, ...]
     lost_gpu_hours_by_cause: Mapping[str, float] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
+    actions: tuple[ActionTaken, ...] | None = None
+    actions_note: str = ""
+    detectors: tuple[DetectorRecord, ...] = ()
     coverage: Coverage = Coverage()
     coverage_ratio: float | None = None  # of the week's held time with a sample of activity
     currency: str = "USD"

@@ -15,10 +15,12 @@ from datetime import UTC, date, datetime, timedelta
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
+from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
 from gpuwatch.model.telemetry import Device, Gap
-from gpuwatch.model.weekly import TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
+from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.report.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
 
 VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
@@ -40,11 +42,16 @@ def assemble_weekly(
     usd_per_gpu_hour: Mapping[str, float],
     source: str,
     gaps: Sequence[Gap] = (),
+    remediations: Sequence[Remediation] | None = None,
+    observed: bool = False,
+    detectors: Sequence[DetectorRecord] = (),
 ) -> WeeklyReport:
     """The report of (start, end]. `usd_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour.
 
-    The fleet is compared with the time of the same length before, where the book reaches so far back.
+    The fleet is compared with the time of the same length before, where the book reaches so far back. remediations:
+    all that are kept; None where none could be read. observed: whether every mode is observe.
     """
+    actions = None if remediations is None else actions_in(remediations, start, end)
     hours = [row for row in book.usage if start <= row.hour < end]
     before = [row for row in book.usage if start - (end - start) <= row.hour < start]
     idle = _idle_allocations(analysis.findings)
@@ -84,6 +91,9 @@ def assemble_weekly(
         degraded=degraded,
         lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
+        actions=actions,
+        actions_note="" if actions else NOT_READ if actions is None else OBSERVED if observed else NOTHING,
+        detectors=tuple(detectors),
         coverage=analysis.coverage,
         coverage_ratio=_coverage_ratio(hours),
         limits=tuple(_limits(hours, before, start, end, usd_per_gpu_hour, recommendations, analysis)),

@@ -21,6 +21,7 @@ from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import evidence_line, other_gaps
+from gpuwatch.report.weekly_actions import BECAME, actions_line
 from gpuwatch.report.words import ago, plural, quantity, short_uuid
 
 ROWS_SHOWN = 200  # of the tables with one line each: about 150 kB of HTML
@@ -36,6 +37,7 @@ _SECTIONS = (
     ("workloads", "All workloads"),
     ("idle", "Idle allocations"),
     ("degraded", "Degraded GPUs"),
+    ("actions", "Actions"),
     ("outcomes", "Earlier advice"),
     ("limits", "Coverage and limits"),
 )
@@ -76,6 +78,8 @@ def weekly_html(report: WeeklyReport) -> str:
         none_degraded=say.none_degraded(report),
         most_lost=max(report.lost_gpu_hours_by_cause.values(), default=0.0),
         outcomes=report.outcomes[:ROWS_SHOWN],
+        actions=(report.actions or ())[:ROWS_SHOWN],
+        actions_line=actions_line(report),
         record=say.record(report.outcomes),
         gaps=gaps[:ROWS_SHOWN],
         gap_count=len(gaps),
@@ -178,6 +182,7 @@ def _page() -> Template:
         busy_hours=say.busy_gpu_hours,
         busy_ratio=say.busy_ratio,
         chart=charts,
+        became=BECAME,
         hit_of={verdict: _HIT.get(verdict) for verdict in OutcomeVerdict},
         options_shown=OPTIONS_SHOWN,
         outcome_word=say.OUTCOME,

@@ -51,6 +51,7 @@ def weekly_csvs(report: WeeklyReport) -> Mapping[str, str]:
         "workloads.csv": _csv(_WORKLOAD_COLUMNS, _workloads(report)),
         "teams.csv": _csv(_TEAM_COLUMNS, _teams(report)),
         "recommendations.csv": _csv(_RECOMMENDATION_COLUMNS, _recommendations(report)),
+        "actions.csv": _csv(_ACTION_COLUMNS, _actions(report)),
     }
 
 
@@ -223,4 +224,44 @@ def _recommendations(report: WeeklyReport) -> Iterable[Sequence[_Cell]]:
             item.reason,
             " ".join(item.caveats),
             patch_yaml(item.change),
+        )
+
+
+_ACTION_COLUMNS = (
+    "name",
+    "action",
+    "target",
+    "namespace",
+    "pool",
+    "gpus",
+    "mode",
+    "approved_by",
+    "proposed_at",
+    "changed_at",
+    "phase",
+    "released_gpu_hours",
+    "detectors",
+    "reason",
+    "said",
+)
+
+
+def _actions(report: WeeklyReport) -> Iterable[Sequence[_Cell]]:
+    for item in report.actions or ():
+        yield (
+            item.name,
+            str(item.action),
+            item.target,
+            item.namespace,
+            item.pool,
+            item.gpus,
+            str(item.mode),
+            item.approved_by,
+            item.proposed_at,
+            item.changed_at,
+            str(item.phase),
+            item.released_gpu_hours,
+            " ".join(item.detectors),
+            item.reason,
+            item.said,
         )

@@ -11,6 +11,7 @@ from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report import weekly_words as say
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import other_gaps
+from gpuwatch.report.weekly_actions import BECAME, actions_line
 from gpuwatch.report.words import ago, plural, short_uuid
 
 ROWS_SHOWN = 50  # a message of some 40 kB at most; the CSV and JSON forms have everything
@@ -41,6 +42,8 @@ def weekly_summary(report: WeeklyReport) -> str:
                 f"- {_name(change)}: {move}, {say.speed(change.chosen.speed)} of the speed, saves {saves} a week"
             )
     lines += ["", f"Idle allocations: {_idle_line(report)}", f"Degraded GPUs: {_degraded_line(report)}"]
+    if report.actions:
+        lines.append(actions_line(report))
     if report.outcomes:
         lines.append(say.record(report.outcomes).sentence)
     return "\n".join(lines) + "\n"
@@ -127,6 +130,7 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
         )
     yield from _abstentions(report)
     yield from _findings(report)
+    yield from _actions(report)
     yield from _outcomes(report)
     yield from _limits(report)
 
@@ -244,6 +248,46 @@ def _findings(report: WeeklyReport) -> Iterable[str]:
             ),
             len(report.lost_gpu_hours_by_cause),
             numbers=(1,),
+        )
+
+
+def _actions(report: WeeklyReport) -> Iterable[str]:
+    yield "## What was done"
+    yield ""
+    yield escaped(actions_line(report))
+    yield ""
+    if report.actions:
+        yield from _table(
+            ("target", "action", "GPUs", "proposed", "became of it", "GPU-hours released", "why"),
+            (
+                (
+                    escaped(item.target),
+                    item.action.replace("_", " "),
+                    str(item.gpus),
+                    f"{item.proposed_at:%m-%d %H:%M}",
+                    f"{BECAME[item.phase]}: {escaped(item.said)}",
+                    say.gpu_hours(item.released_gpu_hours) if item.released_gpu_hours else "",
+                    escaped(item.reason),
+                )
+                for item in report.actions
+            ),
+            len(report.actions),
+            numbers=(2, 5),
+        )
+    if report.detectors:
+        yield from _table(
+            ("detector", "right", "wrong", "precision, 95 % interval"),
+            (
+                (
+                    escaped(item.detector.replace("_", " ")),
+                    str(item.right),
+                    str(item.wrong),
+                    f"{say.percent(item.lower_ratio)} to {say.percent(item.upper_ratio)}",
+                )
+                for item in report.detectors
+            ),
+            len(report.detectors),
+            numbers=(1, 2),
         )
 
 
