@@ -545,9 +545,13 @@ def test_what_an_owner_took_back_stays_as_they_have_it(store: SqliteRemediations
     drive(fleet, executor, 1)
     owner = fleet.find("chat")
     owner["spec"]["suspend"] = False
+    owner["metadata"]["managedFields"] = [
+        {"manager": "argocd-controller", "operation": "Apply", "fieldsV1": {"f:spec": {"f:suspend": {}}}}
+    ]
     fleet.cluster.put(owner)
     drive(fleet, executor, 0.5)
     assert only(store).phase is Phase.UNDONE
+    assert "Argo CD took it back." in [turn.message for turn in only(store).history]
     assert not suspended(fleet)
     assert not fleet.find("chat")["metadata"].get("annotations")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.kube.adapters import Refused
-from gpuwatch.kube.fights import Surroundings, fights, kueue_workload, read_surroundings
+from gpuwatch.kube.fights import Surroundings, fights, kueue_workload, read_surroundings, who_wrote
 from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Object
 
@@ -122,6 +122,26 @@ IMAGE = {"f:spec": {"f:template": {}}}
 def test_deployers_count_where_they_may_set_the_field(metadata: Object, deployer: str) -> None:
     found = fights(object_(**metadata), Surroundings())
     assert [item.split(" deploys")[0] for item in found] == ([deployer] if deployer else [])
+
+
+def at(time: str, manager: str, fields: Object) -> Object:
+    return {**managed(manager, fields), "time": f"2026-03-02T{time}:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "who"),
+    [
+        ([], ""),
+        ([at("12:00", "gpuwatch", REPLICAS)], ""),
+        ([at("12:00", "kubectl-edit", REPLICAS)], "kubectl-edit"),
+        ([at("12:00", "kubectl-edit", IMAGE)], ""),
+        ([at("12:00", "argocd-application-controller", REPLICAS)], "Argo CD"),
+        ([at("12:00", "kubectl", REPLICAS), at("12:01", "kustomize-controller", REPLICAS)], "Flux"),
+        ([at("12:01", "kubectl", REPLICAS), at("12:00", "kustomize-controller", REPLICAS)], "kubectl"),
+    ],
+)
+def test_who_wrote_a_field_last(entries: list[Object], who: str) -> None:
+    assert who_wrote(object_(managedFields=entries), "/spec/replicas") == who
 
 
 def workload(name: str = "job-chat", *, finished: bool = False, uid: str = "u-1") -> Object:

@@ -28,6 +28,7 @@ from gpuwatch.execute.recheck import (
 from gpuwatch.execute.requests import Request
 from gpuwatch.execute.steps import Blocked, Done, Near, as_json
 from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released, still_holds
+from gpuwatch.kube.fights import who_wrote
 from gpuwatch.kube.json_patch import ABSENT, value_at
 from gpuwatch.kube.moving import move
 from gpuwatch.kube.writer import Failure, Object, WriteError
@@ -526,7 +527,8 @@ def _holding(remediation: Remediation, world: World, now: datetime, policies: Po
         if object_ is None:
             return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now, policy)
         if held_by(object_) != remediation.name or _taken_back(remediation, object_):
-            return _undo(_declined(remediation), Phase.UNDONE, "Its owner took it back.", now, policy)
+            who = _who_took_it_back(remediation, object_)
+            return _undo(_declined(remediation), Phase.UNDONE, f"{who} took it back.", now, policy)
         if over:
             return Move(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
         return Move(replace(remediation, next_at=_look(now, policy)))
@@ -547,6 +549,11 @@ def _taken_back(remediation: Remediation, object_: Object) -> bool:
     """Has the field that released it another value now? It was saved first, its parents behind it."""
     mine = [item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
     return bool(mine) and as_json(value_at(object_, mine[0].path)) != mine[0].after
+
+
+def _who_took_it_back(remediation: Remediation, object_: Object) -> str:
+    paths = [item.path for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
+    return (paths and who_wrote(object_, paths[0])) or "Its owner"
 
 
 def _declined(remediation: Remediation) -> Remediation:

@@ -111,6 +111,17 @@ def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
     return (*told, *_deployers(object_))
 
 
+def who_wrote(object_: Object, path: str) -> str:
+    """Who wrote this field last, as the server knows it (`managedFields`): a deployer by its name, 'kubectl-edit' and
+    the like as they call themselves; '' where nobody but gpuwatch is known to have written it."""
+    entries = object_["metadata"].get("managedFields") or []
+    theirs = [item for item in entries if item.get("manager") != MANAGER and _manages(item, path)]
+    if not theirs:
+        return ""
+    manager = str(max(theirs, key=lambda item: str(item.get("time", ""))).get("manager", ""))
+    return next((name for name, _, prefixes in _DEPLOYERS if manager.startswith(prefixes)), manager)
+
+
 def _controller(object_: Object) -> Iterable[str]:
     for owner in object_["metadata"].get("ownerReferences") or ():
         if owner.get("controller") and owner.get("kind") not in _HANDS_OFF:
