@@ -16,10 +16,12 @@ _PIECE_BYTES = 1 << 16
 
 @dataclass
 class Line:
-    """connections: how many were made so far. received_bytes: by the client, with TLS and HTTP."""
+    """connections, refused: how many were made so far, and how many were not. received_bytes: by the client; TLS and
+    HTTP count."""
 
     port: int = 0
     connections: int = 0
+    refused: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     _down: bool = False
@@ -56,6 +58,7 @@ class Line:
         """Both ways, until one side ends."""
         with self._lock:
             if self._down:
+                self.refused += 1
                 client.close()
                 server.close()
                 return

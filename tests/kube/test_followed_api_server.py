@@ -22,6 +22,7 @@ from deploy.manifests import DEPLOY, documents
 from gpuwatch.kube.follow import Patience
 from gpuwatch.kube.followed import FollowedCluster
 from gpuwatch.kube.live import LiveCluster, api_client
+from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.transport import Limits
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import GapKind
@@ -148,6 +149,15 @@ def test_a_line_that_is_cut_at_random_moments_loses_nothing(pair: Pair) -> None:
     pair.same()
     assert pair.line.connections - before > 30
     assert {item.resource: item.lists for item in pair.reader.followed() if item.lists > 1} == {}
+
+
+def test_a_connection_that_breaks_before_tls_is_no_answer(pair: Pair, account: Path) -> None:
+    with pair.line.down(), api_client(pair.line.kubeconfig(account)) as client:
+        reader = LiveCluster(client, replace(LIMITS, attempts=2))
+        before = pair.line.refused
+        with pytest.raises(ClusterError, match="No answer from https://127"):
+            reader.read(_now())
+        assert pair.line.refused == before + 2
 
 
 def test_a_steady_state_makes_no_lists(pair: Pair, plane: ControlPlane, account: Path) -> None:

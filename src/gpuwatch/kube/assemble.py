@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch.kube import kinds, wire, wire_owners
 from gpuwatch.kube.claims import claimed_devices, device_uuids
-from gpuwatch.kube.decode import Listing, Take, budget, namespace
+from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace
 from gpuwatch.kube.gangs import GangObjects, Member, group_kinds
 from gpuwatch.kube.kinds import Kind, KindKey
 from gpuwatch.kube.nodes import node_names, take_node
@@ -62,9 +62,9 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     reading = _Reading(source)
     nodes = reading.objects(kinds.NODE, take_node)
     pods = reading.objects(kinds.POD, take_pod)
-    budgets = reading.objects(kinds.BUDGET, msgspec.json.Decoder(wire.Budget).decode)
+    budgets = reading.objects(kinds.BUDGET, take_budget)
     priorities = reading.objects(kinds.PRIORITY_CLASS, msgspec.json.Decoder(wire.PriorityClass).decode)
-    namespaces = reading.objects(kinds.NAMESPACE, msgspec.json.Decoder(wire.Bare).decode)
+    namespaces = reading.objects(kinds.NAMESPACE, take_namespace)
     if not reading.answered:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
@@ -82,8 +82,8 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         pods=tied,
         workloads=workloads,
         gangs=gangs,
-        budgets=tuple(map(budget, budgets.items)),
-        namespaces=tuple(map(namespace, namespaces.items)),
+        budgets=tuple(budgets.items),
+        namespaces=tuple(namespaces.items),
         priorities={item.metadata.name: item.value for item in priorities.items},
         claims=_claims(reading, held),
         exporter_nodes=exporter_nodes(exporters),

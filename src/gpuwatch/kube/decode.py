@@ -37,6 +37,8 @@ _ANNOTATIONS_KEPT = (
     "karpenter.sh/do-not-disrupt",
 )
 _named = msgspec.json.Decoder(wire.Named)
+_budget = msgspec.json.Decoder(wire.Budget)
+_bare = msgspec.json.Decoder(wire.Bare)
 
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
@@ -105,7 +107,9 @@ def _name(raw: msgspec.Raw) -> str:
     return f"{meta.namespace}/{meta.name}".lstrip("/") if meta is not None else "an object without a name"
 
 
-def budget(found: wire.Budget) -> DisruptionBudget:
+def take_budget(raw: msgspec.Raw) -> DisruptionBudget:
+    """Raises DecodeError."""
+    found = _budget.decode(raw)
     selector = found.spec.selector
     match_labels = (selector.match_labels if selector else None) or {}
     requirements = (selector.match_expressions if selector else None) or []
@@ -122,7 +126,9 @@ def budget(found: wire.Budget) -> DisruptionBudget:
     )
 
 
-def namespace(found: wire.Bare) -> Namespace:
+def take_namespace(raw: msgspec.Raw) -> Namespace:
+    """Raises DecodeError."""
+    found = _bare.decode(raw)
     return Namespace(
         name=found.metadata.name,
         labels=found.metadata.labels or {},
