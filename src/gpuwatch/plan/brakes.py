@@ -10,6 +10,9 @@ from gpuwatch.model.telemetry import DeviceId, GapKind
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
 
+_KEPT = "remediation "
+"""How the stores name what they keep and cannot read."""
+
 
 def brakes(facts: Facts, policy: PlanPolicy) -> tuple[Refusal, ...]:
     """Every reason against doing anything now; empty when things may go on."""
@@ -37,6 +40,14 @@ def _paused(facts: Facts, _: PlanPolicy) -> str:
     by = f" by {pause.by}" if pause.by else ""
     since = f" since {pause.since:%Y-%m-%d %H:%M %Z}" if pause.since else ""
     return f"gpuwatch is paused{by}{since}{f': {pause.reason}' if pause.reason else ''}."
+
+
+def _memory(facts: Facts, _: PlanPolicy) -> str:
+    unread = [item.what for item in facts.snapshot.gaps if item.kind is GapKind.BAD_INPUT and item.what.startswith(_KEPT)]
+    if not unread:
+        return ""
+    more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return f"What {unread[0]}{more} did, or is doing, cannot be understood, and budgets cannot count it."
 
 
 def _storm(facts: Facts, policy: PlanPolicy) -> str:
@@ -91,6 +102,7 @@ def _freeze(facts: Facts, policy: PlanPolicy) -> str:
 
 BRAKES: dict[str, Callable[[Facts, PlanPolicy], str]] = {
     "paused": _paused,
+    "memory": _memory,
     "brake": _storm,
     "cool_down": _cooling,
     "alert": _alert,

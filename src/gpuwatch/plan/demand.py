@@ -8,7 +8,7 @@ from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, PlanItem
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.landing import Nowhere, Room
+from gpuwatch.plan.landing import Nowhere, Room, unlike
 
 
 def waiters(items: Sequence[PlanItem], facts: Facts) -> dict[str, PodRef]:
@@ -24,7 +24,7 @@ def waiters(items: Sequence[PlanItem], facts: Facts) -> dict[str, PodRef]:
     )
     chosen: dict[str, PodRef] = {}
     for group in facts.ground.unsettled:
-        useful = frozenset(name for pod in group for name in facts.bare_room.ever(pod))
+        useful = frozenset(name for pod in unlike(group) for name in facts.bare_room.ever(pod))
         needed = _needed(group, [item for item in left if useful.intersection(item.candidate.nodes)], room)
         if needed is None:
             continue

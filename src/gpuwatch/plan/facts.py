@@ -243,13 +243,14 @@ class Facts:
         return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]
 
     def domains(self, label: str) -> Mapping[str, Sequence[str]]:
-        """Value of a topology label → its Nodes."""
+        """Value of a topology label → its Nodes, in order of the values."""
         found = self._domains.get(label)
         if found is None:
-            found = self._domains[label] = defaultdict(list)
+            found = defaultdict(list)
             for node in self.nodes.values():
                 if label in node.labels:
                     found[node.labels[label]].append(node.name)
+            found = self._domains[label] = dict(sorted(found.items()))
         return found
 
     @cached_property

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from gpuwatch.kube import keys
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod
-from gpuwatch.model.decision import ActionKind, Candidate, Family, Refusal, Score, Verdict
+from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.frameworks import move_refusal, release_refusal
 from gpuwatch.plan.landing import Nowhere
@@ -257,6 +257,8 @@ def _lands(case: Case) -> str | None:
     candidate, facts = case.candidate, case.facts
     if candidate.action is not ActionKind.EVICT_GANG or not any(ref in facts.pods for ref in candidate.pods):
         return None  # without a Pod the guard of owners says so
+    if candidate.detectors == (FindingKind.SCATTERED,):
+        return None  # it is no candidate where it would not
     places = place(candidate, facts.ground.room.copy(), facts, case.policy)
     return places.reason if isinstance(places, Nowhere) else None
 

@@ -187,7 +187,7 @@ class Room:
         while len(placed) < len(order):
             pod = order[len(placed)]
             if len(choices) == len(placed):
-                choices.append(self._choices(pod, names, uniform))
+                choices.append(self._choices(pod, names, uniform=uniform, first_only=equal))
                 if tell and not choices[-1] and failed is None:
                     failed = self._nowhere(pod, len(placed), len(order), within)
             if choices[-1] and tries_left > 0:
@@ -204,20 +204,24 @@ class Room:
             self.without((last.ref,))
         return {pod.ref: name for pod, name in placed}
 
-    def _choices(self, pod: Pod, names: Iterable[str], uniform: bool) -> list[str]:
+    def _choices(self, pod: Pod, names: Iterable[str], *, uniform: bool, first_only: bool) -> list[str]:
         """Nodes that take the Pod, the fullest first. uniform: all Pods of the group may run on the same Nodes, so of
-        those with the same room one is as good as the other."""
-        fitting = [name for name in names if self._free[name].fits(pod) and not self._never(pod, self._nodes[name])]
+        those with the same room one is as good as the other. first_only: nobody will ask for the second."""
+        free = self._free
+        fitting = [name for name in names if free[name].fits(pod) and not self._never(pod, self._nodes[name])]
         if self._choosy(pod):
             fitting = [name for name in fitting if not self._quarrel(pod, self._nodes[name])]
-            return sorted(fitting, key=lambda name: (*self._free[name].left, name))
+        if first_only:
+            return [min(fitting, key=lambda name: (*free[name].left, name))] if fitting else []
+        if self._choosy(pod):
+            return sorted(fitting, key=lambda name: (*free[name].left, name))
         if uniform:
             alike: dict[tuple[object, ...], str] = {}
             for name in fitting:
-                free = self._free[name]
-                alike.setdefault((free.left, free.pods, tuple(sorted(free.accelerators.items()))), name)
+                left = free[name]
+                alike.setdefault((left.left, left.pods, tuple(sorted(left.accelerators.items()))), name)
             fitting = list(alike.values())
-        return sorted(fitting, key=lambda name: (*self._free[name].left, name))
+        return sorted(fitting, key=lambda name: (*free[name].left, name))
 
     def _choosy(self, pod: Pod) -> bool:
         place = pod.placement
@@ -293,6 +297,15 @@ class Room:
 
 def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:
     return pod.accelerators, pod.cpu_cores, pod.memory_bytes
+
+
+def unlike(pods: Iterable[Pod]) -> list[Pod]:
+    """The first of those that ask for the same and may run on the same Nodes."""
+    found: list[Pod] = []
+    for pod in pods:
+        if not any(pod.accelerators == other.accelerators and pod.placement == other.placement for other in found):
+            found.append(pod)
+    return found
 
 
 def waiting_groups(pods: Iterable[Pod]) -> list[list[Pod]]:

@@ -19,7 +19,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.sizing import Option, TargetKind
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.landing import Nowhere, Room
+from gpuwatch.plan.landing import Nowhere, Room, unlike
 from gpuwatch.plan.policy import PlanPolicy
 
 CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION})
@@ -112,9 +112,10 @@ def _one_domain(
         here = Counter(facts.nodes[pod.node].labels.get(label) for pod in pods if pod.node in facts.nodes)
         if None in here or len(here) < 2:
             continue
-        # Where most of it is already comes first.
         domains = facts.domains(label)
-        for name in sorted(domains, key=lambda value: (-here[value], value)):
+        # Where most of it is already comes first.
+        first = sorted((name for name in here if name is not None), key=lambda name: (-here[name], name))
+        for name in (*first, *(other for other in domains if other not in here)):
             found = room.land(pods, domains[name], tell=False)
             if not isinstance(found, Nowhere):
                 return f"{label}={name}", found
@@ -124,11 +125,11 @@ def _one_domain(
 
 def resizing(facts: Facts) -> Iterable[Candidate]:
     """Recommendations that free whole GPUs of a pool in which a Pod waits that could be scheduled there."""
-    if not facts.ground.unsettled:
+    if not facts.recommendations or not facts.ground.unsettled:
         return
     wanted: dict[str, str] = {}  # Node on which a waiting Pod would fit if it were alone → that Pod
     for group in facts.ground.unsettled:
-        for pod in group:
+        for pod in unlike(group):
             for name in sorted(facts.bare_room.ever(pod)):
                 wanted.setdefault(name, pod.ref)
     for item in sorted(facts.recommendations, key=lambda each: str(each.key)):
