@@ -360,6 +360,46 @@ def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediatio
     assert "16 of 64 GPUs would be out of service or disturbed; the limit is 8" in waiting.history[-1].message
 
 
+class Counted:
+    """A store that counts how often all of it is read."""
+
+    def __init__(self, store: SqliteRemediations) -> None:
+        self._store = store
+        self.reads = 0
+
+    def all(self) -> tuple[Remediation, ...]:
+        self.reads += 1
+        return self._store.all()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: SqliteRemediations) -> None:
+    """With a thousand final ones, this read is most of what a run costs."""
+    fleet = Fleet(idle=set("abcd"))
+    for name in "abcd":
+        fleet.owner("Job", name, 2)
+    counted = Counted(store)
+    executor = start(fleet, counted, replace(ENFORCE, budget_min_gpus=64))  # type: ignore[arg-type]
+    counted.reads = 0
+
+    def run() -> int:
+        counted.reads = 0
+        for name in executor.due(fleet.now):
+            for _ in range(8):
+                executor.run_once(name, fleet.now)
+        fleet.settle()
+        return counted.reads
+
+    assert run() == 1  # four are announced
+    fleet.now += timedelta(minutes=5)
+    assert run() == 1  # nothing is due
+    fleet.now += timedelta(minutes=5)
+    assert run() == 5  # four are claimed, and looked at again before they are written
+    assert {each.phase for each in store.all()} == {Phase.VERIFYING}
+
+
 # Fences
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
@@ -44,6 +44,8 @@ class Executor:
     fresh: Callable[[], View]
     notify: Notify
     policies: Policies = Policies()
+    _known: dict[str, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """As the run began, with what was kept here since: reading all again for each of them would be most of the work."""
 
     def propose(self, plan: Plan, view: View, now: datetime) -> tuple[Remediation, ...]:
         """Keep a proposal for every admitted item of the plan whose target is not left alone. Those that are kept now,
@@ -62,7 +64,8 @@ class Executor:
         """Names of those that `run_once` may have something to do for, in the order in which it is best done: what is
         taken back first, then what was begun; Nodes are fenced before gangs move, so that none lands there again; then
         the best score. Raises StoreError."""
-        found = [each for each in self.store.all() if not idle(each, now)]
+        self._read()
+        found = [each for each in self._known.values() if not idle(each, now)]
         rank = {Phase.UNDOING: 0, Phase.ACTING: 1, Phase.VERIFYING: 2, Phase.HOLDING: 3, Phase.ANNOUNCED: 4}
         found.sort(
             key=lambda each: (
@@ -74,6 +77,11 @@ class Executor:
         )
         return tuple(each.name for each in found)
 
+    def _read(self) -> None:
+        everything = self.store.all()
+        self._known.clear()
+        self._known.update((each.name, each) for each in everything)
+
     def run_once(self, name: str, now: datetime) -> Remediation | None:
         """Take one Remediation one step further, with at most one write to the cluster. As it is kept afterwards; None
         where there is none of this name.
@@ -81,6 +89,12 @@ class Executor:
         Raises StoreError where the store does not answer, and what `fresh` and `notify` raise: then nothing more was
         done, and the next run finds out how far this one came. A write that fails is kept in the Remediation.
         """
+        after = self._step(name, now)
+        if after is not None and self._known:
+            self._known[name] = after
+        return after
+
+    def _step(self, name: str, now: datetime) -> Remediation | None:
         remediation = self.store.get(name)
         if remediation is None or idle(remediation, now):
             return remediation
@@ -119,8 +133,9 @@ class Executor:
         others: tuple[Remediation, ...] = ()
         measured: Mapping[str, Precision] = {}
         if wanted.others:
-            known = self.store.all()
-            others = tuple(each for each in known if each.name != remediation.name)
+            if wanted.latest or not self._known:
+                self._read()
+            others = tuple(each for each in self._known.values() if each.name != remediation.name)
             measured = precision(others)
         return World(
             pause=self.store.paused(),

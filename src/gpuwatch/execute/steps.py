@@ -515,8 +515,8 @@ def _release(
     found = release(object_, remediation=remediation.name, at=now)
     if isinstance(found, Refused):
         return Blocked(found.reason)
-    if not found.writes:
-        return Done(saved=found.saved)
+    if not found.writes or isinstance(found.writes[0], Creation):
+        return Done(saved=found.saved)  # the mark stands; a Command is a step of its own
     first, *more = found.writes
     following = tuple(
         Step(kind=StepKind.COMMAND, target=step.target, parameters={"object": json.dumps(write.object)})

@@ -45,6 +45,7 @@ class KubernetesRemediations:
         self._writer = writer
         self._pause_at = ObjectRef("v1", "ConfigMap", PAUSE, namespace)
         self._gaps: tuple[Gap, ...] = ()
+        self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never given twice
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -64,9 +65,13 @@ class KubernetesRemediations:
             objects = self._writer.objects(API_VERSION, KIND)
         found: list[tuple[Remediation, ObjectRef]] = []
         gaps: list[Gap] = []
+        before, self._known = self._known, {}
         for each in objects:
+            ref, version = ref_of(each), version_of(each)
             try:
-                found.append((_decoded(each), ref_of(each)))
+                known = before.get((ref.uid, version)) or _decoded(each)
+                self._known[ref.uid, version] = known
+                found.append((known, ref))
             except FormError as error:
                 name = each["metadata"]["name"]
                 detail = f"It cannot be understood and is left out: {error}. Delete it: kubectl delete rem {name}"

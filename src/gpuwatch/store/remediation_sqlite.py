@@ -57,6 +57,7 @@ class SqliteRemediations:
         self._path = path
         self._wait_seconds = wait_seconds
         self._gaps: tuple[Gap, ...] = ()
+        self._known: dict[str, Remediation] = {}
 
     @classmethod
     def open(cls, path: Path, wait_seconds: float = WAIT_SECONDS) -> Self:
@@ -94,18 +95,21 @@ class SqliteRemediations:
         return tuple(each for each in self.all(since) if each.proposal.target == target)
 
     def all(self, since: datetime | None = None) -> tuple[Remediation, ...]:
-        found: list[Remediation] = []
         gaps: list[Gap] = []
         with self._transaction("reading remediations", "BEGIN"):
-            rows = self._db.execute("SELECT name, version, spec, status FROM remediation").fetchall()
-        for name, *kept in rows:
+            versions = dict(self._db.execute("SELECT name, version FROM remediation"))
+            # What was read in this version is known: a version is never given twice.
+            self._known = {name: each for name, each in self._known.items() if each.version == str(versions.get(name))}
+            rows = [(name, self._row(name)) for name in versions if name not in self._known]
+        for name, row in rows:
+            assert row is not None
             try:
-                found.append(_decoded(name, *kept))
+                self._known[name] = _decoded(name, *row)
             except FormError as error:
                 detail = f"damaged in {self._path} ({error}); it is left out"
                 gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {name}", detail=detail))
         self._gaps = tuple(gaps)
-        return selected(found, since)
+        return selected(self._known.values(), since)
 
     def get(self, name: str) -> Remediation | None:
         with self._transaction("reading remediations", "BEGIN"):

@@ -1,0 +1,362 @@
+"""Volcano's Commands, which are carried out later, and Kueue's Workload as what is released: through the executor."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, quick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.kube import keys
+from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
+
+MINUTE = timedelta(minutes=1)
+COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
+    with new_store(tmp_path / "remediations.db") as opened:
+        yield opened
+
+
+def volcano(**delays: timedelta) -> Fleet:
+    fleet = Fleet(nodes=4, idle={"chat"}, **delays)
+    fleet.owner("Volcano", "chat", 4, pods=2)
+    return fleet
+
+
+def kueue(**delays: timedelta) -> Fleet:
+    fleet = Fleet(nodes=4, idle={"chat"}, **delays)
+    fleet.owner("Job", "chat", 4, pods=2)
+    fleet.queue("chat")
+    return fleet
+
+
+def begun(fleet: Fleet, store: SqliteRemediations, action: ActionKind = ActionKind.RELEASE_GANG) -> Executor:
+    plan = replace(ENFORCE, modes={action: Mode.ENFORCE})
+    executor = fleet.executor(store, Policies(plan, quick(announce_seconds=120)))
+    fleet.propose(executor)
+    return executor
+
+
+def only(store: SqliteRemediations) -> Remediation:
+    (found,) = store.all()
+    return found
+
+
+def until(fleet: Fleet, executor: Executor, kind: StepKind) -> None:
+    """Until the first step of this kind is done."""
+    while not any(step.kind is kind and step.done_at for each in executor.store.all() for step in each.steps):
+        drive(fleet, executor, 1 / 60)
+        assert fleet.now.hour < 20
+
+
+def phase_of(fleet: Fleet) -> str:
+    return str(fleet.find("chat")["status"]["state"]["phase"])
+
+
+def as_before(fleet: Fleet) -> bool:
+    """It runs, all of it, and nothing of ours is left."""
+    fleet.settle()
+    annotations = fleet.find("chat")["metadata"].get("annotations") or {}
+    running = [pod for pod in fleet.pods("chat") if pod["status"]["phase"] == "Running"]
+    return not annotations and len(running) == 2 and not fleet.cluster.objects(*COMMANDS)
+
+
+# Volcano
+
+
+@pytest.mark.parametrize("late", [timedelta(), 8 * MINUTE], ids=["at-once", "late"])
+def test_a_volcano_job_is_aborted_verified_and_resumed(store: SqliteRemediations, late: timedelta) -> None:
+    """Volcano takes the Command up after a while, and acts on it a while later; verified is what then is."""
+    fleet = volcano(takes_up=late, carries_out=late)
+    before = copy.deepcopy(fleet.find("chat")["spec"])
+    executor = begun(fleet, store)
+    until(fleet, executor, StepKind.COMMAND)
+    if late:
+        assert phase_of(fleet) == "Running"
+        assert only(store).verified == {}
+    drive(fleet, executor, 0.9)
+    assert (only(store).phase, only(store).verified) == (Phase.HOLDING, {"released": True})
+    assert (phase_of(fleet), fleet.pods("chat")) == ("Aborted", [])
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 1.5)
+    assert only(store).phase is Phase.UNDONE
+    assert as_before(fleet)
+    assert fleet.find("chat")["spec"] == before
+    assert fleet.find("chat")["status"]["retryCount"] == 1
+    assert fleet.aborted == ["chat"]
+    kinds = [step.kind for step in only(store).steps]
+    assert StepKind.WITHDRAW not in kinds  # what was seen carried out is not waited for
+
+
+def test_a_room_that_a_pod_group_keeps_is_not_free(store: SqliteRemediations) -> None:
+    fleet = volcano()
+    executor = begun(fleet, store)
+    group = fleet._pod_group
+    fleet._pod_group = lambda name, phase: group(name, "Inqueue")  # type: ignore[method-assign]
+    drive(fleet, executor, 0.4)
+    assert (phase_of(fleet), fleet.pods("chat")) == ("Aborted", [])
+    assert (only(store).phase, only(store).verified) == (Phase.VERIFYING, {"released": False})
+    group("chat", "Pending")
+    drive(fleet, executor, 0.3)
+    assert only(store).phase is Phase.HOLDING
+
+
+def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: SqliteRemediations) -> None:
+    fleet = volcano(takes_up=2 * timedelta(hours=1))
+    executor = begun(fleet, store)
+    until(fleet, executor, StepKind.COMMAND)
+    assert len(fleet.cluster.objects(*COMMANDS)) == 1
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.3)
+    assert only(store).phase is Phase.UNDONE
+    assert fleet.cluster.objects(*COMMANDS) == ()
+    drive(fleet, executor, 4)
+    assert fleet.aborted == []
+    assert as_before(fleet)
+
+
+@pytest.mark.parametrize("minutes", [1, 10, 25])
+def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(
+    store: SqliteRemediations, minutes: int
+) -> None:
+    """The Job would be left aborted, were the mark removed before the Command had its effect."""
+    fleet = volcano(carries_out=minutes * MINUTE)
+    executor = begun(fleet, store)
+    until(fleet, executor, StepKind.COMMAND)
+    fleet.settle()
+    assert fleet.cluster.objects(*COMMANDS) == ()
+    assert phase_of(fleet) == "Running"
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.01)
+    assert only(store).phase is Phase.UNDOING
+    assert keys.REMEDIATION in fleet.find("chat")["metadata"]["annotations"]
+    drive(fleet, executor, 2)
+    assert only(store).phase is Phase.UNDONE
+    assert fleet.aborted == ["chat"]
+    assert as_before(fleet)
+
+
+def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: SqliteRemediations) -> None:
+    fleet = volcano(carries_out=timedelta(days=9))
+    executor = begun(fleet, store)
+    until(fleet, executor, StepKind.COMMAND)
+    fleet.settle()
+    fleet.orders.clear()
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.4)
+    assert only(store).phase is Phase.UNDOING
+    drive(fleet, executor, 0.6)
+    assert only(store).phase is Phase.UNDONE
+    assert "The Command is gone, and was not carried out." in [step.error for step in only(store).steps]
+    assert as_before(fleet)
+
+
+def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: SqliteRemediations) -> None:
+    fleet = volcano(takes_up=timedelta(hours=2))
+    executor = begun(fleet, store)
+    drive(fleet, executor, 4)
+    assert only(store).phase is Phase.FAILED
+    assert any("(/status/state/phase is Running)" in turn.message for turn in only(store).history)
+    assert fleet.aborted == []
+    assert as_before(fleet)
+
+
+def test_a_volcano_job_is_moved_by_two_commands(store: SqliteRemediations) -> None:
+    fleet = volcano(takes_up=3 * MINUTE, carries_out=3 * MINUTE)
+    fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
+    executor = begun(fleet, store, ActionKind.EVICT_GANG)
+    drive(fleet, executor, 2)
+    assert only(store).phase is Phase.SUCCEEDED, only(store).history
+    kinds = [step.kind for step in only(store).steps[3:]]
+    moved = [StepKind.RELEASE, StepKind.COMMAND, StepKind.RESTORE, StepKind.RESTORE, StepKind.CLEAR]
+    assert kinds == moved
+    assert {pod["spec"]["nodeName"] for pod in fleet.pods("chat")} == {"n3"}
+    assert as_before(fleet)
+    assert fleet.find("chat")["status"]["retryCount"] == 1
+
+
+# Kueue
+
+
+def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediations) -> None:
+    """The Job itself is never written to but for what was announced; free is what Kueue has given back."""
+    fleet = kueue(frees=15 * MINUTE)
+    executor = begun(fleet, store)
+    until(fleet, executor, StepKind.RELEASE)
+    fleet.settle()
+    assert fleet.pods("chat") == []
+    drive(fleet, executor, 0.2)
+    assert (only(store).phase, only(store).verified) == (Phase.VERIFYING, {"released": False})
+    drive(fleet, executor, 0.3)
+    assert only(store).phase is Phase.HOLDING
+    (release,) = [step for step in only(store).steps if step.kind is StepKind.RELEASE]
+    assert (release.target.kind, release.target.name) == ("Workload", "job-chat")
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.2)
+    assert only(store).phase is Phase.UNDONE
+    assert as_before(fleet)
+    (workload,) = fleet.cluster.objects(KUEUE, "Workload")
+    assert workload["spec"] == {"active": True, "queueName": "team"}
+    assert not workload["metadata"].get("annotations")
+    assert {line for line in fleet.log if "Job/" in line} == {"patch Job/ml/chat"}
+    assert [step.target.kind for step in only(store).steps if not step.kind.only_tells] == ["Workload", "Workload"]
+
+
+def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: SqliteRemediations) -> None:
+    fleet = kueue(frees=timedelta(days=1))
+    executor = begun(fleet, store)
+    drive(fleet, executor, 2)
+    assert (only(store).phase, only(store).verified) == (Phase.FAILED, {"released": False})
+    assert any("Kueue still reserves its quota" in turn.message for turn in only(store).history)
+    assert as_before(fleet)
+
+
+def test_a_job_of_kueue_is_moved_by_its_workload(store: SqliteRemediations) -> None:
+    fleet = kueue(frees=5 * MINUTE)
+    fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
+    executor = begun(fleet, store, ActionKind.EVICT_GANG)
+    drive(fleet, executor, 1.5)
+    assert only(store).phase is Phase.SUCCEEDED
+    assert as_before(fleet)
+    assert {pod["spec"]["nodeName"] for pod in fleet.pods("chat")} == {"n3"}
+
+
+def test_a_workload_that_somebody_activates_again_is_theirs(store: SqliteRemediations) -> None:
+    fleet = kueue()
+    executor = begun(fleet, store)
+    drive(fleet, executor, 0.5)
+    assert only(store).phase is Phase.HOLDING
+    (workload,) = fleet.cluster.objects(KUEUE, "Workload")
+    fleet.cluster.put({**workload, "spec": {**workload["spec"], "active": True}})
+    drive(fleet, executor, 0.5)
+    assert (only(store).phase, only(store).verified["taken_back"]) == (Phase.UNDONE, True)
+    assert as_before(fleet)
+
+
+# An undo at any moment, with any fault at any write
+
+
+@pytest.mark.parametrize("make", [volcano, kueue])
+@pytest.mark.parametrize("delay", [0, 4])
+def test_an_undo_at_any_minute_leaves_it_running(make: object, delay: int, tmp_path: Path) -> None:
+    for minute in range(0, 32, 2):
+        delays = {"takes_up": delay * MINUTE, "carries_out": delay * MINUTE, "frees": delay * MINUTE}
+        fleet: Fleet = make(**delays)  # type: ignore[operator]
+        with new_store(tmp_path / f"{minute}.db") as store:
+            executor = begun(fleet, store)
+            for _ in range(minute):
+                for name in executor.due(fleet.now):
+                    executor.run_once(name, fleet.now)
+                fleet.now += MINUTE
+                fleet.settle()
+            store.ask_undo(only(store).name)
+            drive(fleet, executor, 2)
+            assert only(store).phase in (Phase.UNDONE, Phase.REJECTED), (minute, only(store).history)
+            assert as_before(fleet), (minute, only(store).history, fleet.find("chat"))
+
+
+def test_undo_was_asked_while_the_command_may_be_on_its_way(tmp_path: Path) -> None:
+    """The process ends with the Command sent or not, taken up or not, and a person wants it undone before the next."""
+    for sent in (True, False):
+        for taken_up in (timedelta(), timedelta(hours=5)):
+            fleet = volcano(takes_up=taken_up, carries_out=10 * MINUTE)
+            with new_store(tmp_path / f"{sent}-{taken_up}.db") as store:
+                executor = begun(fleet, store)
+
+                def kill(verb: str, what: str, done: bool) -> None:
+                    if what.startswith("Command") and done is sent:  # noqa: B023 - called before the next round
+                        raise Killed
+
+                fleet.before_write = kill
+                with pytest.raises(Killed):
+                    drive(fleet, executor, 1)
+                fleet.before_write = lambda _verb, _what, _done: None
+                store.ask_undo(only(store).name)
+                drive(fleet, executor, 2)
+                assert only(store).phase is Phase.UNDONE
+                assert [step.kind for step in only(store).steps].count(StepKind.COMMAND) == 1
+                assert as_before(fleet), (sent, taken_up)
+                drive(fleet, executor, 6)
+                assert as_before(fleet), (sent, taken_up)
+
+
+@pytest.mark.parametrize("undo", [True, False])
+@pytest.mark.parametrize("make", [volcano, kueue])
+def test_a_kill_at_any_write_while_a_controller_is_late(make: object, undo: bool, tmp_path: Path) -> None:
+    """undo: as soon as the first process has ended. The Job ends as it began, or is released: nothing in between."""
+    for at in range(1, 40):
+        late = 4 * MINUTE
+        fleet: Fleet = make(takes_up=late, carries_out=late, frees=late)  # type: ignore[operator]
+        left = at
+
+        def kill(verb: str, what: str, done: bool) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+
+        with new_store(tmp_path / f"{at}.db") as store:
+            executor = begun(fleet, store)
+            fleet.before_write = kill
+            try:
+                drive(fleet, executor, 1)
+            except Killed:
+                if undo:
+                    store.ask_undo(only(store).name)
+                drive(fleet, executor, 1.2)
+            end = only(store)
+            if left > 0:
+                assert at > 8  # all writes were tried
+                return
+            if undo:
+                assert end.phase in (Phase.UNDONE, Phase.REJECTED), (at, end.history)
+                assert as_before(fleet), (at, end.history)
+            else:
+                assert (end.phase, fleet.pods("chat")) == (Phase.HOLDING, []), (at, end.history)
+    raise AssertionError("There were more writes than were tried.")
+
+
+def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(store: SqliteRemediations) -> None:
+    fleet = kueue()
+    executor = begun(fleet, store)
+
+    def unsure(verb: str, what: str, done: bool) -> None:
+        if what.startswith("Workload") and not done:
+            raise WriteError(Failure.UNSURE, "no answer")
+
+    fleet.before_write = unsure
+    while not any(step.kind is StepKind.RELEASE and step.begun_at for step in only(store).steps):
+        drive(fleet, executor, 1 / 60)
+    fleet.before_write = lambda _verb, _what, _done: None
+    store.ask_undo(only(store).name)
+    drive(fleet, executor, 0.5)
+    assert only(store).phase is Phase.REJECTED
+    assert not [line for line in fleet.log if "Workload" in line]
+    assert as_before(fleet)
+
+
+def test_a_command_without_rights_ends_it_and_the_mark_goes(store: SqliteRemediations) -> None:
+    fleet = volcano()
+    executor = begun(fleet, store)
+
+    def refuse(verb: str, what: str, done: bool) -> None:
+        if what.startswith("Command"):
+            raise WriteError(Failure.FORBIDDEN, "may not create commands")
+
+    fleet.rehearsal.interfere = refuse
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.FAILED
+    assert as_before(fleet)
+    assert fleet.cluster.get(ObjectRef("v1", "Pod", "chat-0", "ml")) is not None
