@@ -160,6 +160,7 @@ def test_a_connection_that_breaks_before_tls_is_no_answer(pair: Pair, account: P
         assert pair.line.refused == before + 2
 
 
+@pytest.mark.slow
 def test_a_steady_state_makes_no_lists(pair: Pair, plane: ControlPlane, account: Path) -> None:
     first = pair.same()
     wait_until(
@@ -186,7 +187,7 @@ def _asked(plane: ControlPlane) -> list[Asked]:
 
 def test_a_list_of_the_same_moment_agrees(pair: Pair, plane: ControlPlane) -> None:
     with api_client(pair.line.kubeconfig(plane.administrator)) as client:
-        reader = FollowedCluster(client, LIMITS, replace(BRIEF, verify_seconds=0.5))
+        reader = FollowedCluster(client, replace(LIMITS, page_size=7), replace(BRIEF, verify_seconds=0.5))
         reader.read(_now())
         for _ in range(6):
             for _ in range(5):
@@ -199,6 +200,7 @@ def test_a_list_of_the_same_moment_agrees(pair: Pair, plane: ControlPlane) -> No
         reader.close()
 
 
+@pytest.mark.slow
 def test_an_api_server_that_is_restarted_is_followed_again(pair: Pair, plane: ControlPlane) -> None:
     held = pair.same()
     with plane.gone():
@@ -211,6 +213,7 @@ def test_an_api_server_that_is_restarted_is_followed_again(pair: Pair, plane: Co
     assert "after-the-restart" in {pod.name for pod in pair.same().pods}
 
 
+@pytest.mark.slow
 def test_what_the_server_has_forgotten_is_listed_anew(
     pair: Pair, plane: ControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
