@@ -9,6 +9,7 @@ import pytest
 
 from gpuwatch.model.decision import Finding, Plan, Snapshot
 from gpuwatch.model.remediation import Pause
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import Freeze, PlanPolicy
 from plan.fleet import NOW, device, guards, idle, node, pod, sick, snapshot
@@ -68,6 +69,23 @@ def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[s
     plan = draw_plan(state, findings, PlanPolicy(brake_alerts=named), alerts=firing)
     assert refused_by(plan) == ({"alert"} if stopped else set())
     assert bool(plan.brake) is stopped
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "stopped"),
+    [
+        (GapKind.BAD_INPUT, "remediation fence-n0", True),
+        (GapKind.BAD_INPUT, "state gpuwatch.sqlite", False),
+        (GapKind.REFUSED, "remediations", False),  # in the controller that ends the look; people see the gap
+    ],
+)
+def test_nothing_is_begun_while_what_was_done_cannot_be_understood(kind: GapKind, what: str, stopped: bool) -> None:
+    state, findings = one_idle()
+    plan = draw_plan(replace(state, gaps=(Gap(kind=kind, what=what, detail="x"),)), findings, POLICY)
+    assert refused_by(plan) == ({"memory"} if stopped else set())
+    assert (what in plan.brake) is stopped
+    # What was left unread was no storm.
+    assert plan.last_storm is None
 
 
 def test_the_pause_says_who_and_why() -> None:

@@ -171,7 +171,7 @@ class Controller:
         with self._remediations() as store:
             known, pause = store.all(), store.paused()
             with self._looking:
-                analysis, view = self._look(known, pause)
+                analysis, view = self._look(known, pause, store.gaps)
             self._remember_storm(analysis.plan.last_storm)
             proposed = self._propose(store, analysis, view)
             if proposed:
@@ -267,8 +267,8 @@ class Controller:
         self._wrong = ""
         self._good_at = time.monotonic()
 
-    def _look(self, known: tuple[Remediation, ...], pause: Pause) -> tuple[Analysis, View]:
-        """Needs `_looking`. Raises UnreachableError."""
+    def _look(self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]) -> tuple[Analysis, View]:
+        """unread: what is kept and cannot be understood. Needs `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
         self._metrics.inventory(followed(opened))
@@ -282,7 +282,7 @@ class Controller:
             self._wrong = _said(lost)
             raise UnreachableError(self._wrong)
         alerts, gaps = self._alerts(opened)
-        snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps))
+        snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps, *unread))
         bound = opened.policies.plan.min_precision_ratio
         beside = Beside(
             history=known,
@@ -314,7 +314,8 @@ class Controller:
             seen = self._seen
             if seen is not None and _now() - seen[1].snapshot.at < timedelta(seconds=_FRESH_SECONDS):
                 return seen[1]
-            return self._look(store.all(), store.paused())[1]
+            known, pause = store.all(), store.paused()
+            return self._look(known, pause, store.gaps)[1]
 
     def _remember_storm(self, at: datetime | None) -> None:
         """On the Lease, so that the cool-down outlasts this process."""

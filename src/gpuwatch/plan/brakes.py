@@ -43,7 +43,9 @@ def _paused(facts: Facts, _: PlanPolicy) -> str:
 
 
 def _memory(facts: Facts, _: PlanPolicy) -> str:
-    unread = [item.what for item in facts.snapshot.gaps if item.kind is GapKind.BAD_INPUT and item.what.startswith(_KEPT)]
+    unread = [
+        item.what for item in facts.snapshot.gaps if item.kind is GapKind.BAD_INPUT and item.what.startswith(_KEPT)
+    ]
     if not unread:
         return ""
     more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
