@@ -267,6 +267,18 @@ def test_an_annotation_of_the_mode_counts_before_the_status() -> None:
     assert "RawDeployment" in reason(release(object_, remediation=NAME, at=NOW))
 
 
+@pytest.mark.parametrize("mode", ["RawDeployment", "Standard"])
+def test_without_an_autoscaler_kserve_takes_minreplicas_for_the_number(mode: str) -> None:
+    sample = next(item for item in SAMPLES if item.id == "inferenceservice")
+    told = {"serving.kserve.io/deploymentMode": mode, "serving.kserve.io/autoscalerClass": "none"}
+    _, object_ = started(sample, annotations=told)
+    assert [item.path for item in ready(release(object_, remediation=NAME, at=NOW)).saved] == [sample.path]
+    many_hosts = put(object_, "/spec/predictor/workerSpec", {"size": 1})
+    assert "workers on other Nodes" in reason(release(many_hosts, remediation=NAME, at=NOW))
+    scaled = put(object_, "/metadata/annotations/serving.kserve.io~1autoscalerClass", "hpa")
+    assert mode in reason(release(scaled, remediation=NAME, at=NOW))
+
+
 def test_a_broken_saved_state_is_said() -> None:
     sample = SAMPLES[0]
     cluster, before = started(sample)

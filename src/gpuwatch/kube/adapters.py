@@ -223,7 +223,11 @@ def _inference_refuses(object_: Object) -> str:
         return ""
     if mode is ABSENT:
         return "Whether it is serverless is not told, and only Knative scales it to zero."
-    return f"In the mode {mode} KServe keeps at least one replica; only Knative scales it to zero."
+    if value_at(object_, pointer("metadata", "annotations", "serving.kserve.io/autoscalerClass")) != "none":
+        return f"In the mode {mode} KServe keeps at least one replica; only Knative scales it to zero."
+    if value_at(object_, "/spec/predictor/workerSpec") is not ABSENT:
+        return "Its workers on other Nodes are not counted by minReplicas."
+    return ""
 
 
 def _notebook_fields(_: Object, at: datetime) -> Fields:

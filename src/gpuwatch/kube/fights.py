@@ -151,7 +151,8 @@ def _targets(autoscaler: Object, object_: Object, api_version: str, kind: str) -
 
 def _paused(scaled: Object) -> bool:
     annotations = scaled["metadata"].get("annotations") or {}
-    # paused-replicas sets that number again and again, so only paused without it leaves the replicas alone.
+    # paused-replicas sets that number whenever KEDA looks at the ScaledObject, so only paused without it leaves the
+    # replicas alone.
     return (
         annotations.get("autoscaling.keda.sh/paused") == "true"
         and "autoscaling.keda.sh/paused-replicas" not in annotations
