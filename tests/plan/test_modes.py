@@ -12,7 +12,7 @@ from gpuwatch.model.cluster import Namespace
 from gpuwatch.model.decision import ActionKind, Finding, FindingKind, Mode, PlanItem, Snapshot
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import ModeScope, PlanPolicy
-from plan.fleet import device, idle, node, only, pod, snapshot
+from plan.fleet import device, guards, idle, node, only, pod, snapshot
 
 TAINT, RELEASE = ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG
 OBSERVE, SUGGEST, ENFORCE = Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE
@@ -104,3 +104,52 @@ def test_a_precise_detector_is_enough_if_it_is_sure_enough() -> None:
         second = replace(findings[0], kind=FindingKind.NEVER_USED, confidence_ratio=confidence)
         plan = draw_plan(state, (*findings, second), policy, precision=poor)
         assert only(plan, RELEASE).mode is mode
+
+
+# What is only looked at takes nothing from what is done
+
+
+def two_pools(first: Mode, second: Mode) -> tuple[Snapshot, tuple[Finding, ...], PlanPolicy]:
+    """An idle gang of 8 in pool `big`, one of 4 in pool `small`; one action may begin in an hour."""
+    nodes = [node("n0", pool="big"), node("n1", 4, pool="small")]
+    devices = [device("n0", i, "ml/a") for i in range(8)] + [device("n1", i, "ml/b") for i in range(4)]
+    pods = [pod("ml/a", "n0", 8), pod("ml/b", "n1", 4)]
+    findings = (idle("ml/a", devices[:8]), idle("ml/b", devices[8:]))
+    scopes = (ModeScope(mode=first, pool="big"), ModeScope(mode=second, pool="small"))
+    return snapshot(nodes, devices, pods), findings, PlanPolicy(budget_ratio=1.0, scopes=scopes, actions_per_hour=1)
+
+
+def test_what_is_observed_takes_no_budget_from_what_is_enforced() -> None:
+    state, findings, policy = two_pools(OBSERVE, ENFORCE)
+    items = draw_plan(state, findings, policy).items
+    # Best score first, as ever; the smaller one is done.
+    assert [(item.candidate.target.name[-1], item.admitted) for item in items] == [("a", False), ("b", True)]
+    assert guards(items[0]) == {"rate"}
+    state, findings, policy = two_pools(SUGGEST, ENFORCE)
+    assert [item.admitted for item in draw_plan(state, findings, policy).items] == [True, False]
+    state, findings, policy = two_pools(OBSERVE, OBSERVE)
+    assert [item.admitted for item in draw_plan(state, findings, policy).items] == [True, False]
+
+
+def test_a_release_that_is_only_observed_is_no_part_of_one_that_is_done_on_demand() -> None:
+    """A Pod of 8 GPUs waits; of two idle ones of 4 on the Node only one may be released, which would be for nothing.
+    Elsewhere one of 8 is more harm, and enough."""
+    nodes = [node("n0", pool="mixed"), node("n1", pool="mixed")]
+    devices = [device("n0", i, "ml/a" if i < 4 else "web/b") for i in range(8)]
+    devices += [device("n1", i, "ml/c") for i in range(8)]
+    pods = [pod("ml/a", "n0", 4), pod("web/b", "n0", 4), pod("ml/c", "n1", 8)]
+    waits = pod("ml/w", "", 8, phase="Pending", started=None)
+    state = snapshot(nodes, devices, [*pods, waits])
+    findings = (idle("ml/a", devices[:4]), idle("web/b", devices[4:8]), idle("ml/c", devices[8:]))
+    everything = PlanPolicy(
+        budget_ratio=1.0, reclaim_only_on_demand=True, storm_min_gpus=99, scopes=(ModeScope(mode=ENFORCE),)
+    )
+    partly = replace(everything, scopes=(ModeScope(mode=ENFORCE, namespace="ml"),))
+
+    def done(policy: PlanPolicy, found: tuple[Finding, ...]) -> set[str]:
+        plan = draw_plan(state, found, policy)
+        return {item.candidate.target.name for item in plan.items if item.admitted and item.mode is ENFORCE}
+
+    assert done(everything, findings[:2]) == {"Deployment/ml/a", "Deployment/web/b"}
+    assert done(partly, findings[:2]) == set()
+    assert done(partly, findings) == {"Deployment/ml/c"}

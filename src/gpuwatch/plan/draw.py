@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpuwatch.model.decision import ActionKind, Candidate, Finding, Plan, PlanItem, Refusal, Snapshot
+from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, Plan, PlanItem, Refusal, Snapshot
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
@@ -75,9 +75,17 @@ def _item(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> PlanItem:
 
 
 def _demanded(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
-    """The releases with those that wait for them; without one, and where that is asked for, refused."""
-    waiting = waiters([item for item in items if not item.refusals], facts)
-    return [_with_demand(item, waiting.get(item.candidate.id, ""), policy) for item in items]
+    """The releases with those that wait for them; without one, and where that is asked for, refused.
+
+    What is only looked at makes no room for anybody, so the others are chosen without it.
+    """
+    left = [item for item in items if not item.refusals]
+    looked_at = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
+    done = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
+    return [
+        _with_demand(item, (looked_at if item.mode is Mode.OBSERVE else done).get(item.candidate.id, ""), policy)
+        for item in items
+    ]
 
 
 def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem:
@@ -153,9 +161,14 @@ class _Grants:
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
-    """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use."""
+    """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use; and
+    one that is only looked at takes what those leave that are done."""
     grants = _Grants(facts, policy)
-    return [replace(item, refusals=item.refusals or grants.grant(item.candidate, ledger)) for item in items]
+    turns = sorted(
+        items, key=lambda item: (item.mode is Mode.OBSERVE, item.candidate.action is ActionKind.RESIZE_WORKLOAD)
+    )
+    drawn = {item.candidate.id: item.refusals or grants.grant(item.candidate, ledger) for item in turns}
+    return [replace(item, refusals=drawn[item.candidate.id]) for item in items]
 
 
 def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
@@ -163,10 +176,10 @@ def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[
 
     What a group that is refused would have taken goes to the others, so the budget is given out anew without it.
     """
-    mates: dict[PodRef, list[str]] = {}
+    mates: dict[tuple[PodRef, bool], list[str]] = {}
     for item in items:
         if item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter:
-            mates.setdefault(item.candidate.waiter, []).append(item.candidate.id)
+            mates.setdefault(_party(item), []).append(item.candidate.id)
     dropped: dict[str, tuple[Refusal, ...]] = {}
     while True:
         ledger = Ledger(facts, policy)
@@ -184,15 +197,20 @@ def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[
                 if policy.reclaim_only_on_demand
                 and not item.admitted
                 and item.candidate.id not in dropped
-                and len(mates.get(item.candidate.waiter, ())) > 1
+                and len(mates.get(_party(item), ())) > 1
                 and item.candidate.action is ActionKind.RELEASE_GANG
             ),
             None,
         )
         if short is None:
             return drawn, ledger
-        for name in mates[short.candidate.waiter]:
+        for name in mates[_party(short)]:
             dropped[name] = found[name].refusals or (_needs_more(short.candidate.waiter, short.candidate.id),)
+
+
+def _party(item: PlanItem) -> tuple[PodRef, bool]:
+    """Releases of one party make room for one Pod together."""
+    return item.candidate.waiter, item.mode is Mode.OBSERVE
 
 
 def _needs_more(waiter: PodRef, refused: str) -> Refusal:
