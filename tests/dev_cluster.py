@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cluster.control_plane import find_control_plane
 from deploy.manifests import DEPLOY, apply, documents
+from e2e.clusters import own
 from e2e.live_fleet import LiveFleet, node, workload
 from e2e.world import HISTORY_SECONDS, QUICK, World, world
 from parts.prometheus_server import find_servers
@@ -41,7 +42,7 @@ def main() -> int:
         folder = Path(temporary)
         print("Starting a control plane, a Prometheus and the fleet …", flush=True)
         nodes = [node(f"gpu-{number}", "a100") for number in range(chosen.nodes)]
-        with world(build, servers[-1], folder, nodes) as living:
+        with own(build) as cluster, world(cluster, servers[-1], folder, nodes) as living:
             for file in sorted((DEPLOY / "roles").glob("*.yaml")):
                 apply(living.api, documents(file))
             _populate(living)

@@ -125,7 +125,9 @@ class Api:
         versions = ["v1", *(version["groupVersion"] for group in groups for version in group["versions"])]
         for version in versions:
             base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-            for item in self.get(base)["resources"]:
+            answer = self.answer("GET", base)
+            # A group whose definitions were just deleted is listed for a moment more.
+            for item in answer.json()["resources"] if answer.ok else ():
                 if "/" not in item["name"]:
                     verbs = frozenset(item["verbs"])
                     yield Resource(version, item["name"], item["kind"], item["namespaced"], verbs)

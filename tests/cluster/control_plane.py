@@ -125,15 +125,16 @@ def credential(kubeconfig: Path) -> str:
 class ControlPlane:
     """A running API server.
 
-    folder: kubeconfigs and logs, gone with the server. tokens: of `USERS`. server: the API server's process.
+    folder: kubeconfigs and logs, gone with the server. tokens: of `USERS`. programs: all but etcd, by name, in the
+    order in which they are started. started: their processes.
     """
 
     url: str
     certificate: Path
     folder: Path
     tokens: Mapping[str, str]
-    server: contextlib.ExitStack
-    command: Sequence[str | Path]
+    programs: dict[str, Sequence[str | Path]]
+    started: contextlib.ExitStack
 
     @property
     def administrator(self) -> Path:
@@ -182,16 +183,18 @@ class ControlPlane:
 
     @contextlib.contextmanager
     def gone(self) -> Iterator[None]:
-        """Without the API server until the block ends; the other programs go on, and try."""
-        self.server.close()
+        """Without the API server until the block ends, as when its machine is started anew: the scheduler, the
+        controllers and the simulated kubelets are gone too. What is stored stays."""
+        self.started.close()
         try:
             yield
         finally:
             self.start()
 
     def start(self) -> None:
-        log = self.folder / "kube-apiserver.log"
-        self.server.enter_context(running_process(self.command, log, self.ready))
+        """Raises RuntimeError where one of the programs does not start."""
+        for name, command in self.programs.items():
+            self.started.enter_context(running_process(command, self.folder / f"{name}.log", self.ready))
 
     @property
     def audit_log(self) -> Path:
@@ -251,12 +254,12 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
             *(_DEVICE_TAINTS_SERVED if alive else _NO_ACCOUNTS),
             *flags,
         ]
-        server = stack.enter_context(contextlib.ExitStack())
-        cluster = ControlPlane(url, certificates / "apiserver.crt", folder, tokens, server, command)
-        cluster.start()
+        programs: dict[str, Sequence[str | Path]] = {"kube-apiserver": command}
+        started = stack.enter_context(contextlib.ExitStack())
+        cluster = ControlPlane(url, certificates / "apiserver.crt", folder, tokens, programs, started)
         if alive:
-            for name, started in _living(build, cluster):
-                stack.enter_context(running_process(started, folder / f"{name}.log", cluster.ready))
+            programs.update(_living(build, cluster))
+        cluster.start()
         yield cluster
 
 
@@ -282,6 +285,7 @@ def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[s
             "--leader-elect=false",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
+            "--node-monitor-grace-period=5m",  # no Node dies in a test, but a busy machine's heartbeats are late
             _DEVICE_TAINTS,
         ],
     )

@@ -1,7 +1,8 @@
 """A fleet that lives in a real API server and reports to a real Prometheus: GPUs follow the Pods that hold them.
 
 Every few seconds each GPU of each Node reports what dcgm-exporter would, with the Pod that holds it now. What an
-application does is said by its label `app`; what is wrong with a GPU by `faults`.
+application does is said by its label `app`; what is wrong with a GPU by `faults`. GPUs are held through the device
+plugin (`node`) or through ResourceClaims (`claimed_node`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ GPUS_PER_NODE = 8
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 _MEMORY_MIB = 81_920
 _EXPORTER = "dcgm-exporter"
+DRIVER = "gpu.nvidia.com"
 
 Series = tuple[tuple[str, str], ...]
 """Labels with `__name__`."""
@@ -44,6 +46,41 @@ def node(name: str, pool: str, gpus: int = GPUS_PER_NODE) -> Object:
         "metadata": {"name": name, "labels": labels},
         "status": {"capacity": host, "allocatable": host},
     }
+
+
+def claimed_node(name: str, pool: str) -> tuple[Object, Object]:
+    """A Node whose GPUs its driver hands out to ResourceClaims, and the ResourceSlice in which it tells of them."""
+    host = node(name, pool)
+    for side in host["status"].values():
+        side.pop("nvidia.com/gpu", None)
+    devices = [
+        {"name": f"gpu-{index}", "attributes": {"uuid": {"string": gpu_uuid(name, index)}}}
+        for index in range(GPUS_PER_NODE)
+    ]
+    spec = {
+        "driver": DRIVER,
+        "nodeName": name,
+        "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+        "devices": devices,
+    }
+    told = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"{name}-{DRIVER}"}}
+    return host, {**told, "spec": spec}
+
+
+def claiming(name: str, *, pool: str, gpus: int, copies: int = 1, namespace: str = "team-a") -> tuple[Object, Object]:
+    """A template of claims for so many GPUs, and a Job each of whose Pods has such a claim."""
+    request = {"name": "gpus", "exactly": {"deviceClassName": DRIVER, "count": gpus}}
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    job = workload("Job", name, pool=pool, gpus=0, copies=copies, namespace=namespace)
+    pod = job["spec"]["template"]["spec"]
+    pod["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": name}]
+    pod["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
+    return template, job
 
 
 def workload(
@@ -79,45 +116,62 @@ class LiveFleet:
     prometheus: str
     idle: set[str] = field(default_factory=set)
     faults: dict[str, set[int]] = field(default_factory=dict)
+    _alone: bool = False
+    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _seen: dict[str, list[Object]] = field(default_factory=dict)
     _held: dict[str, list[str]] = field(default_factory=dict)  # Node → per GPU the uid of its Pod, or ''
     _spoken: set[Series] = field(default_factory=set)
 
     def tick(self, at: float) -> None:
         """One sample of every GPU; series that ended are marked so."""
+        with self._looking:
+            every, nodes, claims = self._all(_PODS), self._all(_NODES), self._all(_CLAIMS)
         pods = {
             item["metadata"]["uid"]: item
-            for item in self.api.get("/api/v1/pods")["items"]
+            for item in every
             if item["status"].get("phase") == "Running" and "deletionTimestamp" not in item["metadata"]
         }
         values: dict[Series, float | None] = {}
-        for found in self.api.get("/api/v1/nodes")["items"]:
-            count = int(found["status"].get("capacity", {}).get("nvidia.com/gpu", "0"))
-            if count:
-                name = found["metadata"]["name"]
-                self._place(name, count, pods)
-                for index in range(count):
-                    values.update(self._gpu(name, index, pods.get(self._held[name][index])))
+        for found in nodes:
+            name, count = found["metadata"]["name"], _gpus(found)
+            self._place(name, count, pods, claims)
+            for index in range(count):
+                values.update(self._gpu(name, index, pods.get(self._held[name][index])))
         ended: dict[Series, float | None] = dict.fromkeys(self._spoken - set(values))
         remote_write.write(
             self.prometheus, ((dict(labels), [(at, value)]) for labels, value in (values | ended).items())
         )
         self._spoken = set(values)
 
+    @contextmanager
+    def without_api(self) -> Iterator[None]:
+        """The API server may be gone until the block ends: every Pod goes on as it was last seen."""
+        with self._looking:
+            self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
+    def _all(self, path: str) -> list[Object]:
+        if not self._alone:
+            unserved = path == _CLAIMS and self.api.answer("GET", path).status_code == 404
+            self._seen[path] = [] if unserved else self.api.get(path)["items"]
+        return self._seen[path]
+
     def history(self, until: float, seconds: float, only: str = "") -> None:
         """As if every Node, or this one, had been free for so long: GPUs without a history are judged by nobody."""
-        values: dict[Series, float] = {}
+        moments = [until - seconds + step for step in range(0, int(seconds), INTERVAL_SECONDS)]
         for found in self.api.get("/api/v1/nodes")["items"]:
             name = found["metadata"]["name"]
-            if only not in ("", name):
-                continue
-            for index in range(int(found["status"].get("capacity", {}).get("nvidia.com/gpu", "0"))):
-                values.update(self._gpu(name, index, None))
-        moments = [until - seconds + step for step in range(0, int(seconds), INTERVAL_SECONDS)]
-        for labels, value in values.items():
-            remote_write.write(self.prometheus, [(dict(labels), [(at, value) for at in moments])])
+            if only in ("", name):
+                series = [each for index in range(_gpus(found)) for each in self._gpu(name, index, None)]
+                remote_write.write(
+                    self.prometheus, ((dict(labels), [(at, value) for at in moments]) for labels, value in series)
+                )
 
-    def _place(self, name: str, count: int, pods: Mapping[str, Object]) -> None:
-        """GPUs of Pods that are gone are free; Pods that are new take the first free ones."""
+    def _place(self, name: str, count: int, pods: Mapping[str, Object], claims: list[Object]) -> None:
+        """GPUs of Pods that are gone are free; Pods that are new take those of their claims, or the first free ones."""
         held = self._held.setdefault(name, [""] * count)
         here = {uid: pod for uid, pod in pods.items() if pod["spec"].get("nodeName") == name}
         held[:] = [uid if uid in here else "" for uid in held]
@@ -129,6 +183,12 @@ class LiveFleet:
             free = [index for index, holder in enumerate(held) if not holder]
             for index in free[: max(wanted - held.count(uid), 0)]:
                 held[index] = uid
+        for claim in claims:
+            status = claim.get("status") or {}
+            holders = [each["uid"] for each in status.get("reservedFor") or () if each["uid"] in here]
+            for device in (status.get("allocation") or {}).get("devices", {}).get("results", ()):
+                if holders and device["pool"] == name:
+                    held[int(device["device"].removeprefix("gpu-"))] = holders[0]
 
     def _gpu(self, name: str, index: int, pod: Object | None) -> Iterator[tuple[Series, float]]:
         works = pod is not None and pod["metadata"]["labels"].get("app") not in self.idle
@@ -176,6 +236,15 @@ class LiveFleet:
         if index == 0:
             up = {"__name__": "up", "job": _EXPORTER, "instance": f"{name}:9400", "namespace": "gpu-operator"}
             yield tuple(sorted(up.items())), 1.0
+
+
+_PODS, _NODES, _CLAIMS = "/api/v1/pods", "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceclaims"
+
+
+def _gpus(found: Object) -> int:
+    """By the device plugin's count, or by what GPU Feature Discovery saw."""
+    counted = found["status"].get("capacity", {}).get("nvidia.com/gpu")
+    return int(counted or found["metadata"].get("labels", {}).get("nvidia.com/gpu.count", "0"))
 
 
 def gpu_uuid(node_name: str, index: int) -> str:

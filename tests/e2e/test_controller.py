@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from cluster.control_plane import ControlPlaneBuild
-from deploy.manifests import DEPLOY, apply, documents
-from e2e.live_fleet import node, workload
-from e2e.world import LEASE, World, world
-from parts.prometheus_server import ServerBuild
+from e2e.world import LEASE, World, told
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -21,30 +16,12 @@ MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
 RELEASE = {"release_gang": "enforce"}
 
 
-@pytest.fixture(scope="module")
-def living(
-    control_plane_build: ControlPlaneBuild, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    nodes = [node(f"{pool}-0", pool) for pool in ("seen", "moved", "idle", "kept", "halted", "asked")]
-    with world(control_plane_build, newest_prometheus, tmp_path_factory.mktemp("e2e"), nodes) as found:
-        yield found
-
-
-def started(living: World, app: str, kind: str, pool: str, gpus: int, copies: int = 1) -> set[str]:
-    """The workload runs on the first Node of its pool, which then has a second one; uids of its Pods."""
-    living.api.create(workload(kind, app, pool=pool, gpus=gpus, copies=copies))
-    living.until(lambda: len(living.running(app)) == copies)
-    living.api.create(node(f"{pool}-1", pool))
-    living.fleet.history(time.time(), 600, f"{pool}-1")
-    return {item["metadata"]["uid"] for item in living.running(app)}
-
-
-OWN = ("leases", "checkpoints", "workloadprofiles")
+WITHOUT_A_MODE = {"leases", "checkpoints", "workloadprofiles"}
 
 
 def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
     """Under deploy/base alone: no role of any further mode is there yet."""
-    uids = started(living, "seen", "Job", "seen", gpus=4, copies=2)
+    uids = living.started("seen", "Job", "seen", gpus=4, copies=2)
     living.fleet.faults["seen-0"] = {3}
     with living.gpuwatch("observer", living.settings("observer")) as replica:
         living.until(lambda: "taint_node:node/seen-0 would be worth it (observe)" in replica.said(), replica)
@@ -59,29 +36,21 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
     assert replica.process.returncode == 0
     assert "stopped" in replica.said().splitlines()[-1]
     living.fleet.faults.clear()
-    written = living.writes()
-    assert {line.split(" ")[1] for line in written} <= set(OWN)
-    assert {line.split(" ")[-1] for line in written} <= {"200", "201"}
-    assert {"create leases leases 201", "patch leases gpuwatch 200", "create checkpoints checkpoints 201"} <= set(
-        written
-    )
+    if living.logged("nothing but Leases, Checkpoints and WorkloadProfiles is written, and none of it is refused"):
+        written = living.writes(by=replica.credential)
+        assert {asked.resource for asked in written} <= WITHOUT_A_MODE
+        assert {asked.status for asked in written} <= {200, 201}
+        said = {told(asked) for asked in written}
+        assert {"create leases leases 201", "patch leases gpuwatch 200", "create checkpoints checkpoints 201"} <= said
     assert "holderIdentity" not in living.api.get(LEASE)["spec"]  # given back
     assert living.remediations() == []
     assert living.taints("seen-0") == []
     assert {item["metadata"]["uid"] for item in living.running("seen")} == uids
 
 
-@pytest.fixture(scope="module")
-def allowed(living: World) -> World:
-    """With the roles of every mode, and the guardrail on what may be written to Nodes."""
-    for file in (*sorted((DEPLOY / "roles").glob("*.yaml")), DEPLOY / "optional" / "guardrails.yaml"):
-        apply(living.api, documents(file))
-    return living
-
-
 def test_a_degraded_gpu_is_fenced_and_its_gang_moves_once_though_the_leader_dies(allowed: World) -> None:
     living = allowed
-    old = started(living, "train", "Job", "moved", gpus=4, copies=2)
+    old = living.started("train", "Job", "moved", gpus=4, copies=2)
     settings = living.settings("moving", plan={"modes": MOVE})
     with living.gpuwatch("moving-a", settings) as first, living.gpuwatch("moving-b", settings) as second:
         assert "standing by: moving-a" in second.said()
@@ -106,8 +75,11 @@ def test_a_degraded_gpu_is_fenced_and_its_gang_moves_once_though_the_leader_dies
     job = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/train")
     assert not job["spec"]["suspend"]
     assert "gpuwatch.dev/remediation" not in job["metadata"].get("annotations", {})
-    patched = [line for line in living.writes() if line.startswith("patch jobs train")]
-    assert all(line.endswith("200") for line in patched)
+    if living.logged("no write to the Job is refused, and each is by whoever holds the Lease"):
+        patched = [line for line in living.disturbed() if line.startswith("patch jobs train")]
+        assert patched
+        assert all(line.endswith("200") for line in patched)
+        assert living.out_of_turn() == []
 
 
 def test_the_fence_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
@@ -123,7 +95,7 @@ def test_the_fence_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
 
 def test_an_idle_workload_is_released_and_restored_by_undo(allowed: World) -> None:
     living = allowed
-    started(living, "forgotten", "Job", "idle", gpus=4, copies=2)
+    living.started("forgotten", "Job", "idle", gpus=4, copies=2)
     living.fleet.idle.add("forgotten")
     before = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/forgotten")["spec"]
     with living.gpuwatch("releasing", living.settings("releasing", plan={"modes": RELEASE})) as replica:
@@ -153,7 +125,7 @@ def test_a_disruption_budget_holds(allowed: World) -> None:
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "chat"}}},
     }
     living.api.create(budget)
-    uids = started(living, "chat", "Deployment", "kept", gpus=4, copies=2)
+    uids = living.started("chat", "Deployment", "kept", gpus=4, copies=2)
     path = "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets/chat"
     living.until(lambda: living.api.get(path).get("status", {}).get("currentHealthy") == 2)
     living.fleet.faults["kept-0"] = {1}
@@ -162,13 +134,14 @@ def test_a_disruption_budget_holds(allowed: World) -> None:
         living.until(lambda: "PodDisruptionBudget team-a/chat allows 0" in replica.said(), replica)
         time.sleep(10)
         assert {item["metadata"]["uid"] for item in living.running("chat")} == uids
-        assert not [line for line in living.writes() if "eviction" in line]
+        if living.logged("no eviction is asked for"):
+            assert not [line for line in living.disturbed(by=replica.credential) if "eviction" in line]
     living.fleet.faults.clear()
 
 
 def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> None:
     living = allowed
-    started(living, "halted", "Job", "halted", gpus=8)
+    living.started("halted", "Job", "halted", gpus=8)
     paused = living.command("pause", "--reason", "maintenance", "--by", "ana")
     assert paused.returncode == 0, paused.stderr
     living.fleet.faults["halted-0"] = {3}
@@ -189,7 +162,7 @@ def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> No
 
 def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) -> None:
     living = allowed
-    started(living, "serve", "Job", "asked", gpus=8)
+    living.started("serve", "Job", "asked", gpus=8)
     living.fleet.faults["asked-0"] = {5}
     suggest = {"modes": {"taint_node": "suggest"}}
     quick = living.settings("asking", plan=suggest, execute={"approve_seconds": 10})

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 
 from cluster.api import Api, Object
-from cluster.control_plane import ControlPlane, ControlPlaneBuild
-from cluster.control_plane import running as running_cluster
+from cluster.control_plane import Asked, credential
 from deploy.manifests import DEPLOY, apply, documents
-from e2e.live_fleet import LiveFleet, reporting
+from e2e.clusters import Cluster, marked
+from e2e.live_fleet import LiveFleet, node, reporting, workload
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild
 from parts.prometheus_server import running as running_prometheus
@@ -31,13 +31,21 @@ REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/remediations"
 ACCOUNT = "system:serviceaccount:gpuwatch:gpuwatch"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases/gpuwatch"
 HISTORY_SECONDS = 1200
+LEASE_SECONDS = 6
+
+OWN = frozenset({"leases", "checkpoints", "workloadprofiles", "remediations", "events"})
+"""Resources of which gpuwatch writes objects of its own; all others are somebody's."""
+
+UNSEEN: list[str] = []
+"""What was not looked at, and in which test, because the cluster is somebody else's."""
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "run": {
         "analysis_seconds": 3,
         "remediation_seconds": 1,
-        "lease_seconds": 6,
+        "lease_seconds": LEASE_SECONDS,
         "retry_seconds": 1,
+        "watch_seconds": 1,
         "report_cron": "",
         "listen_address": "127.0.0.1",
     },
@@ -67,15 +75,21 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Replica:
-    """A `gpuwatch run`."""
+    """A `gpuwatch run`. credential: by which the API server's log knows it; '' where nobody sees that log."""
 
     name: str
     process: subprocess.Popen[bytes]
     port: int
     log: Path
+    credential: str
 
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8")
+
+    def metric(self, name: str) -> float | None:
+        """A metric without labels, as /metrics shows it; None where it does not."""
+        lines = self.asked("/metrics")[1].splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), None)
 
     def asked(self, path: str) -> tuple[int, str]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -93,10 +107,17 @@ class Replica:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
+    def freeze(self) -> None:
+        """As a machine that is suspended: nothing of it goes on, and it knows of nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
 
 @dataclass(frozen=True)
 class World:
-    cluster: ControlPlane
+    cluster: Cluster
     api: Api
     prometheus: str
     fleet: LiveFleet
@@ -109,15 +130,29 @@ class World:
             merged[group] = {**QUICK.get(group, {}), **groups.get(group, {})}
         merged["run"]["folder"] = str(self.folder / f"{name}-work")
         file = self.folder / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(merged))
+        new = file.with_suffix(".new")
+        new.write_text(yaml.safe_dump(merged))
+        new.replace(file)  # at once, for a replica that watches it
         return file
+
+    def started(self, app: str, kind: str, pool: str, gpus: int, copies: int = 1) -> set[str]:
+        """The workload runs on the first Node of its pool, which then has a second one; uids of its Pods."""
+        self.api.create(workload(kind, app, pool=pool, gpus=gpus, copies=copies))
+        self.until(lambda: len(self.running(app)) == copies)
+        self.node(f"{pool}-1", pool)
+        return {item["metadata"]["uid"] for item in self.running(app)}
+
+    def node(self, name: str, pool: str) -> None:
+        """One more Node, that has been free for a while."""
+        self.api.create(marked(node(name, pool)))
+        self.fleet.history(time.time(), 600, name)
 
     @contextmanager
     def gpuwatch(self, name: str, settings: Path) -> Iterator[Replica]:
         """A replica, ready, under the account of deploy/; ended in order if it still runs."""
         port, log = free_port(), self.folder / f"{name}.log"
         command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--config", str(settings)]
-        kubeconfig = self.cluster.service_account("gpuwatch", "gpuwatch")
+        kubeconfig = self.cluster.account(name)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")},
             "GPUWATCH_RUN__LISTEN_PORT": str(port),
@@ -127,7 +162,7 @@ class World:
         }
         with log.open("wb") as output:
             process = subprocess.Popen(command, stderr=output, stdout=output, env=environment, cwd=self.folder)
-        replica = Replica(name, process, port, log)
+        replica = Replica(name, process, port, log, credential(kubeconfig) if self.cluster.own else "")
         try:
             wait_until(
                 lambda: process.poll() is not None or replica.asked("/readyz")[0] == 200,
@@ -138,6 +173,7 @@ class World:
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
+                replica.thaw()
             try:
                 process.wait(40)
             finally:
@@ -147,8 +183,9 @@ class World:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A person's `gpuwatch …`, as the administrator."""
-        whole = [sys.executable, "-m", "gpuwatch.app.cli", *arguments, "--kubeconfig", str(self.cluster.administrator)]
+        whole = [sys.executable, "-m", "gpuwatch.app.cli", *arguments]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
+        environment["KUBECONFIG"] = self.cluster.administrator
         return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=self.folder)
 
     def remediations(self, action: str = "", target: str = "") -> list[Object]:
@@ -159,10 +196,21 @@ class World:
             and target in item["spec"]["proposal"]["target"]
         ]
 
+    def newest(self, action: str, target: str) -> Object | None:
+        """The newest Remediation of it."""
+        found = sorted(self.remediations(action, target), key=lambda item: item["spec"]["proposal"]["createdAt"])
+        return found[-1] if found else None
+
     def phase(self, action: str, target: str) -> str:
         """Of the newest; '' where there is none."""
-        found = sorted(self.remediations(action, target), key=lambda item: item["spec"]["proposal"]["createdAt"])
-        return str((found[-1].get("status") or {}).get("phase", "Proposed")) if found else ""
+        found = self.newest(action, target)
+        return str((found.get("status") or {}).get("phase", "Proposed")) if found else ""
+
+    def announced(self, action: str, target: str) -> bool:
+        """Were its owners told all, and may object now?"""
+        found = self.newest(action, target)
+        status = (found or {}).get("status") or {}
+        return status.get("phase") == "Announced" and "deadlineAt" in status
 
     def pods(self, app: str) -> list[Object]:
         found = self.api.get("/api/v1/namespaces/team-a/pods", labelSelector=f"app={app}")["items"]
@@ -175,15 +223,42 @@ class World:
         found = self.api.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])
         return [taint for taint in found if taint["key"] == "gpuwatch.dev/degraded"]
 
-    def writes(self) -> list[str]:
-        """What the account has written so far: 'patch nodes gpu-0 200' and so on, dry runs left out."""
+    def logged(self, claim: str) -> bool:
+        """Can the API server's log tell whether the claim holds? Where it cannot, the run says so at its end."""
+        if self.cluster.own is None:
+            UNSEEN.append(f"{os.environ.get('PYTEST_CURRENT_TEST', '').partition(' ')[0]}: {claim}")
+        return self.cluster.own is not None
+
+    def writes(self, since: float = 0.0, by: str = "") -> list[Asked]:
+        """What the account has asked to have written, dry runs left out. since: Unix seconds. by: a credential."""
+        assert self.cluster.own is not None
         return [
-            f"{asked.verb} {asked.resource} {asked.uri.partition('?')[0].rpartition('/')[2]} {asked.status}"
-            for asked in self.cluster.asked()
-            if asked.user == ACCOUNT and asked.verb not in ("get", "list", "watch") and "dryRun" not in asked.uri
+            asked
+            for asked in self.cluster.own.asked()
+            if asked.user == ACCOUNT
+            and asked.verb not in ("get", "list", "watch")
+            and not asked.dry_run
+            and asked.at >= since
+            and asked.credential in (by or asked.credential,)
         ]
 
-    def until(self, condition: Any, *replicas: Replica, seconds: float = 240) -> None:
+    def disturbed(self, since: float = 0.0, by: str = "") -> list[str]:
+        """Of these writes those to objects that are not gpuwatch's own: 'patch nodes gpu-0 200' and so on."""
+        return [told(asked) for asked in self.writes(since, by) if asked.resource not in OWN]
+
+    def out_of_turn(self) -> list[str]:
+        """Writes to others' objects by a replica that was not the last one to take or renew the Lease, or later after
+        that than the Lease lasts."""
+        found = []
+        holder, renewed = "", 0.0
+        for asked in sorted(self.writes(), key=lambda asked: asked.at):
+            if asked.resource == "leases" and asked.status < 300:
+                holder, renewed = asked.credential, asked.at
+            elif asked.resource not in OWN and (asked.credential != holder or asked.at - renewed > LEASE_SECONDS):
+                found.append(f"{told(asked)} by {asked.credential}, {asked.at - renewed:.1f} s after {holder} renewed")
+        return found
+
+    def until(self, condition: Callable[[], bool], *replicas: Replica, seconds: float = 240) -> None:
         """Raises RuntimeError with what gpuwatch said and keeps."""
 
         def complaint() -> str:
@@ -197,23 +272,24 @@ class World:
         wait_until(condition, complaint, seconds)
 
 
+def told(asked: Asked) -> str:
+    return f"{asked.verb} {asked.resource} {asked.uri.partition('?')[0].rpartition('/')[2]} {asked.status}"
+
+
 @contextmanager
-def world(
-    cluster_build: ControlPlaneBuild, prometheus_build: ServerBuild, folder: Path, nodes: list[Object]
-) -> Iterator[World]:
-    """A living cluster with these Nodes, gpuwatch's base manifests but for its Deployment, and a Prometheus to which
-    the Nodes report."""
+def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object]) -> Iterator[World]:
+    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment, and a Prometheus to which the
+    Nodes report."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(cluster_build, alive=True))
         prometheus = stack.enter_context(running_prometheus(prometheus_build))
         api = Api(cluster.administrator)
         base = [
             item for item in documents(DEPLOY / "base") if item["kind"] not in ("Deployment", "PodDisruptionBudget")
         ]
-        apply(api, base)
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
+        apply(api, map(marked, base))
+        api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
         for item in nodes:
-            api.create(item)
+            api.create(marked(item))
         fleet = LiveFleet(Api(cluster.administrator), prometheus)
         fleet.history(time.time(), HISTORY_SECONDS)
         stack.enter_context(reporting(fleet))
