@@ -160,10 +160,18 @@ def test_owners_that_could_not_restore_it_are_refused(status: OwnerStatus) -> No
     assert "ml/chat" in item.refusals[0].reason
 
 
+@pytest.mark.parametrize(
+    ("note", "guard"),
+    [
+        ({keys.OPT_OUT: "true"}, "opted_out"),
+        ({keys.OBJECT: "not today"}, "opted_out"),
+        ({keys.SNOOZE_UNTIL: "2027-01-01T00:00:00Z"}, "snoozed"),
+    ],
+    ids=["opt-out", "object", "snooze"],
+)
 @pytest.mark.parametrize("where", ["pod", "workload", "namespace", "node"])
-def test_opt_out_is_honoured_wherever_it_stands(where: str) -> None:
+def test_what_owners_ask_for_is_honoured_wherever_it_stands(where: str, note: dict[str, str], guard: str) -> None:
     state, findings = one_idle()
-    note = {keys.OPT_OUT: "true"}
     cluster = state.cluster
     changed = {
         "pod": lambda: replace(cluster, pods=(replace(cluster.pods[0], annotations=note),)),
@@ -172,7 +180,7 @@ def test_opt_out_is_honoured_wherever_it_stands(where: str) -> None:
         "node": lambda: replace(cluster, nodes=(replace(cluster.nodes[0], annotations=note), cluster.nodes[1])),
     }[where]()
     item = only(draw_plan(replace(state, cluster=changed), findings, POLICY), ActionKind.RELEASE_GANG)
-    assert guards(item) == {"opted_out"}
+    assert guards(item) == {guard}
 
 
 @pytest.mark.parametrize(

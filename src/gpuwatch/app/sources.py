@@ -57,7 +57,7 @@ def open_sources(options: Mapping[str, Any]) -> Opened:
 
 
 def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
-    policies = Policies(health=settings.health, idle=settings.idle, plan=settings.plan)
+    policies = Policies(health=settings.health, idle=settings.idle, misfit=settings.misfit, plan=settings.plan)
     if settings.xid_overrides is None:
         return policies, ()
     from gpuwatch.catalog.xid_overrides import xids_with_overrides

@@ -1,0 +1,45 @@
+"""Misfits in what people read."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+from detect.test_contention import ALONE_A, ALONE_B, SHARED, SISTERS, A, B, dram, snapshot
+from gpuwatch.model.decision import Snapshot
+from gpuwatch.report.analysis import Policies, analyse
+from gpuwatch.report.explain import explain, explanation_tables
+from gpuwatch.report.tables import analysis_tables
+
+
+def shown(item: RenderableType) -> str:
+    console = Console(width=400, file=io.StringIO(), record=True)
+    console.print(item)
+    return " ".join(console.export_text().split())
+
+
+def state(**asked: float) -> Snapshot:
+    return snapshot((SHARED, ALONE_A, ALONE_B), (A, B, *SISTERS), dram(**asked))
+
+
+def test_contention_is_in_the_analysis_with_its_reason() -> None:
+    text = shown(analysis_tables(analyse(state(a=0.5, b=0.7), Policies()), "a test"))
+    assert "In the wrong place (1)" in text
+    assert "hbm contention" in text
+    assert "33% of their speed is lost" in text
+    assert "In the wrong place" not in shown(analysis_tables(analyse(state(shared=0.5), Policies()), "a test"))
+
+
+def test_an_explanation_says_what_was_looked_at_and_is_well_or_not_known() -> None:
+    calm = state(shared=0.5, a=0.1, b=0.1)
+    found = explain(calm, Policies(), "device/gpu-0")
+    verdicts = {item.rule: str(item.verdict) for item in found.findings if item.rule.startswith("misfit.")}
+    assert verdicts == {"misfit.hbm_contention": "healthy", "misfit.pcie_contention": "unknown"}
+    assert "its workloads leave room on its memory's bandwidth" in shown(explanation_tables(found, calm))
+
+
+def test_a_misfit_comes_after_what_is_broken_or_idle_and_before_what_is_not_known() -> None:
+    crowded = analyse(state(a=0.5, b=0.7), Policies())
+    verdicts = [str(item.verdict) for item in crowded.findings]
+    assert verdicts.index("misfit") < verdicts.index("unknown")
