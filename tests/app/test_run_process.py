@@ -58,6 +58,11 @@ class Run:
         except OSError as error:
             return 0, str(error)
 
+    def metric(self, name: str) -> float | None:
+        """Its value; None where it is not told (yet)."""
+        lines = self.asked("/metrics")[1].splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), None)
+
     def set(self, prometheus: str = "", delivery: object = None, **run: object) -> None:
         """The settings file anew, as a ConfigMap is swapped: whole, by a rename."""
         draft = self.settings.with_suffix(".new")
@@ -108,6 +113,12 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
         metrics = run.asked("/metrics")[1]
         assert 'gpuwatch_devices{state="reporting"} 8.0' in metrics
         assert "gpuwatch_leader 1.0" in metrics
+        status, shown = run.asked("/")
+        assert status == 200
+        assert "It leads. 8 of 8 devices report" in shown
+        assert "Refused (1)" in shown
+        assert 'href="/reports/"' in shown
+        assert "There is none yet." in run.asked("/reports/")[1]
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(30) == 0
         lines = [json.loads(line) for line in run.said().splitlines()]
@@ -181,7 +192,9 @@ def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is
             looks = second.said().count("cycle ")
             second.until(lambda: second.said().count("cycle ") > looks + 12)  # another look at the report came by
         with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as third:
-            third.until(lambda: "gpuwatch_report_done_timestamp_seconds 0.0" not in third.asked("/metrics")[1])
+            third.until(lambda: bool(third.metric("gpuwatch_report_done_timestamp_seconds")))
+            assert f"/reports/{report.name}/report.html" in third.asked("/reports/")[1]
+            assert "GPUs in the week of" in third.asked(f"/reports/{report.name}/report.html")[1]
     assert receiver.taken == [report.name]
     assert list(inbox.iterdir()) == [report]
     assert {"report.html", "report.md", "report.json", "teams.csv"} <= {path.name for path in report.iterdir()}
@@ -205,7 +218,7 @@ def test_a_report_that_was_missed_is_made_at_the_next_start_and_another_that_is_
             assert not inbox.exists()
         with gpuwatch(tmp_path, url, **options) as run:
             run.until(lambda: "was missed, and is made now" in run.said())
-            run.until(lambda: "gpuwatch_report_done_timestamp_seconds 0.0" not in run.asked("/metrics")[1])
+            run.until(lambda: bool(run.metric("gpuwatch_report_done_timestamp_seconds")))
     assert len(list(inbox.iterdir())) == 1
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
 from gpuwatch.report.weekly_html import ABSTAINED_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
 from gpuwatch.report.weekly_words import ABSTAINED, OUTCOME, TIER
 from parts.browser import BrowserBuild, page, pdf_pages, running
+from report.html_checks import BEYOND, CONTRAST, parsed, text_of
 from report.weekly_example import (
     HOSTILE,
     HOSTILE_NAMESPACE,
@@ -29,60 +29,12 @@ from report.weekly_example import (
 )
 
 REPORTS = {"full": full_report, "empty": empty_report, "free": free_report}
-_VOID = {"meta", "br", "img", "hr", "input", "link"}
 
 
 @pytest.fixture(scope="module")
 def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
     with running(browser_build) as started:
         yield started
-
-
-class _Tags(HTMLParser):
-    """Refuses an end tag that closes nothing, or something else, and what nobody closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.names: set[str] = set()
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        given = dict(attrs)
-        assert len(given) == len(attrs), f"an attribute of <{tag}> twice"
-        self.ids += [str(given["id"])] if "id" in given else []
-        self.links += [str(value) for name, value in attrs if name in ("href", "src")]
-        assert not [name for name in given if name.startswith("on")], tag
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in _VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not {"style", "title"} & set(self.open[-1:]):
-            self.text.append(data)
-
-
-def parsed(html: str) -> _Tags:
-    tags = _Tags()
-    tags.feed(html)
-    tags.close()
-    assert tags.open == []
-    return tags
-
-
-def text_of(html: str) -> str:
-    return " ".join(" ".join(parsed(html).text).split())
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -188,50 +140,8 @@ def test_nothing_reaches_beyond_the_page(browser: Browser, tmp_path: Path, name:
     with page(browser, weekly_html(REPORTS[name]()), tmp_path, width=width) as (opened, _):
         opened.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
-        beyond = opened.evaluate(
-            """width => [...document.querySelectorAll('main *, header *')].filter(item => {
-                 const box = item.getBoundingClientRect(), wide = box.right > width + 1;
-                 return wide && box.width > 0 && !item.closest('pre, thead, .skip') && !item.closest('svg *');
-               }).map(item => item.tagName + ' ' + item.textContent.slice(0, 40))""",
-            width,
-        )
+        beyond = opened.evaluate(BEYOND, width)
         assert beyond == []
-
-
-# The contrast of WCAG 2 of each text with what is painted behind it, and of each drawn shape with the page.
-_CONTRAST = """() => {
-  const parse = text => (text.match(/[\\d.]+/g) || []).map(Number);
-  const light = rgb => {
-    const [r, g, b] = rgb.slice(0, 3).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ratio = (a, b) => {
-    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
-    return (x + 0.05) / (y + 0.05);
-  };
-  const ground = item => {
-    for (let at = item; at; at = at.parentElement) {
-      const colour = parse(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const texts = [], shapes = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const item = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || item.closest('title, .skip') || !item.getClientRects().length) continue;
-    const style = getComputedStyle(item);
-    const colour = parse(item.closest('svg') ? style.fill : style.color);
-    texts.push([ratio(colour, ground(item)), walker.currentNode.data.trim().slice(0, 40)]);
-  }
-  for (const item of document.querySelectorAll('svg .area, svg .line, svg .likely, svg .miss, svg .hit')) {
-    if (!item.getClientRects().length) continue;
-    const style = getComputedStyle(item), painted = [style.fill, style.stroke].filter(c => c.startsWith('rgb'));
-    shapes.push([Math.max(...painted.map(c => ratio(parse(c), ground(item)))), item.getAttribute('class')]);
-  }
-  return {texts, shapes};
-}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -240,7 +150,7 @@ def test_texts_and_charts_stand_out(
     browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     with page(browser, weekly_html(full_report()), tmp_path, width=width, scheme=scheme) as (opened, _):
-        found = opened.evaluate(_CONTRAST)
+        found = opened.evaluate(CONTRAST)
     assert len(found["texts"]) > 500
     assert len(found["shapes"]) > 50
     assert [item for item in found["texts"] if item[0] < 4.5] == []

@@ -49,6 +49,7 @@ class Announcements:
         self.folder = folder
         self._metrics = metrics
         self._stopping = stopping
+        self.undelivered = 0  # of which nobody could be told
         self._over: set[str] = set()  # folders of which everything arrived, or was given up
 
     def tell(self, remediation: Remediation, policy: DeliveryPolicy) -> None:
@@ -89,7 +90,8 @@ class Announcements:
                     self._metrics.delivered("announcement", False)
             waiting = self._waiting(policy)
         self._metrics.pending("announcement", sum(not over(item, policy) for found in waiting for item in found))
-        self._metrics.untold(sum(_untold(found, policy) for found in waiting))
+        self.undelivered = sum(_untold(found, policy) for found in waiting)
+        self._metrics.untold(self.undelivered)
         return tries
 
     def _waiting(self, policy: DeliveryPolicy) -> list[tuple[Delivery, ...]]:

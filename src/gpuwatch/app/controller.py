@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from gpuwatch import __version__
 from gpuwatch.app import announcements, weekly_job
 from gpuwatch.app.announcements import Announcements
 from gpuwatch.app.commands import EXPECTED
@@ -23,6 +24,7 @@ from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.pages import Board, Seen
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.weekly_job import WeeklyJob
@@ -36,6 +38,7 @@ from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.analysis import Beside, Policies, analyse
+from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.store.checkpoints import KubernetesStore
@@ -107,6 +110,7 @@ class Controller:
         self._storm_at: datetime | None = None
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
+        self.board = Board()
         self._told: Announcements | None = None
 
     @property
@@ -147,6 +151,38 @@ class Controller:
             found.append(f"the last good look at the sources was {time.monotonic() - self._good_at:.0f} s ago")
         return found
 
+    def status(self, identity: str, started_at: datetime, jobs: tuple[JobTimes, ...], unwell: list[str]) -> Status:
+        """What the status page tells; waits for nothing. unwell: what is wrong with the process."""
+        election, told = self._election, self._told
+        leads = election is None or election.leads
+        seen = self.board.seen if leads else Seen()
+        return Status(
+            at=_now(),
+            version=__version__,
+            identity=identity,
+            started_at=started_at,
+            source=self._opened.description,
+            leads=leads,
+            leader=election.holder if election is not None else "",
+            modes=self._modes(),
+            complaints=(*unwell, *self.unready()),
+            jobs=jobs,
+            analysis=seen.analysis,
+            remediations=seen.remediations,
+            pause=seen.pause,
+            report_due=self._weekly.due,
+            report_done=self._weekly.done,
+            undelivered=told.undelivered if told is not None else 0,
+        )
+
+    def _modes(self) -> tuple[tuple[str, Mode], ...]:
+        plan = self._settings.plan
+        kinds = (kind for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD)
+        return (
+            *((str(kind), plan.mode(kind)) for kind in kinds),
+            *((str(scope), scope.mode) for scope in plan.scopes),
+        )
+
     def take(self) -> None:
         """Take the settings anew, with the sources that they name. Raises where they cannot be taken; nothing changes
         then."""
@@ -179,6 +215,8 @@ class Controller:
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
         self._metrics.remembered(known, pause)
+        self.board.looked(analysis)
+        self.board.remembered(known, pause)
         self._cycles += 1
         seconds = time.monotonic() - began
         told = told_cycle(analysis, proposed, known, pause)
@@ -197,7 +235,9 @@ class Controller:
                 if self._stopping.is_set() or not self._leading():
                     return
                 self._carry_on(executor, name)
-            self._metrics.remembered(store.all(), store.paused())
+            known, pause = store.all(), store.paused()
+        self._metrics.remembered(known, pause)
+        self.board.remembered(known, pause)
 
     def forget(self) -> None:
         if not self._leading():
@@ -244,6 +284,7 @@ class Controller:
         leads = self._election is None or self._election.leads
         if self._led and not leads:
             self._metrics.stood_down()
+            self.board.stood_down()
         if leads and not self._led and self._election is not None:
             self._recall_storm(self._election)
         self._led = leads

@@ -1,29 +1,48 @@
-"""/healthz, /readyz and /metrics, answered from threads of their own, so that a job that hangs is seen."""
+"""/healthz, /readyz, /metrics and the pages, answered from threads of their own, so that a job that hangs is seen."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from gpuwatch.app.pages import Pages
+
 Complaints = Callable[[], list[str]]
 """What is wrong now, a sentence each; nothing where all is well."""
 
 _TIMEOUT_SECONDS = 10
 _PLAIN = "text/plain; charset=utf-8"
+_NONE: Mapping[str, str] = {}
+_CLOSED: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Of pages: names in them come from the cluster, and nothing in them may run or ask for anything."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 32
 
-    def __init__(self, address: str, port: int, healthy: Complaints, ready: Complaints, registry: CollectorRegistry):
-        self.healthy, self.ready, self.registry = healthy, ready, registry
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        healthy: Complaints,
+        ready: Complaints,
+        registry: CollectorRegistry,
+        pages: Pages | None,
+    ) -> None:
+        self.healthy, self.ready, self.registry, self.pages = healthy, ready, registry, pages
         if ":" in address or (not address and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6
         super().__init__((address, port), _Handler)
@@ -51,7 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
                 self._answer(200, content_type, encode(self.server.registry))
             case _:
-                self._answer(404, _PLAIN, b"There are /healthz, /readyz and /metrics.\n")
+                page = self.server.pages.answer(path) if self.server.pages is not None else None
+                if page is not None:
+                    self._answer(200, page.content_type, page.body, _CLOSED)
+                else:
+                    there = "/, /reports/, /healthz" if self.server.pages is not None else "/healthz"
+                    self._answer(404, _PLAIN, f"There are {there}, /readyz and /metrics.\n".encode())
 
     do_HEAD = do_GET  # noqa: N815 - the name that the standard library looks for
 
@@ -59,8 +83,10 @@ class _Handler(BaseHTTPRequestHandler):
         text = "\n".join(complaints) if complaints else "ok"
         self._answer(503 if complaints else 200, _PLAIN, f"{text}\n".encode())
 
-    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+    def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str] = _NONE) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -73,10 +99,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(
-    address: str, port: int, healthy: Complaints, ready: Complaints, registry: CollectorRegistry
+    address: str,
+    port: int,
+    healthy: Complaints,
+    ready: Complaints,
+    registry: CollectorRegistry,
+    pages: Pages | None = None,
 ) -> Iterator[int]:
     """Answer until the block ends; yields the port. address: '' for all. Raises OSError where it cannot be had."""
-    with _Server(address, port, healthy, ready, registry) as server:
+    with _Server(address, port, healthy, ready, registry, pages) as server:
         thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
         thread.start()
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.report.status_page import JobTimes
 
 log = logging.getLogger("gpuwatch.jobs")
 
@@ -48,6 +50,8 @@ class Jobs:
         self._expected = expected
         self._jobs = {job.name: job for job in jobs}
         self._running: dict[str, float] = {}
+        self.times: Mapping[str, JobTimes] = {}
+        """Of each job that has run; replaced whole, so that it can be read at any time without waiting."""
         self._changed = threading.Condition()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(max_workers=len(jobs))}, timezone=UTC
@@ -114,15 +118,19 @@ class Jobs:
         if job is None:
             return
         began = time.monotonic()
-        counted = True
+        counted, fault = True, ""
+        if not job.looks:
+            self._timed(name, running_since=datetime.now(UTC))
         with self._changed:
             self._running[name] = began
         try:
             counted = job.work() is not False
         except self._expected as error:
+            fault = str(error)
             self._metrics.job_errors.labels(name).inc()
             log.error("%s failed: %s", name, error)  # noqa: TRY400 - the sentence says it all
-        except Exception:
+        except Exception as error:
+            fault = type(error).__name__
             self._metrics.job_errors.labels(name).inc()
             log.exception("%s failed", name)
         else:
@@ -130,10 +138,18 @@ class Jobs:
                 self._metrics.job_success.labels(name).set_to_current_time()
         finally:
             if counted:
-                self._metrics.job_seconds.labels(name).observe(time.monotonic() - began)
+                seconds, now = time.monotonic() - began, datetime.now(UTC)
+                self._metrics.job_seconds.labels(name).observe(seconds)
+                how = {"failed_at": now, "error": fault} if fault else {"succeeded_at": now, "seconds": seconds}
+                self._timed(name, running_since=None, **how)
             with self._changed:
                 del self._running[name]
                 self._changed.notify_all()
+
+    def _timed(self, name: str, **changes: Any) -> None:
+        with self._changed:
+            before = self.times.get(name, JobTimes(name=name))
+            self.times = {**self.times, name: replace(before, **changes)}
 
     def _left_out(self, event: JobEvent) -> None:
         job = self._jobs.get(event.job_id)

@@ -28,6 +28,7 @@ from gpuwatch.app.jobs import Jobs
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import LogFormat, log_to_stderr
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.pages import Pages
 from gpuwatch.app.remediation_stores import namespace_of, observes
 from gpuwatch.app.sources import SourceError, open_sources
 from gpuwatch.kube.dry_run import DryRunWriter
@@ -35,6 +36,7 @@ from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.transport import Limits
 from gpuwatch.model.decision import ActionKind
+from gpuwatch.report.status_page import Status
 from gpuwatch.settings import Settings, load_settings
 
 log = logging.getLogger("gpuwatch.run")
@@ -67,6 +69,13 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
     jobs = Jobs(controller.jobs(), metrics, expected)
     metrics.settings(True, datetime.now(UTC))
     pulse = _Pulse()
+    started_at = datetime.now(UTC)
+
+    def status() -> Status:
+        times = sorted(jobs.times.values(), key=lambda each: each.name)
+        return controller.status(identity, started_at, tuple(times), pulse.complaints())
+
+    pages = Pages(status, lambda: controller.settings.run.folder / "reports") if settings.run.pages else None
     with ExitStack() as stack:
         port = stack.enter_context(
             serving(
@@ -75,9 +84,10 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
                 lambda: [*pulse.complaints(), *jobs.complaints()],
                 controller.unready,
                 metrics.registry,
+                pages,
             )
         )
-        log.info("gpuwatch %s: %s; probes and metrics on port %d", __version__, opened.description, port)
+        log.info("gpuwatch %s: %s; pages, probes and metrics on port %d", __version__, opened.description, port)
         _tell_modes(settings, live)
         elected = threading.Event()
         thread: threading.Thread | None = None
@@ -191,7 +201,7 @@ def _take(controller: Controller, jobs: Jobs, metrics: Metrics) -> None:
     after = controller.settings
     changed = [name for name in type(after).model_fields if getattr(before, name) != getattr(after, name)]
     log.info("settings taken anew; changed: %s", ", ".join(changed) or "nothing")
-    fixed = ("listen_address", "listen_port", "lease_seconds", "retry_seconds", "namespace")
+    fixed = ("listen_address", "listen_port", "pages", "lease_seconds", "retry_seconds", "namespace")
     stale = [f"run.{name}" for name in fixed if getattr(before.run, name) != getattr(after.run, name)]
     if stale:
         log.warning("%s: a change of it takes a restart", ", ".join(stale))

@@ -61,7 +61,8 @@ class WeeklyJob:
         self._election = election
         self._metrics = metrics
         self._stopping = stopping
-        self._done: datetime | None = None
+        self.due: datetime | None = None  # the report that this process looked after last
+        self.done: datetime | None = None  # the last one with which nothing more is to be done
         self._missing: tuple[datetime, str] | None = None
         self._failures = 0
         self._not_before = float("-inf")
@@ -73,10 +74,11 @@ class WeeklyJob:
         """
         at = last_due(run.report_cron, now, timedelta(seconds=run.report_late_seconds)) if run.report_cron else None
         self._give_up(at)
-        if at is None or at == self._done or time.monotonic() < self._not_before:
+        if at is None or at == self.done or time.monotonic() < self._not_before:
             return False
         outbox = run.folder / "reports"
         title = f"GPUs from {at - _WEEK:%Y-%m-%d} to {at:%Y-%m-%d}"
+        self.due = at
         self._metrics.report_due.set(at.timestamp())
         identity = f"weekly {at.isoformat()} {self._place(outbox)}"
         folder = outbox / box.identified(title, identity)
@@ -149,7 +151,7 @@ class WeeklyJob:
         return made
 
     def _over(self, at: datetime) -> None:
-        self._done, self._missing = at, None
+        self.done, self._missing = at, None
         self._metrics.report_done.set(at.timestamp())
 
     def _something_to_do(self, folder: Path, policy: DeliveryPolicy, now: datetime) -> bool:

@@ -56,7 +56,7 @@ def history_tables(
                 Name(each.proposal.target),
                 str(each.proposal.gpus),
                 ago(each.proposal.created_at, now),
-                escape(_last(each)),
+                escape(held_up_by(each)),
             )
         parts.append(table)
         if len(ordered) > rows:
@@ -75,7 +75,7 @@ def _to_decide(remediation: Remediation) -> bool:
     return remediation.phase is Phase.PROPOSED and asked and not remediation.approved and not remediation.rejected
 
 
-def _last(remediation: Remediation) -> str:
+def held_up_by(remediation: Remediation) -> str:
     """What holds it up now, else what was said last."""
     step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
     if remediation.phase.open and step is not None and step.error:

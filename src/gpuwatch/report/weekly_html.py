@@ -52,7 +52,7 @@ def weekly_html(report: WeeklyReport) -> str:
     shown = advised[:ADVICE_SHOWN]
     gaps = other_gaps(report.gaps)
     worth = _worth_of(report.top_changes)
-    return _page().render(
+    return template("weekly.html.j2").render(
         report=report,
         sections=_SECTIONS,
         changed_nothing="All of it is advice: nothing was changed by writing it.",
@@ -152,7 +152,8 @@ def _size(value: float | None) -> str:
 
 
 @cache
-def _page() -> Template:
+def template(name: str) -> Template:
+    """A page of this look, in which everything is escaped."""
     # Every template is HTML, the style sheet too: it holds nothing that escaping would change.
     environment = Environment(
         loader=PackageLoader("gpuwatch.report"),
@@ -189,4 +190,4 @@ def _page() -> Template:
         sm_ratio=_sm_ratio,
         tier=say.TIER,
     )
-    return environment.get_template("weekly.html.j2")
+    return environment.get_template(name)

@@ -20,7 +20,9 @@ class RunPolicy:
     report_cron: when the weekly report is due, in UTC, as crontab(5) writes it; '' for never. Monday at six.
     report_late_seconds: for so long after it was due a report is still made, and sent to those that did not take it:
         nobody led, or a receiver was down. A day and a half: Monday's report comes until Tuesday evening.
-    listen_address, listen_port: of /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on any free one.
+    listen_address, listen_port: of the pages, /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on
+        any free one.
+    pages: whether the status page and the reports are shown there too; whoever reaches the port can read them.
     lease_seconds: a leader that was not heard of for so long is replaced; it writes nothing itself in the last third.
         15 s, as kube-controller-manager has it. retry_seconds: distance of two renewals, 2 s as there.
     namespace: of the Lease and of the pause; '' is $POD_NAMESPACE, else 'gpuwatch'.
@@ -40,6 +42,7 @@ class RunPolicy:
     report_late_seconds: int = 129_600
     listen_address: str = ""
     listen_port: int = 8080
+    pages: bool = True
     lease_seconds: int = 15
     retry_seconds: int = 2
     namespace: str = ""

@@ -1,0 +1,113 @@
+"""What people see of a running replica over HTTP: the status page and the reports of its folder.
+
+The status page is made of what was kept when something was last known: it waits for no lock, no job and no server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwatch.deliver import outbox as box
+from gpuwatch.deliver.outbox import OutboxError
+from gpuwatch.model.decision import Analysis
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.report.status_page import ReportFiles, Status, reports_html, status_html
+
+REPORTS_SHOWN = 52
+"""Of the folder, the newest: a year of weeks."""
+
+_HTML = "text/html; charset=utf-8"
+_TYPES = {
+    ".html": _HTML,
+    ".md": "text/plain; charset=utf-8",
+    ".json": "application/json",
+    ".csv": "text/csv; charset=utf-8",
+}
+_REPORT = re.compile(r"[a-z0-9][a-z0-9-]{0,80}")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,80}(\.[a-z]{1,8})")
+_FIRST = ("report.html", "report.md", "report.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the last look and the last steps left: replaced whole."""
+
+    analysis: Analysis | None = None
+    remediations: tuple[Remediation, ...] | None = None
+    pause: Pause | None = None
+
+
+class Board:
+    """Where jobs put what they know, for whoever asks. Values are replaced, never changed."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+
+    def looked(self, analysis: Analysis) -> None:
+        self.seen = replace(self.seen, analysis=analysis)
+
+    def remembered(self, remediations: tuple[Remediation, ...], pause: Pause) -> None:
+        self.seen = replace(self.seen, remediations=remediations, pause=pause)
+
+    def stood_down(self) -> None:
+        self.seen = Seen()
+
+
+class Pages:
+    """`answer` is called from threads of the server. status: the status as it is now; folder: of the reports now."""
+
+    def __init__(self, status: Callable[[], Status], folder: Callable[[], Path]) -> None:
+        self._status = status
+        self._folder = folder
+
+    def answer(self, path: str) -> Page | None:
+        """The page at a path without its query; None where there is none."""
+        if path == "/":
+            return Page(_HTML, status_html(self._status()).encode())
+        if path == "/reports/":
+            return Page(_HTML, self._reports().encode())
+        parts = path.removeprefix("/reports/").split("/")
+        return self._file(*parts) if path.startswith("/reports/") and len(parts) == 2 else None
+
+    def _reports(self) -> str:
+        folder = self._folder()
+        found = [item for item in _folders(folder) if _REPORT.fullmatch(item.name)]
+        found.sort(key=lambda item: (item.stat().st_mtime, item.name), reverse=True)
+        shown = []
+        for item in found[:REPORTS_SHOWN]:
+            try:
+                report = box.load(item)
+            except OutboxError:
+                continue  # whoever delivers tells of it
+            names = sorted(filter(_FILE.fullmatch, report.files), key=lambda name: (name not in _FIRST, name))
+            shown.append(ReportFiles(id=item.name, title=report.title, files=tuple(names)))
+        return reports_html(shown, len(found))
+
+    def _file(self, report: str, name: str) -> Page | None:
+        """Only what a report of the folder names as its own, by plain names: no other path is ever put together."""
+        match = _FILE.fullmatch(name)
+        if not _REPORT.fullmatch(report) or match is None or match[1] not in _TYPES:
+            return None
+        folder = self._folder() / report
+        try:
+            if folder.is_symlink() or name not in box.load(folder).files or (folder / name).is_symlink():
+                return None
+            return Page(_TYPES[match[1]], (folder / name).read_bytes())
+        except (OutboxError, OSError):
+            return None
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [item for item in folder.iterdir() if item.is_dir() and not item.is_symlink()]
+    except OSError:
+        return []

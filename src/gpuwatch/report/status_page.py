@@ -1,0 +1,135 @@
+"""The controller's own page: what it does now, and what keeps it from more. Pure; in the look of the weekly report, and
+as closed as that: no script, nothing from outside, every name escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuwatch.model.decision import Analysis, Mode
+from gpuwatch.model.remediation import Pause, Phase, Remediation
+from gpuwatch.report.remediation_tables import held_up_by, pause_text
+from gpuwatch.report.tables import other_gaps
+from gpuwatch.report.weekly_actions import BECAME
+from gpuwatch.report.weekly_html import template
+from gpuwatch.report.words import ago, plural
+
+ROWS_SHOWN = 100
+"""Of each table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTimes:
+    """The last runs of one job. error: of the last run, '' where it succeeded; running_since: None while it rests."""
+
+    name: str
+    succeeded_at: datetime | None = None
+    failed_at: datetime | None = None
+    seconds: float | None = None
+    error: str = ""
+    running_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """All that one replica knows of itself, and where it leads of the fleet. complaints: why it is not ready or not
+    alive. analysis, remediations: of the last look; None before it, and where another replica leads.
+
+    undelivered: announcements of which nobody could be told. modes: what is set, in words.
+    """
+
+    at: datetime
+    version: str
+    identity: str
+    started_at: datetime
+    source: str
+    leads: bool
+    leader: str
+    modes: tuple[tuple[str, Mode], ...]
+    complaints: tuple[str, ...] = ()
+    jobs: tuple[JobTimes, ...] = ()
+    analysis: Analysis | None = None
+    remediations: tuple[Remediation, ...] | None = None
+    pause: Pause | None = None
+    report_due: datetime | None = None
+    report_done: datetime | None = None
+    undelivered: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFiles:
+    """A report in the folder, with its files; what is to be read first stands first."""
+
+    id: str
+    title: str
+    files: tuple[str, ...]
+
+
+def status_html(status: Status) -> str:
+    """The page, UTF-8 text."""
+    known = status.remediations or ()
+    open_ = sorted(
+        (each for each in known if each.phase.open),
+        key=lambda each: (each.proposal.created_at, each.name),
+        reverse=True,
+    )
+    ended = sorted((each for each in known if not each.phase.open), key=_changed, reverse=True)
+    plan = status.analysis.plan if status.analysis is not None else None
+    refused = [item for item in plan.items if not item.admitted] if plan is not None else []
+    gaps = other_gaps(status.analysis.gaps) if status.analysis is not None else []
+    used = [use for use in plan.budgets if use.in_flight_gpus] if plan is not None else []
+    return template("status.html.j2").render(
+        status=status,
+        headline=_headline(status),
+        stops=_stops(status),
+        open=open_[:ROWS_SHOWN],
+        open_count=len(open_),
+        ended=ended[:10],
+        admitted=[item for item in plan.items if item.admitted][:ROWS_SHOWN] if plan is not None else [],
+        refused=refused[:ROWS_SHOWN],
+        refused_count=len(refused),
+        budgets=used[:ROWS_SHOWN],
+        free_budgets=len(plan.budgets) - len(used) if plan is not None else 0,
+        gaps=gaps[:ROWS_SHOWN],
+        gap_count=len(gaps),
+        became=BECAME,
+        held_up=held_up_by,
+        changed=_changed,
+        since=lambda then: ago(then, status.at) or "now",
+        waiting=sum(each.phase is Phase.PROPOSED for each in open_),
+    )
+
+
+def reports_html(reports: Sequence[ReportFiles], total: int) -> str:
+    """The list of the reports in the folder. total: how many there are, of which the newest are given."""
+    return template("reports.html.j2").render(reports=reports, total=total)
+
+
+def _changed(remediation: Remediation) -> datetime:
+    return remediation.history[-1].at if remediation.history else remediation.proposal.created_at
+
+
+def _headline(status: Status) -> str:
+    if not status.leads:
+        return f"Standing by: {status.leader or 'nobody'} leads. What the fleet looks like is told by the leader alone."
+    if status.analysis is None:
+        return "It leads, and no look at the fleet has ended yet."
+    coverage = status.analysis.coverage
+    findings = [str(item.verdict) for item in status.analysis.findings]
+    return (
+        f"It leads. {coverage.devices_present} of {plural(coverage.devices, 'device')} report: "
+        f"{findings.count('degraded')} degraded, {findings.count('idle')} idle, {findings.count('unknown')} not known."
+    )
+
+
+def _stops(status: Status) -> tuple[tuple[str, str], ...]:
+    """What keeps everything from being done now."""
+    found = [("Not well", line) for line in status.complaints]
+    if status.pause is not None and status.pause.paused:
+        found.append(("Pause", pause_text(status.pause, status.at)))
+    if status.analysis is not None and status.analysis.plan.brake:
+        found.append(("Brake", status.analysis.plan.brake))
+    if status.undelivered:
+        found.append(("Untold", f"Nobody could be told of {plural(status.undelivered, 'announcement')}."))
+    return tuple(found)

@@ -1,0 +1,189 @@
+"""The status page and the list of reports, in a real browser where what counts is what people see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser
+
+from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Subject, SubjectKind
+from gpuwatch.model.remediation import Pause
+from gpuwatch.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.report.status_page import JobTimes, ReportFiles, Status, reports_html, status_html
+from parts.browser import BrowserBuild, page, running
+from report.html_checks import BEYOND, CONTRAST, parsed, text_of
+from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
+
+
+@pytest.fixture(scope="module")
+def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
+    with running(browser_build) as started:
+        yield started
+
+
+def standing_by() -> Status:
+    return Status(
+        at=START,
+        version="0.1.0",
+        identity=f"gpuwatch-0_{LONG}",
+        started_at=START - timedelta(hours=5),
+        source="Prometheus at http://prometheus:9090",
+        leads=False,
+        leader="gpuwatch-1_1234",
+        modes=tuple((str(kind), Mode.OBSERVE) for kind in ActionKind),
+    )
+
+
+def full() -> Status:
+    """A leader with everything that can be on the page, in names that want to be more."""
+    with new_store() as store:
+        fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
+        fleet.owner("Job", "chat", 2, node="n1")
+        fleet.owner("Job", "train", 8)
+        executor = fleet.executor(store, Policies(ENFORCE, quick()))
+        fleet.propose(executor)
+        drive(fleet, executor, 1.0)
+        known = store.all()
+        view, now = fleet.view(), fleet.now
+        plan = view.plan(ENFORCE, known, {})
+    refused = next(item for item in plan.items if not item.admitted)
+    hostile = replace(refused, candidate=replace(refused.candidate, target=Subject(SubjectKind.GANG, HOSTILE)))
+    budget = BudgetUse(
+        scope=f"pool/{HOSTILE_NAMESPACE}", limit_gpus=8, total_gpus=64, in_flight_gpus=8, reasons=(LONG,)
+    )
+    plan = replace(
+        plan, items=(*plan.items, hostile), budgets=(budget, *plan.budgets), brake=f"An alert fires: {HOSTILE}"
+    )
+    known = (
+        replace(known[0], proposal=replace(known[0].proposal, target=f"gang/{HOSTILE}", reason=HOSTILE)),
+        *known[1:],
+    )
+    analysis = Analysis(
+        version=1,
+        at=now - timedelta(seconds=40),
+        coverage=Coverage(devices=64, devices_present=63),
+        devices=view.snapshot.devices,
+        cluster=view.snapshot.cluster,
+        findings=view.findings,
+        plan=plan,
+        schema=Schema(),
+        gaps=(
+            Gap(kind=GapKind.REFUSED, what=f"rayclusters {HOSTILE_NAMESPACE}", detail=HOSTILE),
+            Gap(kind=GapKind.SIGNAL_MISSING, what="sm_active_ratio", detail="No series."),
+        ),
+    )
+    return replace(
+        standing_by(),
+        at=now,
+        leads=True,
+        leader="gpuwatch-0",
+        complaints=("the API server does not answer",),
+        jobs=(
+            JobTimes(name="analysis", succeeded_at=now - timedelta(seconds=40), seconds=1.27),
+            JobTimes(name="profiles", failed_at=now - timedelta(hours=1), error=HOSTILE, running_since=now),
+            JobTimes(name="forget"),
+        ),
+        analysis=analysis,
+        remediations=known,
+        pause=Pause(paused=True, since=now - timedelta(minutes=5), by=HOSTILE, reason=HOSTILE_NAMESPACE),
+        report_due=now - timedelta(days=1),
+        undelivered=2,
+    )
+
+
+def listed() -> str:
+    found = [
+        ReportFiles(id=f"gpus-{n}-0123456789ab", title=f"GPUs {HOSTILE} {n}", files=("report.html", "actions.csv"))
+        for n in range(3)
+    ]
+    return reports_html(found, 60)
+
+
+PAGES = {
+    "leads": lambda: status_html(full()),
+    "stands by": lambda: status_html(standing_by()),
+    "reports": listed,
+    "no reports": lambda: reports_html((), 0),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_tag_is_closed_and_links_stay_here(name: str) -> None:
+    html = PAGES[name]()
+    tags = parsed(html)
+    assert len(set(tags.ids)) == len(tags.ids)
+    assert all(link.startswith(("/", "#")) and not link.startswith("//") for link in tags.links)
+    assert not {"script", "iframe", "object", "link", "img", "form"} & tags.names
+
+
+def test_names_are_text_and_nothing_else() -> None:
+    html = status_html(full())
+    assert "<img" not in html
+    assert "<script" not in html
+    assert text_of(html).count(HOSTILE) >= 5
+    assert HOSTILE in text_of(listed())
+
+
+def test_it_tells_what_stops_it_and_what_is_open() -> None:
+    text = text_of(status_html(full()))
+    for words in (
+        "It leads. 63 of 64 devices report: 1 degraded, 1 idle, 0 not known.",
+        "Not well the API server does not answer",
+        "Pause Paused since",
+        "Brake An alert fires",
+        "Untold Nobody could be told of 2 announcements.",
+        " UTC, 40 s ago",
+        "Mode of taint node observe",
+        "UTC: not everywhere yet",
+        "done, and stands",
+        "Budgets that something weighs on",
+        "What could not be read",
+        "analysis 40 s ago 1.3 s",
+        "profiles not yet – running for 0 s 1 h ago: <img",
+        "forget not yet",
+    ):
+        assert words in text, f"{words!r} is not in {text}"
+    assert "sm_active_ratio" not in text  # told per rule by the doctor
+
+
+def test_one_that_stands_by_says_nothing_of_the_fleet() -> None:
+    text = text_of(status_html(standing_by()))
+    assert "Standing by: gpuwatch-1_1234 leads." in text
+    assert "Open Remediations" not in text
+    assert "The last plan" not in text
+    assert "None was started yet." in text
+
+
+def test_before_the_first_look_nothing_is_claimed() -> None:
+    text = text_of(status_html(replace(standing_by(), leads=True)))
+    assert "It leads, and no look at the fleet has ended yet." in text
+    assert "Nothing is worth doing" not in text
+    assert "None." not in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_ask_for_nothing_complain_of_nothing_and_stand_out(
+    browser: Browser, tmp_path: Path, name: str, scheme: Literal["light", "dark"]
+) -> None:
+    with page(browser, PAGES[name](), tmp_path, scheme=scheme) as (opened, heard):
+        found = opened.evaluate(CONTRAST)
+        assert heard.requests == [opened.url]
+        assert heard.console == []
+    assert len(found["texts"]) > 3
+    assert [item for item in found["texts"] if item[0] < 4.5] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [400, 760, 1280])
+def test_nothing_reaches_beyond_the_page(browser: Browser, tmp_path: Path, name: str, width: int) -> None:
+    with page(browser, PAGES[name](), tmp_path, width=width) as (opened, _):
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+        assert opened.evaluate(BEYOND, width) == []
