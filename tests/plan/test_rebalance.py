@@ -118,6 +118,19 @@ def test_no_place_without_a_gpu_to_itself() -> None:
     assert guards(moves(full)[A]) == {"lands"}
 
 
+def test_on_a_node_that_shares_its_gpus_nobody_may_hold_one_that_it_could_get() -> None:
+    """Whether replicas are spread over GPUs or packed is a setting of the device plugin, which nobody sees."""
+    two = node("s1", 8, **SHARED)
+    assert moves(draw_plan(crowded(two), (contention(),), POLICY))[A].admitted
+    held = crowded(two, busy=("s1/0",))
+    assert guards(moves(draw_plan(held, (contention(),), POLICY))[A]) == {"lands"}
+    others = tuple(f"ml/y{number}" for number in range(3))
+    full = replace(held.devices[1], holders=("ml/x-s1-0", *others))
+    assert full.node == "s1"
+    state = replace(held, devices=(held.devices[0], full, *held.devices[2:]))
+    assert moves(draw_plan(state, (contention(),), POLICY))[A].admitted
+
+
 def test_a_sick_node_is_no_place() -> None:
     state = crowded(node("n0", 1))
     plan = draw_plan(state, (contention(), sick(state.devices[1])), POLICY)

@@ -61,12 +61,14 @@ def place(candidate: Candidate, room: Room, facts: Facts, policy: PlanPolicy) ->
 
 
 def _own_gpu(name: str, pods: int, facts: Facts) -> bool:
-    """Would each of so many Pods have a GPU to itself there? Of replicas, NVIDIA's device plugin gives those of the
-    GPU of which the fewest are taken (its distributed allocation)."""
+    """Would each of so many Pods have a GPU to itself there? Of shared GPUs only where nobody holds any of those that
+    have a replica left: NVIDIA's device plugin spreads replicas over GPUs, or packs them, as it is configured."""
     node = facts.nodes[name]
     if node.sharing is Sharing.NONE or node.replicas <= 1:
         return True
-    return sum(1 for item in facts.devices_of_node.get(name, ()) if item.present and not item.holders) >= pods
+    present = [item for item in facts.devices_of_node.get(name, ()) if item.present]
+    left = [item for item in present if len(set(item.holders)) < node.replicas]
+    return len(left) >= pods and not any(item.holders for item in left)
 
 
 def _together(
