@@ -221,7 +221,13 @@ class Fleet:
         )
 
     def find(self, name: str) -> Object:
-        return next(item for kind, api in _KINDS for item in self._all(api, kind) if item["metadata"]["name"] == name)
+        """A copy."""
+        return copy.deepcopy(self._owner(name))
+
+    def _owner(self, name: str) -> Object:
+        places = (("apps", "Deployment"), ("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"))
+        stored = self.cluster._objects
+        return next(stored[group, kind, "ml", name] for group, kind in places if (group, kind, "ml", name) in stored)
 
     def node(self, name: str) -> Object:
         found = self.cluster.get(ObjectRef("v1", "Node", name))
@@ -231,8 +237,11 @@ class Fleet:
     def pods(self, owner: str = "") -> list[Object]:
         return [pod for pod in self._all("v1", "Pod") if not owner or pod["metadata"]["labels"]["app"] == owner]
 
-    def _all(self, api_version: str, kind: str) -> tuple[Object, ...]:
-        return self.cluster.objects(api_version, kind)
+    def _all(self, api_version: str, kind: str) -> list[Object]:
+        """As they are stored: to be read, and copied before they are changed."""
+        key = (api_version.rpartition("/")[0], kind)
+        stored = self.cluster._objects
+        return [stored[place] for place in sorted(place for place in stored if place[:2] == key)]
 
     # The controllers
 
@@ -274,7 +283,7 @@ class Fleet:
 
     def _kueue(self) -> None:
         """An admitted Job runs, one whose Workload is inactive does not, and its quota is free a while later."""
-        for workload in self._all(KUEUE, "Workload"):
+        for workload in copy.deepcopy(self._all(KUEUE, "Workload")):
             (owner,) = workload["metadata"]["ownerReferences"]
             job = self.find(owner["name"])
             active = workload["spec"].get("active", True)
@@ -296,7 +305,7 @@ class Fleet:
                 self.orders.append((self.now + self.carries_out, command["target"]["name"], command["action"]))
         due = [order for order in self.orders if order[0] <= self.now]
         self.orders = [order for order in self.orders if order not in due]
-        for job in self._all(VOLCANO, "Job"):
+        for job in copy.deepcopy(self._all(VOLCANO, "Job")):
             name, state = job["metadata"]["name"], job["status"]["state"]
             before = state["phase"]
             state["phase"] = {"Aborting": "Aborted", "Restarting": "Pending", "Pending": "Running"}.get(before, before)
@@ -321,7 +330,7 @@ class Fleet:
             used[node] = used.get(node, 0) + self._gpus(pod)
         # The last Nodes first: the first one is the sick one in these tests.
         names = [f"n{index}" for index in reversed(range(self.nodes))]
-        fenced = {name for name in names if self.node(name)["spec"].get("taints")}
+        fenced = {node["metadata"]["name"] for node in self._all("v1", "Node") if node["spec"].get("taints")}
         return next((name for name in names if name not in fenced and used.get(name, 0) + gpus <= GPUS), None)
 
     def _gpus(self, pod: Object) -> int:
@@ -393,7 +402,7 @@ class Fleet:
         )
 
     def _model_pod(self, pod: Object) -> Pod:
-        owner = self.find(pod["metadata"]["labels"]["app"])
+        owner = self._owner(pod["metadata"]["labels"]["app"])
         name = f"{owner['kind']}/ml/{owner['metadata']['name']}"
         return Pod(
             namespace="ml",
@@ -501,7 +510,7 @@ class Rehearsal:
 
     def __getattr__(self, name: str) -> Any:
         trial = self._cluster.writer(interfere=self.interfere)
-        trial._objects = copy.deepcopy(self._cluster._objects)
+        trial._objects = dict(self._cluster._objects)  # stored objects are replaced, never changed
         return getattr(trial, name)
 
 

@@ -1,65 +1,366 @@
-"""Random histories of a fleet, its owners, its operators and two executors; what has to hold, holds at every write."""
+"""Random histories of a fleet, its owners, its operators and two executors; what has to hold, holds at every write.
+
+A history is made of its seed alone. For more of them than the suite runs: HISTORIES=3000 pytest TESTFILE
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import tempfile
-from datetime import timedelta
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+import pytest
 
-from execute.living import ENFORCE, GPUS, Fleet, Killed, drive, new_store, quick
+from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, drive, new_store, quick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.remediation import Phase, Step, StepKind
+from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.store.remediation_sqlite import SqliteRemediations
 from gpuwatch.store.store import StoreError
 
-NODES = 4
+HISTORIES = int(os.environ.get("HISTORIES", "120"))
+CHUNKS = 6
+EVENTS = 14
+NODES = 5
 LIMIT_GPUS = 8
+AN_HOUR = 3
 POLICIES = Policies(
-    # One Node. Storms are left out, since they are the plan's and stop everything.
-    ENFORCE.__class__(
-        modes=ENFORCE.modes,
+    # One Node, and three actions in an hour. Storms are left out, since they are the plan's and stop everything.
+    replace(
+        ENFORCE,
         budget_ratio=0.0,
         budget_min_gpus=LIMIT_GPUS,
-        actions_per_hour=3,
-        namespace_actions_per_hour=3,
-        pool_actions_per_hour=3,
+        actions_per_hour=AN_HOUR,
+        namespace_actions_per_hour=AN_HOUR,
+        pool_actions_per_hour=AN_HOUR,
         storm_ratio=1.0,
         idle_storm_ratio=1.0,
     ),
     quick(announce_seconds=120, hand_off_label="repair=yes", last_effect="NoExecute"),
 )
-OWNERS = ("train", "chat", "web")
+OWNERS = ("train", "chat", "web", "batch", "queued")
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 FOREIGN_DEGRADED = {"key": keys.DEGRADED, "value": "theirs", "effect": "PreferNoSchedule"}
+MINUTE = timedelta(minutes=1)
 
 
-class Histories(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = tempfile.TemporaryDirectory(prefix="gpuwatch-histories-")
-        self.store = new_store(Path(self.folder.name) / "remediations.db")
-        self.fleet = Fleet(nodes=NODES)
+class LostLease(Exception):
+    """The fence: another process leads now."""
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "409": lambda: WriteError(Failure.CONFLICT, "another version", status=409),
+    "410": lambda: WriteError(Failure.NOT_FOUND, "gone", status=410),
+    "429": lambda: WriteError(Failure.THROTTLED, "too many requests", retry_after_seconds=7, status=429),
+    "403": lambda: WriteError(Failure.FORBIDDEN, "not yours", status=403),
+    "500": lambda: WriteError(Failure.UNSURE, "internal error", status=500),
+    "timeout": lambda: WriteError(Failure.UNSURE, "no answer"),
+    "kill": Killed,
+    "lease": LostLease,
+}
+AFTER = ("500", "timeout", "kill")
+"""What may also come of a write that did happen."""
+
+
+class History:
+    def __init__(self, seed: int, path: Path) -> None:
+        self.random = random.Random(seed)
+        self.store = new_store(path)
+        self.late = timedelta(minutes=self.random.choice([0, 0, 3, 40]))
+        self.fleet = Fleet(nodes=NODES, takes_up=self.late, carries_out=self.late, frees=self.late)
         self.fleet.owner("Job", "train", 8, node="n0")
         self.fleet.owner("Job", "chat", 2, node="n1")
         self.fleet.owner("Deployment", "web", 2, pods=2, node="n1")
-        self.fleet.budget("web", 2)
-        self.original = {name: copy.deepcopy(self.fleet.find(name)["spec"]) for name in OWNERS}
+        self.fleet.owner("Volcano", "batch", 2, pods=2, node="n2", maxRetry=99)
+        self.fleet.owner("Job", "queued", 2, pods=2, node="n2")
+        self.fleet.queue("queued")
+        for name in OWNERS:
+            self.fleet.budget(name, 2)
+        self.fleet.settle()
+        self.original = {name: self.meant(name) for name in OWNERS}
         self.executors = [self.fleet.executor(self.store, POLICIES) for _ in range(2)]
         self.theirs: dict[str, list[dict[str, str]]] = {f"n{i}": [] for i in range(NODES)}
-        self.evicted: list[str] = []
-        self.released: list[str] = []
         self.fault: tuple[str, bool] | None = None
-        self.before: dict[str, Any] = {}
-        self.fleet.before_write = self._at_write
+        self.before: dict[str, Object] = {}
+        self.effects: set[tuple[str, ...]] = set()
+        self.written: list[tuple[datetime, str]] = []
+        self.acted: dict[str, datetime] = {}
+        self.fleet.before_write = self.at_write
+        self.fleet.rehearsal.interfere = self.at_rehearsal
 
-    def teardown(self) -> None:
+    def run(self) -> None:
+        for number in self.random.sample(range(2), self.random.choice([0, 1, 1, 2])):
+            self.set_health(number, sick=True)
+        self.fleet.idle = set(self.random.sample(OWNERS[1:], self.random.choice([0, 1, 2])))
+        events = [
+            *[self.work] * 5,
+            *[self.a_fault] * 3,
+            self.time_passes,
+            self.health,
+            self.use,
+            self.pause,
+            self.alert,
+            self.others_taint,
+            self.cordon,
+            self.budgets,
+            self.objects,
+            self.decide,
+        ]
+        for _ in range(EVENTS):
+            self.random.choice(events)()
+            self.work()
+            self.always()
+        self.end()
+
+    # 1. No budget, rate or PodDisruptionBudget is breached. Counted here from the objects, not by the plan.
+
+    def within_budgets(self, by: Remediation) -> None:
+        if by.name in self.acted:
+            return
+        before = self.harmed(self.before)
+        self.acted[by.name] = self.fleet.now
+        lately = [at for at in self.acted.values() if self.fleet.now - at < timedelta(hours=1)]
+        assert len(lately) <= AN_HOUR, f"{len(lately)} actions in an hour"
+        after = self.harmed({name: self.fleet.node(name) for name in self.theirs})
+        # What disturbs a GPU that is out of service already is no further harm.
+        assert after <= max(before, LIMIT_GPUS), f"{after} GPUs are out of service or disturbed, and {before} were"
+
+    def harmed(self, nodes: dict[str, Object]) -> int:
+        """GPUs of Nodes that anybody fenced, and of gangs that are being disturbed on others."""
+        fenced = {
+            name
+            for name in self.theirs
+            if nodes[name]["spec"].get("unschedulable") or self.our_taints(nodes[name], name)
+        }
+        disturbed: dict[str, int] = {}
+        for each in self.store.open_():
+            moving = each.proposal.action is not ActionKind.TAINT_NODE
+            if moving and each.name in self.acted and each.phase is not Phase.HOLDING:
+                for name in set(each.proposal.nodes) - fenced:
+                    disturbed[name] = disturbed.get(name, 0) + each.proposal.gpus // len(each.proposal.nodes)
+        return len(fenced) * GPUS + sum(min(gpus, GPUS) for gpus in disturbed.values())
+
+    def allowed(self, pods: list[Object], why: str) -> None:
+        """Every budget allows the end of these Pods together. Our own eviction has taken one already."""
+        for name in OWNERS:
+            hit = [pod for pod in pods if pod["metadata"]["labels"]["app"] == name]
+            found = self.fleet.cluster._objects["policy", "PodDisruptionBudget", "ml", name]
+            assert len(hit) <= found["status"]["disruptionsAllowed"], f"{why}: {len(hit)} Pods of {name}"
+
+    # 2. No target is acted on twice.
+
+    def once(self, *effect: str) -> None:
+        assert effect not in self.effects, f"twice: {effect}"
+        self.effects.add(effect)
+
+    def alone(self, by: Remediation, target: ObjectRef) -> None:
+        for other in self.store.open_():
+            if other.name != by.name and other.phase in (Phase.ACTING, Phase.VERIFYING, Phase.HOLDING):
+                mine = {step.target for step in other.steps if not step.kind.only_tells and step.begun_at}
+                assert target not in mine, f"{by.name} and {other.name} act on {target}"
+
+    # 3. No foreign taint is touched.
+
+    def theirs_stand(self) -> None:
+        for name, taints in self.theirs.items():
+            now = self.fleet.node(name)["spec"].get("taints") or []
+            assert [taint for taint in now if taint in taints] == taints, f"taints of others on {name}: {now}"
+
+    def our_taints(self, node: Object, name: str) -> list[dict[str, str]]:
+        return [t for t in node["spec"].get("taints") or [] if t["key"] == keys.DEGRADED and t not in self.theirs[name]]
+
+    # 4. Every action is recorded, before it is done.
+
+    def recorded(self, what: str) -> Remediation:
+        for each in self.store.open_():
+            if each.step >= len(each.steps):
+                continue
+            step = each.steps[each.step]
+            # What is created, and a Command, is named by what it is about.
+            made = step.kind in (StepKind.COMMAND, StepKind.WITHDRAW, StepKind.RESTORE) and each.name in what
+            if step.begun_at is not None and (what.endswith(f"{step.target}") or made):
+                return each
+        raise AssertionError(f"nothing that is kept says that {what} is to be written")
+
+    # 5. Every release can be restored to the same spec: it is kept before it is changed, and end() asks for all.
+
+    def kept(self, by: Remediation, name: str) -> None:
+        assert by.saved, f"{name} is changed, and what it was is not kept"
+
+    # At each write
+
+    def at_write(self, verb: str, what: str, done: bool) -> None:
+        if what.startswith("Event "):
+            return
+        by = self.recorded(what)
+        step = by.steps[by.step]
+        if not done:
+            self.before = {name: copy.deepcopy(self.object(name)) for name in self.names()}
+            self.pods_before = copy.deepcopy(self.fleet.pods())
+        else:
+            self.written.append((self.fleet.now, what))
+            self.theirs_stand()
+            if self.store.paused().paused:
+                assert step.kind is StepKind.UNTAINT, f"{what} was written under the pause"
+            if not step.kind.only_tells and by.phase is Phase.ACTING:
+                self.alone(by, step.target)
+                self.within_budgets(by)
+            self.effects_of(by, what)
+        if self.fault is not None and self.fault[1] is done:
+            kind, _ = self.fault
+            self.fault = None
+            raise ERRORS[kind]()
+
+    def effects_of(self, by: Remediation, what: str) -> None:
+        """What has changed by this write."""
+        if "eviction" in what:
+            self.once("evicted", what)
+            gone = {pod["metadata"]["uid"] for pod in self.pods_before} - {
+                pod["metadata"]["uid"] for pod in self.fleet.pods()
+            }
+            assert len(gone) == 1
+        for name in OWNERS:
+            was, now = self.before[name]["spec"], self.object(name)["spec"]
+            off = (now.get("suspend") and not was.get("suspend")) or (was.get("active") and not now["active"])
+            if off or (what.startswith("Command") and what.endswith("-abortjob") and name == "batch"):
+                if by.phase is Phase.ACTING:
+                    self.once(
+                        "released", by.name, name, *(["command", str(len(self.fleet.commands))] if not off else [])
+                    )
+                    self.allowed(self.fleet.pods(name), f"{by.name} ends them")
+                self.kept(by, name)
+        for name in self.theirs:
+            was = {taint["effect"] for taint in self.our_taints(self.before[name], name)}
+            for taint in self.our_taints(self.fleet.node(name), name):
+                if taint["effect"] not in was:
+                    self.once("tainted", by.name, name, taint["effect"])
+                    if taint["effect"] == "NoExecute":
+                        self.allowed([p for p in self.fleet.pods() if p["spec"].get("nodeName") == name], "NoExecute")
+
+    def at_rehearsal(self, verb: str, what: str, done: bool) -> None:
+        if self.fault is not None and not done and self.fault[0] != "kill" and self.random.random() < 0.2:
+            kind, _ = self.fault
+            self.fault = None
+            raise ERRORS[kind]()
+
+    def names(self) -> list[str]:
+        return [*OWNERS, *self.theirs]
+
+    def object(self, name: str) -> Object:
+        """A Node, or what is released: the owner, or Kueue's Workload."""
+        if name.startswith("n"):
+            return self.fleet.node(name)
+        if name == "queued":
+            return self.fleet.cluster._objects["kueue.x-k8s.io", "Workload", "ml", "job-queued"]
+        return self.fleet._owner(name)
+
+    def meant(self, name: str) -> Object:
+        """What its owner asked for. A rollout's stamp is no part of it, and Kueue writes suspend itself."""
+        spec = copy.deepcopy(self.object(name)["spec"])
+        spec.pop("template", None)
+        return spec
+
+    # What happens
+
+    def work(self) -> None:
+        """One of two executors plans and takes some steps, a minute apart, or until it is killed."""
+        executor = self.random.choice(self.executors)
+        for _ in range(self.random.choice([1, 4, 15])):
+            self.fleet.settle()
+            try:
+                if self.random.random() < 0.4:
+                    self.fleet.propose(executor)
+                for name in executor.due(self.fleet.now):
+                    executor.run_once(name, self.fleet.now)
+            except (Killed, LostLease):
+                return
+            self.fleet.now += MINUTE
+
+    def a_fault(self) -> None:
+        kind = self.random.choice(list(ERRORS))
+        self.fault = kind, kind in AFTER and self.random.random() < 0.5
+
+    def time_passes(self) -> None:
+        self.fleet.now += timedelta(minutes=self.random.choice([3, 30, 600]))
+
+    def health(self) -> None:
+        self.set_health(self.random.randrange(3), sick=self.random.random() < 0.6)
+
+    def set_health(self, number: int, sick: bool) -> None:
+        devices = {f"GPU-n{number}-{index}" for index in range(GPUS)}
+        self.fleet.sick = self.fleet.sick | devices if sick else self.fleet.sick - devices
+
+    def use(self) -> None:
+        name = self.random.choice(OWNERS[1:])
+        idle = self.random.random() < 0.6
+        (self.fleet.idle.add if idle else self.fleet.idle.discard)(name)
+        (self.fleet.busy.discard if idle else self.fleet.busy.add)(name)
+
+    def pause(self) -> None:
+        if self.random.random() < 0.5:
+            self.store.pause("ann", "a demo", self.fleet.now)
+        else:
+            self.store.resume()
+
+    def alert(self) -> None:
+        self.fleet.alerts = self.random.choice([(), (), ("EtcdDown",)])
+
+    def others_taint(self) -> None:
+        name, taint = self.random.choice(["n0", "n1"]), self.random.choice([FOREIGN, FOREIGN_DEGRADED])
+        found = self.fleet.node(name)
+        taints = [each for each in found["spec"].get("taints") or [] if each != taint]
+        add = self.random.random() < 0.6
+        if add and any((each["key"], each["effect"]) == (taint["key"], taint["effect"]) for each in taints):
+            return  # the API server allows one taint of a key and an effect
+        found["spec"]["taints"] = [*taints, taint] if add else taints
+        self.theirs[name] = [*[each for each in self.theirs[name] if each != taint], *([taint] if add else [])]
+        self.fleet.cluster.put(found)
+
+    def cordon(self) -> None:
+        found = self.fleet.node(f"n{self.random.randrange(NODES)}")
+        found["spec"].pop("unschedulable", None)
+        if self.random.random() < 0.4:
+            found["spec"]["unschedulable"] = True
+        self.fleet.cluster.put(found)
+
+    def budgets(self) -> None:
+        self.fleet.budget(self.random.choice(OWNERS), self.random.randrange(3))
+
+    def objects(self) -> None:
+        owner = self.fleet.find(self.random.choice(OWNERS))
+        annotations = owner["metadata"].setdefault("annotations", {})
+        annotations.pop(keys.OBJECT, None)
+        if self.random.random() < 0.4:
+            annotations[keys.OBJECT] = "mine"
+        self.fleet.cluster.put(owner)
+
+    def decide(self) -> None:
+        known = self.store.all()
+        if not known:
+            return
+        name = self.random.choice(known[-4:]).name
+        decision = self.random.choice([lambda n: self.store.approve(n, "ann"), self.store.reject, self.store.ask_undo])
+        with contextlib.suppress(StoreError):  # approved and rejected exclude each other
+            decision(name)
+
+    # What has to hold always, and in the end
+
+    def always(self) -> None:
+        known = {each.name: each for each in self.store.all()}
+        for name in self.names():
+            mark = (self.object(name)["metadata"].get("annotations") or {}).get(keys.REMEDIATION)
+            if mark:
+                assert mark in known, f"{mark} on {name} is not recorded"
+                assert known[mark].phase.open or known[mark].phase is Phase.SUCCEEDED
+
+    def end(self) -> None:
         """Everything can be taken back: the same specs, and nothing of ours left."""
         self.fault = None
         self.fleet.alerts = ()
@@ -67,245 +368,49 @@ class Histories(RuleBasedStateMachine):
         for each in self.store.all():
             self.store.ask_undo(each.name)
         drive(self.fleet, self.executors[0], 12, least_seconds=300)
-        assert not self.store.open_(), [(each.name, each.phase, each.history[-3:]) for each in self.store.open_()]
+        left = self.store.open_()
+        assert not left, [(each.name, each.phase, each.history[-3:], each.steps[each.step :]) for each in left]
         for name in OWNERS:
-            owner = self.fleet.find(name)
-            spec = {key: value for key, value in owner["spec"].items() if key != "template"}
-            assert spec == self.original[name], name
-            ours = {key for key in owner["metadata"].get("annotations") or {} if key.startswith(keys.PREFIX)}
-            ours.discard(keys.OBJECT)
-            assert not ours, (name, ours)
-        for index in range(NODES):
-            node = self.fleet.node(f"n{index}")
-            assert (node["spec"].get("taints") or []) == self.theirs[f"n{index}"]
+            assert self.meant(name) == self.original[name], name
+            ours = {key for key in self.fleet.find(name)["metadata"].get("annotations") or {} if keys.PREFIX in key}
+            assert not ours - {keys.OBJECT}, (name, ours)
+        (workload,) = self.fleet.cluster.objects(KUEUE, "Workload")
+        assert not workload["metadata"].get("annotations")
+        assert self.fleet._owner("batch")["status"]["state"]["phase"] in ("Running", "Pending", "Restarting")
+        assert not self.fleet.cluster.objects("bus.volcano.sh/v1alpha1", "Command")
+        for name, taints in self.theirs.items():
+            node = self.fleet.node(name)
+            assert (node["spec"].get("taints") or []) == taints
             assert not node["metadata"].get("annotations"), node
             assert not node["metadata"].get("labels")
-        self.store.close()
-        self.folder.cleanup()
+        # Each write that happened stands in a step that was begun no later.
+        steps = [step for each in self.store.all() for step in each.steps if step.begun_at is not None]
+        assert self.written == [] or min(step.begun_at for step in steps if step.begun_at) <= self.written[0][0]
+        assert {what.rpartition(" ")[2] for _, what in self.written if not what.startswith("Command")} <= {
+            f"{step.target}" for step in steps
+        }
 
-    # What has to hold at each write
 
-    def _at_write(self, verb: str, what: str, done: bool) -> None:
-        if what.startswith("Event "):
-            return
-        if not done:
-            self._recorded(what)
-            self.before = {name: copy.deepcopy(self._spec(name)) for name in self._names()}
-        else:
-            self._judge(verb, what)
-        if self.fault is not None and self.fault[1] is done:
-            kind, _ = self.fault
-            self.fault = None
-            if kind == "kill":
-                raise Killed
-            raise WriteError(Failure.UNSURE, "no answer")
-
-    def _names(self) -> list[str]:
-        return [*OWNERS, *(f"n{index}" for index in range(NODES))]
-
-    def _spec(self, name: str) -> dict[str, Any]:
-        found = self.fleet.node(name) if name.startswith("n") else self.fleet.find(name)
-        return {"spec": found["spec"], "annotations": found["metadata"].get("annotations") or {}}
-
-    def _begun(self) -> list[tuple[str, Step]]:
-        return [
-            (each.name, each.steps[each.step])
-            for each in self.store.open_()
-            if each.step < len(each.steps) and each.steps[each.step].begun_at is not None
-        ]
-
-    def _recorded(self, what: str) -> None:
-        """The intent is kept before the write, with the very object."""
-        assert any(what.endswith(f"{step.target}") for _, step in self._begun()), (what, self._begun())
-
-    def _judge(self, verb: str, what: str) -> None:
-        if self.store.paused().paused:
-            begun = [step.kind for _, step in self._begun() if what.endswith(f"{step.target}")]
-            assert StepKind.UNTAINT in begun, (what, begun)
-        if "eviction" in what:
-            assert what not in self.evicted, "a Pod is evicted once"
-            self.evicted.append(what)
-        for name in OWNERS:
-            was, now = self.before[name], self._spec(name)
-            if now["spec"].get("suspend") and not was["spec"].get("suspend"):
-                marker = now["annotations"][keys.REMEDIATION]
-                assert marker not in self.released, "a Remediation releases once"
-                self.released.append(marker)
-                kept = next(each for each in self.store.all() if each.name == marker)
-                assert kept.saved, "what it was before is kept before it is changed"
-        fenced = 0
-        for index in range(NODES):
-            name = f"n{index}"
-            taints = self.fleet.node(name)["spec"].get("taints") or []
-            assert [taint for taint in taints if taint in self.theirs[name]] == self.theirs[name]
-            if any(taint["key"] == keys.DEGRADED and taint not in self.theirs[name] for taint in taints):
-                fenced += GPUS
-            new = [taint for taint in taints if taint not in (self.before[name]["spec"].get("taints") or [])]
-            if any(taint["effect"] == "NoExecute" for taint in new):
-                self._no_budget_breached(name)
-        if verb == "patch" and fenced > sum(
-            GPUS
-            for index in range(NODES)
-            if any(
-                taint["key"] == keys.DEGRADED and taint not in self.theirs[f"n{index}"]
-                for taint in self.before[f"n{index}"]["spec"].get("taints") or []
-            )
-        ):
-            assert fenced + self._foreign_gpus() <= LIMIT_GPUS, "the budget"
-
-    def _no_budget_breached(self, node: str) -> None:
-        """NoExecute asks no PodDisruptionBudget, so it was asked for it."""
-        hit = [pod for pod in self.fleet.pods("web") if pod["spec"]["nodeName"] == node]
-        (budget,) = self.fleet.cluster.objects("policy/v1", "PodDisruptionBudget")
-        assert len(hit) <= budget["status"]["disruptionsAllowed"]
-
-    def _foreign_gpus(self) -> int:
-        """Out of service by others, and not by us."""
-        total = 0
-        for index in range(NODES):
-            node = self.fleet.node(f"n{index}")
-            ours = [t for t in node["spec"].get("taints") or [] if t["key"] == keys.DEGRADED]
-            if node["spec"].get("unschedulable") and not [t for t in ours if t not in self.theirs[f"n{index}"]]:
-                total += GPUS
-        return total
-
-    # What happens
-
-    @initialize(sick=st.sampled_from([(), ("n0",), ("n0", "n1"), ("n1",)]), idle=st.sampled_from([(), ("chat",)]))
-    def begin(self, sick: tuple[str, ...], idle: tuple[str, ...]) -> None:
-        self.fleet.sick = {f"GPU-{node}-{index}" for node in sick for index in range(GPUS)}
-        self.fleet.idle = set(idle)
-
-    @rule(minutes=st.sampled_from([3, 30, 600]))
-    def time_passes(self, minutes: int) -> None:
-        self.fleet.now += timedelta(minutes=minutes)
-
-    @rule(who=st.integers(0, 1), times=st.integers(1, 40))
-    def work(self, who: int, times: int) -> None:
-        """One of two executors plans and takes up to forty steps, a minute apart, or until it is killed."""
-        executor = self.executors[who]
-        for _ in range(times):
-            self.fleet.settle()
-            try:
-                self.fleet.propose(executor)
-                for name in executor.due(self.fleet.now):
-                    executor.run_once(name, self.fleet.now)
-            except Killed:
-                return
-            self.fleet.now += timedelta(minutes=1)
-
-    @rule(data=st.data())
-    def something_happens(self, data: st.DataObject) -> None:
-        happens = data.draw(
-            st.sampled_from(
-                [
-                    self._health,
-                    self._use,
-                    self._alert,
-                    self._cordon,
-                    self._budget,
-                    self._object,
-                ]
-            )
-        )
-        happens(data, data.draw(st.booleans()))
-
-    def _health(self, data: st.DataObject, sick: bool) -> None:
-        node = data.draw(st.integers(0, 1))
-        devices = {f"GPU-n{node}-{index}" for index in range(GPUS)}
-        self.fleet.sick = self.fleet.sick | devices if sick else self.fleet.sick - devices
-
-    def _use(self, data: st.DataObject, idle: bool) -> None:
-        name = data.draw(st.sampled_from(["chat", "web"]))
-        (self.fleet.idle.add if idle else self.fleet.idle.discard)(name)
-        (self.fleet.busy.discard if idle else self.fleet.busy.add)(name)
-
-    @rule(paused=st.booleans())
-    def pause(self, paused: bool) -> None:
-        if paused:
-            self.store.pause("ann", "a demo", self.fleet.now)
-        else:
-            self.store.resume()
-
-    def _alert(self, _: st.DataObject, firing: bool) -> None:
-        self.fleet.alerts = ("EtcdDown",) if firing else ()
-
-    @rule(name=st.sampled_from(["n0", "n1"]), taint=st.sampled_from([FOREIGN, FOREIGN_DEGRADED]), add=st.booleans())
-    def others_taint(self, name: str, taint: dict[str, str], add: bool) -> None:
-        found = self.fleet.node(name)
-        taints = [each for each in found["spec"].get("taints") or [] if each != taint]
-        if add and any((each["key"], each["effect"]) == (taint["key"], taint["effect"]) for each in taints):
-            return  # the API server allows one taint of a key and an effect
-        found["spec"]["taints"] = [*taints, taint] if add else taints
-        self.theirs[name] = [*[each for each in self.theirs[name] if each != taint], *([taint] if add else [])]
-        self.fleet.cluster.put(found)
-
-    def _cordon(self, data: st.DataObject, cordoned: bool) -> None:
-        found = self.fleet.node(f"n{data.draw(st.integers(0, NODES - 1))}")
-        found["spec"].pop("unschedulable", None)
-        if cordoned:
-            found["spec"]["unschedulable"] = True
-        self.fleet.cluster.put(found)
-
-    def _budget(self, data: st.DataObject, _: bool) -> None:
-        self.fleet.budget("web", data.draw(st.integers(0, 2)))
-
-    def _object(self, data: st.DataObject, objects: bool) -> None:
-        owner = self.fleet.find(data.draw(st.sampled_from(OWNERS)))
-        annotations = owner["metadata"].setdefault("annotations", {})
-        annotations.pop(keys.OBJECT, None)
-        if objects:
-            annotations[keys.OBJECT] = "mine"
-        self.fleet.cluster.put(owner)
-
-    @rule(data=st.data(), decision=st.sampled_from(["approve", "reject", "undo"]))
-    @precondition(lambda self: self.store.all())
-    def decide(self, data: st.DataObject, decision: str) -> None:
-        name = data.draw(st.sampled_from([each.name for each in self.store.all()]))
+def tell(seed: int, path: Path) -> History:
+    history = History(seed, path)
+    with history.store:
         try:
-            if decision == "approve":
-                self.store.approve(name, "ann")
-            elif decision == "reject":
-                self.store.reject(name)
-            else:
-                self.store.ask_undo(name)
-        except StoreError:
-            pass  # approved and rejected exclude each other
-
-    @rule(kind=st.sampled_from(["kill", "unsure"]), after=st.booleans())
-    def a_fault_at_the_next_write(self, kind: str, after: bool) -> None:
-        self.fault = (kind, after)
-
-    # What has to hold always
-
-    @invariant()
-    def every_mark_is_recorded(self) -> None:
-        known = {each.name: each for each in self.store.all()}
-        for name in self._names():
-            mark = self._spec(name)["annotations"].get(keys.REMEDIATION)
-            if mark:
-                assert mark in known
-                assert known[mark].phase.open or known[mark].phase is Phase.SUCCEEDED
-
-    @invariant()
-    def one_at_a_time(self) -> None:
-        """No two Remediations have begun on the same object."""
-        acting = [
-            step.target
-            for each in self.store.open_()
-            if each.phase in (Phase.ACTING, Phase.VERIFYING, Phase.HOLDING)
-            for step in {step.target: step for step in each.steps if step.kind not in _NOTES and step.begun_at}.values()
-        ]
-        assert len(acting) == len(set(acting))
+            history.run()
+        except AssertionError as error:
+            error.add_note(f"history {seed}")
+            raise
+    return history
 
 
-_NOTES = (StepKind.ANNOUNCE, StepKind.CLEAR)
-
-TestHistories = Histories.TestCase
-TestHistories.settings = settings(
-    max_examples=100,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_histories(chunk: int, tmp_path: Path) -> None:
+    acted: dict[ActionKind, int] = dict.fromkeys(ActionKind, 0)
+    path = tmp_path / "store.db"
+    for seed in range(chunk, HISTORIES, CHUNKS):
+        path.unlink(missing_ok=True)
+        history = tell(seed, path)
+        with SqliteRemediations.open(path) as store:
+            for each in store.all():
+                acted[each.proposal.action] += each.name in history.acted
+    for kind in (ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
+        assert acted[kind] > 0, f"no {kind} was done in any of them, so nothing was shown of it"

@@ -108,6 +108,13 @@ def test_a_fence_in_flight_leaves_its_node_out_of_the_pool() -> None:
     assert "pool_nodes" in guards(only(draw_plan(state, finding, policy, history=two), TAINT))
 
 
+@pytest.mark.parametrize("began", [True, False])
+def test_an_announcement_that_is_taken_back_weighs_nothing(began: bool) -> None:
+    """Else what disturbs the Node that it was to fence would be no further harm, and any budget could be exceeded."""
+    back = remediation(TAINT, "node/n0", ["n0"], phase=Phase.UNDOING, begun_minutes_ago=5 if began else None)
+    assert pool_use([back]).in_flight_gpus == (8 if began else 0)
+
+
 def test_an_open_remediation_of_the_same_thing_is_not_proposed_again() -> None:
     state, findings = fleet([0])
     for phase in Phase:

@@ -27,7 +27,7 @@ from gpuwatch.execute.recheck import (
 )
 from gpuwatch.execute.requests import Request
 from gpuwatch.execute.steps import Blocked, Done, Near, as_json
-from gpuwatch.kube.adapters import Creation, Refused, condition, held_by, released, still_holds
+from gpuwatch.kube.adapters import Refused, condition, held_by, released, still_holds
 from gpuwatch.kube.fights import who_wrote
 from gpuwatch.kube.json_patch import ABSENT, value_at
 from gpuwatch.kube.moving import move
@@ -164,15 +164,14 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
             return _undoing(remediation, world, now, policy)
 
 
-def failed(
-    intent: Remediation, request: Request, error: WriteError, now: datetime, policy: ExecutePolicy
-) -> Remediation:
+def failed(intent: Remediation, error: WriteError, now: datetime, policy: ExecutePolicy) -> Remediation:
     """What the Remediation is after its next step's write failed so, or the rehearsal of it."""
     step = intent.steps[intent.step]
     tried = replace(step, attempts=step.attempts + 1, error=error.message)
     if error.failure is Failure.UNSURE and step.begun_at is not None:
         return _with_step(replace(intent, next_at=now + timedelta(seconds=policy.write_timeout_seconds)), tried)
-    tried = replace(tried, begun_at=None)
+    if step.kind is not StepKind.COMMAND:  # of which an earlier try may be under way, and nothing shows it
+        tried = replace(tried, begun_at=None)
     wait = policy.retry_after(tried.attempts)
     if error.retry_after_seconds is not None:
         wait = max(wait, int(error.retry_after_seconds) + 1)
@@ -180,21 +179,14 @@ def failed(
     unserved = error.status == 404 and error.failure is Failure.INVALID
     if step.kind is StepKind.DEVICE_TAINT and (unserved or error.failure is Failure.NOT_FOUND):
         return _without_device_taint(intent, step, now, policy)
-    if error.failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
-        return later
-    # What a Command was about may be there still: it is looked at.
-    on_command = isinstance(request, Creation) or step.kind is StepKind.WITHDRAW
-    gone = step.kind is StepKind.EVICT or (intent.phase is Phase.UNDOING and not on_command)
-    if error.failure is Failure.NOT_FOUND and gone:
-        return _passed(_with_step(intent, tried), now, error.message)
-    if intent.phase is Phase.UNDOING:
+    # What is said to be gone is looked at again: its step says what that means.
+    if error.failure not in (Failure.FORBIDDEN, Failure.INVALID) or intent.phase is Phase.UNDOING:
         return later  # nothing is given up while something of ours stands; people see the error
     if acts.optional(step):
         return _passed(_with_step(intent, tried), now, error.message)
     if step.kind is StepKind.TAINT and any(other.kind is StepKind.TAINT for other in intent.steps[: intent.step]):
         return _rung_given_up(intent, f"{step.parameters['effect']} was not written: {error.message}", now, policy)
-    end = Phase.LAPSED if error.failure is Failure.NOT_FOUND and intent.began_at is None else Phase.FAILED
-    return _undo(_with_step(intent, tried), end, error.message, now, policy).intent
+    return _undo(_with_step(intent, tried), Phase.FAILED, error.message, now, policy).intent
 
 
 # PROPOSED and ANNOUNCED

@@ -117,16 +117,17 @@ class Executor:
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
-            step = replace(move.intent.steps[move.intent.step], begun_at=None)
-            unsaid = (*move.intent.steps[: move.intent.step], step, *move.intent.steps[move.intent.step + 1 :])
-            return self.store.save(failed(replace(move.intent, steps=unsaid), move.request, error, now, policy))
+            at = move.intent.step
+            step = replace(move.intent.steps[at], begun_at=remediation.steps[at].begun_at)
+            unsaid = (*move.intent.steps[:at], step, *move.intent.steps[at + 1 :])
+            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, policy))
         kept = self.store.save(move.intent)
         if self.store.paused().paused and not move.under_pause:
             return self.store.save(replace(remediation, version=kept.version))
         try:
             send(self.writer, move.request, kept, self.notify)
         except WriteError as error:
-            return self.store.save(failed(kept, move.request, error, now, policy))
+            return self.store.save(failed(kept, error, now, policy))
         return self.store.save(replace(move.then, version=kept.version))
 
     def _world(self, remediation: Remediation, wanted: Needs) -> World:

@@ -146,6 +146,8 @@ class Facts:
             for item in self.history
             if item.phase.in_flight
             and (item.phase is not Phase.HOLDING or item.proposal.action is ActionKind.TAINT_NODE)
+            # Of one that was only announced nothing but the announcement is taken back.
+            and (item.phase is not Phase.UNDOING or item.began_at is not None)
         )
 
     @cached_property
