@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.model.cluster import Node, Pod, PodTerm
+from gpuwatch.model.cluster import Node, Pod, PodTerm, Spread
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.scheduling import counts, domain, means, selected, unfit
 
@@ -80,6 +80,82 @@ class Free:
     def left(self) -> tuple[int, float, int]:
         """For best fit: the least room first."""
         return sum(self.accelerators.values()), self.cpu_cores, self.memory_bytes
+
+
+class Neighbours:
+    """What the Pods that have a place say for and against Nodes for one Pod: looked at once, for all Nodes."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        nodes: Mapping[str, Node],
+        placed: Collection[tuple[Pod, str]],
+        apart: Iterable[tuple[Pod, str]],
+    ) -> None:
+        """placed: Pods and their Nodes; apart: those of them that have an anti-affinity."""
+        self._pod = pod
+        place = pod.placement
+
+        def where(term: PodTerm) -> frozenset[str]:
+            """Domains in which the term selects a Pod."""
+            found = (domain(nodes[at], term.topology_key) for other, at in placed if means(term, other))
+            return frozenset(name for name in found if name is not None)
+
+        self._away = [(term.topology_key, where(term)) for term in place.pod_anti_affinity]
+        # The first of a group that wants to be together may be anywhere.
+        self._near = [
+            (
+                term.topology_key,
+                where(term),
+                means(term, pod) and not any(means(term, other) for other, _ in placed),
+            )
+            for term in place.pod_affinity
+        ]
+        self._shunned: dict[str, dict[str, PodRef]] = {}
+        for other, at in apart:
+            for term in other.placement.pod_anti_affinity:
+                if means(term, pod) and (name := domain(nodes[at], term.topology_key)) is not None:
+                    self._shunned.setdefault(term.topology_key, {}).setdefault(name, other.ref)
+        self._spread = [(spread, self._counted(spread, nodes, placed)) for spread in place.spread]
+
+    def _counted(
+        self, spread: Spread, nodes: Mapping[str, Node], placed: Iterable[tuple[Pod, str]]
+    ) -> Mapping[str, int]:
+        """Pods that are to be spread together with this one, by domain of the Nodes that it may run on."""
+        found: Counter[str] = Counter()
+        for node in nodes.values():
+            name = domain(node, spread.topology_key)
+            if name is not None and selected(self._pod, node):
+                found[name] += 0
+        for other, at in placed:
+            name = domain(nodes[at], spread.topology_key)
+            if name is not None and name in found and counts(spread, self._pod, other):
+                found[name] += 1
+        return found
+
+    def quarrel(self, node: Node) -> str:
+        """What speaks against the Node because of the Pods that are there; '' for nothing."""
+        for key, names in self._away:
+            if domain(node, key) in names:
+                return f"a Pod that it must not be beside is in the same {key}"
+        for key, refs in self._shunned.items():
+            here = domain(node, key)
+            if here is not None and here in refs:
+                return f"Pod {refs[here]} must not have it in the same {key}"
+        for key, names, first in self._near:
+            here = domain(node, key)
+            if here is None:
+                return f"it has no label {key}"
+            if not first and here not in names:
+                return f"no Pod that it must be beside is known in the same {key}"
+        for spread, found in self._spread:
+            here = domain(node, spread.topology_key)
+            if here is None:
+                return f"it has no label {spread.topology_key}"
+            least = 0 if len(found) < spread.min_domains else min(found.values(), default=0)
+            if found.get(here, 0) + counts(spread, self._pod, self._pod) - least > spread.max_skew:
+                return f"its {spread.topology_key} has {found.get(here, 0)} of these Pods, and another {least}"
+        return ""
 
 
 class Room:
@@ -210,7 +286,8 @@ class Room:
         free = self._free
         fitting = [name for name in names if free[name].fits(pod) and not self._never(pod, self._nodes[name])]
         if self._choosy(pod):
-            fitting = [name for name in fitting if not self._quarrel(pod, self._nodes[name])]
+            beside = self._neighbours(pod)
+            fitting = [name for name in fitting if not beside.quarrel(self._nodes[name])]
         if first_only:
             return [min(fitting, key=lambda name: (*free[name].left, name))] if fitting else []
         if self._choosy(pod):
@@ -227,55 +304,13 @@ class Room:
         place = pod.placement
         return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart)
 
-    def _quarrel(self, pod: Pod, node: Node) -> str:
-        """What speaks against the Node because of the Pods that are there; '' for nothing."""
-        for term in pod.placement.pod_anti_affinity:
-            where = domain(node, term.topology_key)
-            if where is not None and any(means(term, other) for other in self._in(term, where)):
-                return f"a Pod that it must not be beside is in the same {term.topology_key}"
-        for ref in self._apart:
-            other, at = self._pods[ref]
-            for term in other.placement.pod_anti_affinity:
-                where = domain(self._nodes[at], term.topology_key)
-                if where is not None and where == domain(node, term.topology_key) and means(term, pod):
-                    return f"Pod {ref} must not have it in the same {term.topology_key}"
-        for term in pod.placement.pod_affinity:
-            where = domain(node, term.topology_key)
-            if where is None:
-                return f"it has no label {term.topology_key}"
-            # The first of a group that wants to be together may be anywhere.
-            first = means(term, pod) and not any(means(term, other) for other, _ in self._pods.values())
-            if not first and not any(means(term, other) for other in self._in(term, where)):
-                return f"no Pod that it must be beside is known in the same {term.topology_key}"
-        return self._uneven(pod, node)
-
-    def _in(self, term: PodTerm, where: str) -> Iterable[Pod]:
-        return (other for other, at in self._pods.values() if domain(self._nodes[at], term.topology_key) == where)
-
-    def _uneven(self, pod: Pod, node: Node) -> str:
-        for spread in pod.placement.spread:
-            where = domain(node, spread.topology_key)
-            if where is None:
-                return f"it has no label {spread.topology_key}"
-            found: Counter[str] = Counter(
-                {
-                    place: 0
-                    for other in self._nodes.values()
-                    if (place := domain(other, spread.topology_key)) is not None and selected(pod, other)
-                }
-            )
-            for other, at in self._pods.values():
-                place = domain(self._nodes[at], spread.topology_key)
-                if place is not None and place in found and counts(spread, pod, other):
-                    found[place] += 1
-            least = 0 if len(found) < spread.min_domains else min(found.values(), default=0)
-            if found[where] + counts(spread, pod, pod) - least > spread.max_skew:
-                return f"its {spread.topology_key} has {found[where]} of these Pods, and another {least}"
-        return ""
+    def _neighbours(self, pod: Pod) -> Neighbours:
+        return Neighbours(pod, self._nodes, self._pods.values(), [self._pods[ref] for ref in sorted(self._apart)])
 
     def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
         """The reason, with the Node that lacks least: fewest kinds of things, then the smallest share of one."""
         best: tuple[tuple[int, float, str], str] | None = None
+        beside = self._neighbours(pod) if self._choosy(pod) else None
         for name, node in self._nodes.items():
             if within is not None and name not in within:
                 continue
@@ -284,7 +319,7 @@ class Room:
             if name in self._out:
                 words.insert(0, self._out[name])
             words += [text for text in (self._never(pod, node),) if text]
-            if self._choosy(pod) and (quarrel := self._quarrel(pod, node)):
+            if beside is not None and (quarrel := beside.quarrel(node)):
                 words.append(quarrel)
             rank = (len(words), sum(share for share, _ in lacks), name)
             if words and (best is None or rank < best[0]):
