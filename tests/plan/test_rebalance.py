@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwatch.model.cluster import DisruptionBudget, Gang, Node, Sharing
 from gpuwatch.model.decision import (
@@ -208,3 +210,49 @@ def test_moves_share_a_disruption_budget() -> None:
         return sum(item.admitted for item in found)
 
     assert [admitted(allowed) for allowed in (0, 1, 2)] == [0, 1, 2]
+
+
+@settings(deadline=None, max_examples=60)  # a busy machine
+@given(
+    holders=st.lists(st.sets(st.integers(0, 5), min_size=2, max_size=4), min_size=1, max_size=3),
+    sick_gpus=st.sets(st.integers(0, 2)),
+    idle_pods=st.sets(st.integers(0, 5)),
+    relief=st.floats(0.0, 0.9),
+    free=st.integers(0, 6),
+)
+def test_whatever_is_found_no_pod_is_disturbed_twice_and_one_leaves_each_gpu(
+    holders: list[set[int]], sick_gpus: set[int], idle_pods: set[int], relief: float, free: int
+) -> None:
+    """GPUs of one Node that six workloads share as it comes; some sick, some idle, some Nodes free."""
+    refs = {number: f"ml/w{number}" for number in range(6)}
+    owners = {number: f"Deployment/ml/w{number}" for number in range(6)}
+    gpus = [
+        device("s0", index, holders=tuple(refs[number] for number in sorted(found)), shared=True)
+        for index, found in enumerate(holders)
+    ]
+    nodes = [node("s0", 4 * len(gpus), **SHARED), *(node(f"n{index}", 1) for index in range(free))]
+    pods = [pod(refs[number], "s0", started=NOW - timedelta(hours=1 + number)) for number in range(6)]
+    devices = [*gpus, *(device(f"n{index}", 0) for index in range(free))]
+    findings: list[Finding] = [
+        contention(
+            subject=Subject(SubjectKind.DEVICE, gpu.id),
+            devices=(gpu.id,),
+            pods=gpu.holders,
+            relief_gpus={owners[number]: relief for number in found},
+        )
+        for gpu, found in zip(gpus, holders, strict=True)
+    ]
+    findings += [sick(gpus[index]) for index in sick_gpus if index < len(gpus)]
+    findings += [idle(refs[number], [gpu for gpu in gpus if refs[number] in gpu.holders]) for number in idle_pods]
+    many = replace(POLICY, actions_per_hour=99, namespace_actions_per_hour=99, pool_actions_per_hour=99)
+    plan = draw_plan(snapshot(nodes, devices, pods), tuple(findings), many)
+    done = [
+        item.candidate for item in plan.items if item.admitted and item.candidate.action is not ActionKind.TAINT_NODE
+    ]
+    disturbed = [ref for candidate in done for ref in candidate.pods]
+    assert len(disturbed) == len(set(disturbed))
+    answered = [name for candidate in done for name in candidate.findings if name.startswith("hbm_contention:")]
+    assert len(answered) == len(set(answered))
+    # Each that is moved has a Node of its own to go to.
+    assert sum(len(item.pods) for item in done if item.action is EVICT) <= free
+    assert all(refusal.reason for item in plan.items for refusal in item.refusals)
