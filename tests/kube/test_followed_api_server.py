@@ -236,7 +236,11 @@ def test_what_the_server_has_forgotten_is_listed_anew(
 
 def _compact(plane: ControlPlane) -> None:
     """All of etcd's past, by its HTTP gateway."""
-    (etcd,) = (str(item).partition("=")[2] for item in plane.command if str(item).startswith("--etcd-servers="))
+    (etcd,) = (
+        str(item).partition("=")[2]
+        for item in plane.programs["kube-apiserver"]
+        if str(item).startswith("--etcd-servers=")
+    )
 
     def post(path: str, body: object) -> dict[str, object]:
         request = urllib.request.Request(f"{etcd}/v3/{path}", data=json.dumps(body).encode())
