@@ -212,12 +212,12 @@ def test_moves_share_a_disruption_budget() -> None:
     assert [admitted(allowed) for allowed in (0, 1, 2)] == [0, 1, 2]
 
 
-@settings(deadline=None, max_examples=60)  # a busy machine
+@settings(deadline=None, max_examples=120)  # a busy machine
 @given(
     holders=st.lists(st.sets(st.integers(0, 5), min_size=2, max_size=4), min_size=1, max_size=3),
     sick_gpus=st.sets(st.integers(0, 2)),
     idle_pods=st.sets(st.integers(0, 5)),
-    relief=st.floats(0.0, 0.9),
+    relief=st.sampled_from((0.9, 0.2, 0.0)),
     free=st.integers(0, 6),
 )
 def test_whatever_is_found_no_pod_is_disturbed_twice_and_one_leaves_each_gpu(
