@@ -27,6 +27,7 @@ MARK = "e2e.gpuwatch.dev/suite"
 NAMESPACES = ("gpuwatch", "team-a")
 _TAINT_RULES = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
 _GONE_SECONDS = 180
+_PROBE = "gpuwatch-e2e-probe"
 
 NEEDS = """\
 Such a cluster is one for tests: Kubernetes 1.30 or newer, its scheduler and its controllers running, kwok playing the
@@ -145,7 +146,7 @@ def _ours(object_: Object) -> bool:
 def wipe(api: Api) -> int:
     """Delete all that is marked, and what gpuwatch made of it; Namespaces first, so that their Pods end on Nodes that
     are there. How many objects there were. Raises RuntimeError where something does not go."""
-    nodes = {item["metadata"]["name"] for item in api.get("/api/v1/nodes")["items"] if _ours(item)}
+    nodes = {_PROBE, *(item["metadata"]["name"] for item in api.get("/api/v1/nodes")["items"] if _ours(item))}
     found = [
         (resource, item)
         for resource in api.resources()
@@ -201,7 +202,7 @@ def _wait_until_gone(api: Api, path: str) -> None:
 
 def _try_it(api: Api) -> None:
     """A Pod of a Job on a Node of ours runs, and goes on running. Raises NotToBeUsedError."""
-    probe = "gpuwatch-e2e-probe"
+    probe = _PROBE
     host = {"cpu": "4", "memory": "8Gi", "pods": "8"}
     labels = {"kubernetes.io/hostname": probe}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": probe, "labels": labels}}

@@ -40,9 +40,15 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with own(request.getfixturevalue("control_plane_build")) as started:
             yield started
         return
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
+    plugins = request.config.pluginmanager
+    terminal, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+
+    def say(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line(f"\n{line}")
+
     try:
-        with existing(os.environ, tmp_path_factory.mktemp("kubeconfigs"), terminal.write_line) as found:
+        with existing(os.environ, tmp_path_factory.mktemp("kubeconfigs"), say) as found:
             yield found
     except NotToBeUsedError as error:
         pytest.exit(str(error), returncode=2)
