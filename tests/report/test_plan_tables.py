@@ -128,6 +128,16 @@ def test_the_summary_has_the_mode_and_the_time() -> None:
     assert "mode" not in shown(analysis_tables(analysis(), "test"), 160).partition("Plan")[2].splitlines()[1]
 
 
+def test_the_summary_says_why_where_no_finding_does_and_who_waits() -> None:
+    state = analysis(ACTING)
+    best = state.plan.items[0]
+    candidate = replace(best.candidate, findings=(), reason="It shares a link with others.", waiter="ml/queued")
+    plan = replace(state.plan, items=(replace(best, candidate=candidate),))
+    text = flat(shown(analysis_tables(replace(state, plan=plan), "test"), 160))
+    assert "It shares a link with others." in text
+    assert "GPU-hours in 24 h; Pod ml/queued waits for it" in text
+
+
 def item(**changes: object) -> PlanItem:
     found = next(each for each in analysis(ACTING).plan.items if each.candidate.action is ActionKind.RELEASE_GANG)
     return replace(found, **changes)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
             str(item.candidate.gpus),
             _when(item.timing, analysis.at),
             *(() if watched else (str(item.mode),)),
-            escape(f"{_short_worth(item)}{_for(item)}") if item.admitted else escape(_against(item)),
+            escape(_for_it(item) if item.admitted else _against(item)),
         )
     return [*_brake(plan), table, *_cut(len(plan.items), rows), Text()]
 
@@ -243,8 +243,10 @@ def _short_worth(item: PlanItem) -> str:
     )
 
 
-def _for(item: PlanItem) -> str:
-    return f"; Pod {item.candidate.waiter} waits for it" if item.candidate.waiter else ""
+def _for_it(item: PlanItem) -> str:
+    """What it is worth, for whom, and why where no finding says it."""
+    waiter = f"; Pod {item.candidate.waiter} waits for it" if item.candidate.waiter else ""
+    return "\n".join(filter(None, (item.candidate.reason, f"{_short_worth(item)}{waiter}")))
 
 
 def _against(item: PlanItem) -> str:
