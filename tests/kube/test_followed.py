@@ -202,12 +202,13 @@ def test_bookmarks_alone_move_on_and_are_news() -> None:
 
 
 def test_a_watch_that_the_server_ends_in_time_is_normal(caplog: pytest.LogCaptureFixture) -> None:
-    with world(patience=replace(PATIENCE, watch_seconds=0.2, stale_seconds=1.5)) as here:
+    with world(patience=replace(PATIENCE, watch_seconds=0.2, grace_seconds=10)) as here:
         here.reader.read(NOW)
+        began = time.monotonic()
         here.until(lambda: len(here.watches(PODS)) == 3)  # a second each
+        assert here.of("pods").age_seconds < time.monotonic() - began - 1.0
         here.reader.read(NOW)
         assert here.lists(PODS) == 1
-        assert here.of("pods").age_seconds < 1.5
     assert caplog.text == ""
 
 
@@ -284,7 +285,7 @@ def test_a_watch_that_is_never_answered_is_ended() -> None:
 def test_a_watch_that_drips_is_ended() -> None:
     def drip() -> Iterator[bytes]:
         yield b'{"type":"'
-        for _ in range(40):
+        for _ in range(80):
             yield from quiet(0.1)
             yield b"x"
 
@@ -293,16 +294,19 @@ def test_a_watch_that_drips_is_ended() -> None:
         began = time.monotonic()
         here.reader.read(NOW)
         here.until(lambda: "new" in here.pods())
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 6.0
 
 
 def test_tries_are_spaced_further_and_further() -> None:
     limits = replace(QUICK, backoff_seconds=0.1, longest_pause_seconds=10.0)
     with world(limits=limits, pods=[status(503, "no") for _ in range(50)]) as here:
+        began = time.monotonic()
         here.reader.read(NOW)
         time.sleep(1.5)
-        # Pauses of at least 0.1, 0.2, 0.4 and 0.8 s; before jitter halves them at most, twice as long.
-        assert 2 <= len(here.watches(PODS)) <= 5
+        tries = len(here.watches(PODS))
+        # Pauses of 0.2, 0.4, 0.8 s and so on, which jitter halves at most.
+        assert tries >= 2
+        assert sum(0.1 * 2**number for number in range(tries - 1)) < time.monotonic() - began
 
 
 def test_an_outage_that_is_short_is_bridged_and_a_long_one_is_no_answer() -> None:
@@ -335,17 +339,17 @@ def test_an_outage_that_is_short_is_bridged_and_a_long_one_is_no_answer() -> Non
 def test_silence_is_listed_anew_and_told(caplog: pytest.LogCaptureFixture) -> None:
     """Of a server, or a proxy, that takes watches and never says a word."""
     silent = [Answer(stream=quiet(30.0)) for _ in range(20)]
-    patience = Patience(watch_seconds=0.1, grace_seconds=0.1, stale_seconds=0.5)
+    patience = Patience(watch_seconds=0.1, grace_seconds=0.1, stale_seconds=1.5)
     with world(patience=patience, pods=silent) as here:
         here.reader.read(NOW)
         here.server.lists[PODS].append(pod("unseen"))
         assert "unseen" not in here.pods()  # within the bound
-        time.sleep(0.6)
+        time.sleep(1.6)
         assert "unseen" in here.pods()
         assert here.lists(PODS) == 2
     told = [record.message for record in caplog.records if record.message.startswith("pods")]
     assert len(told) == 1
-    assert told[0].startswith("pods are listed anew: nothing was heard of them for more than 0.5 s (no answer from")
+    assert told[0].startswith("pods are listed anew: nothing was heard of them for more than 1.5 s (no answer from")
 
 
 def test_silence_on_both_sides_of_the_bound() -> None:
@@ -365,8 +369,10 @@ def test_watches_that_end_at_once_are_no_news(caplog: pytest.LogCaptureFixture) 
     limits = replace(QUICK, backoff_seconds=0.2, longest_pause_seconds=0.2)
     with world(patience=replace(PATIENCE, stale_seconds=0.5), limits=limits, pods=[ended() for _ in range(99)]) as here:
         here.reader.read(NOW)
+        began = time.monotonic()
         time.sleep(0.6)
-        assert 2 <= len(here.watches(PODS)) <= 7  # spaced by at least 0.1 s
+        tries = len(here.watches(PODS))
+        assert 2 <= tries < 3 + (time.monotonic() - began) / 0.1  # spaced by at least 0.1 s
         here.reader.read(NOW)
         assert here.lists(PODS) == 2
     assert "(it was ended before its time)" in caplog.text
@@ -458,7 +464,7 @@ def test_a_refusal_that_comes_late_is_told_once_however_often_it_is_looked(caplo
         for _ in range(30):
             here.reader.read(NOW)
             time.sleep(0.02)
-        assert 3 <= here.lists(PODS) <= 8
+        assert here.lists(PODS) >= 3
     assert caplog.text.count("pods are listed anew") == 1
 
 
@@ -567,11 +573,11 @@ def test_what_nobody_asks_for_is_followed_no_more() -> None:
     pods = [pod("a", meta=controlled_by("Job", "j", "batch/v1"))]
     gone = lines(event("DELETED", pods[0], 5))
     lists = found(**{PODS: pods, JOBS: [owner("Job", "j", "batch/v1")]})
-    with world(lists, patience=replace(PATIENCE, idle_seconds=0.5), pods=[gone]) as here:
+    with world(lists, patience=replace(PATIENCE, idle_seconds=1.5), pods=[gone]) as here:
         here.reader.read(NOW)
         assert "jobs.batch" in {item.resource for item in here.reader.followed()}
         here.until(lambda: not here.pods())
-        time.sleep(0.6)
+        time.sleep(1.6)
         here.reader.read(NOW)  # which asks for Pods before it looks what is idle
         assert {item.resource for item in here.reader.followed()} == {
             "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "priorityclasses.scheduling.k8s.io",
@@ -640,7 +646,7 @@ def test_closing_ends_every_thread_at_once_and_reading_begins_anew() -> None:
         assert len(watching()) == len(BASE)
         began = time.monotonic()
         here.reader.close()
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 2.0  # as long as it waits for them
         assert watching() == set()
         assert here.reader.followed() == ()
         assert here.pods() == ["p0", "p1", "p2"]
