@@ -222,6 +222,23 @@ def test_a_report_that_was_missed_is_made_at_the_next_start_and_another_that_is_
     assert len(list(inbox.iterdir())) == 1
 
 
+def test_a_report_waits_for_telemetry_that_does_not_answer(
+    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+) -> None:
+    due = datetime.now(UTC) - timedelta(hours=2)
+    options: dict[str, Any] = {
+        "delivery": {"folder": str(tmp_path / "inbox")},
+        "report_cron": f"{due.minute} {due.hour} * * *",
+    }
+    with gpuwatch(tmp_path, "", prometheus=f"http://127.0.0.1:{free_port()}", **options) as run:
+        run.until(lambda: "report failed: " in run.said())
+        assert not (tmp_path / "inbox").exists()
+        assert run.metric('gpuwatch_job_errors_total{job="report"}') == 1
+    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url, **options) as run:
+        run.until(lambda: bool(run.metric("gpuwatch_report_done_timestamp_seconds")))
+    assert len(list((tmp_path / "inbox").iterdir())) == 1
+
+
 def test_without_telemetry_there_is_nothing_to_run_for(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--no-cluster"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}

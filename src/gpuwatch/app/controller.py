@@ -462,6 +462,9 @@ class Controller:
         with self._sizing:
             opened = self._own_sources()
             sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
+            lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
+            if lost and not sized.snapshot.devices:
+                raise UnreachableError(_said(lost))  # a week of which nobody could tell is worth waiting for
             with self._remediations() as store:
                 acted = Acted.of(store.all(), self._settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
