@@ -53,8 +53,9 @@ class Jobs:
         self.times: Mapping[str, JobTimes] = {}
         """Of each job that has run; replaced whole, so that it can be read at any time without waiting."""
         self._changed = threading.Condition()
+        # One more than there are: new settings may add the report.
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(max_workers=len(jobs))}, timezone=UTC
+            executors={"default": ThreadPoolExecutor(max_workers=len(jobs) + 1)}, timezone=UTC
         )
         self._scheduler.add_listener(self._left_out, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
         for job in jobs:
