@@ -191,3 +191,15 @@ def test_surroundings_are_of_the_namespace_and_what_is_unread_is_said() -> None:
     assert len(around.unread) == 1
     assert "horizontalpodautoscalers" in fights(object_(), around)[0]
     assert read_surroundings(blind, object_("Job", "batch/v1")).unread == ()
+
+
+def test_the_pod_group_of_a_suspended_raycluster_stays_in_the_queue() -> None:
+    def group(owner: str) -> Object:
+        metadata = {"name": "ray-chat-pg", "namespace": "team-a", "ownerReferences": [{"uid": owner}]}
+        return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata}
+
+    cluster = object_("RayCluster", "ray.io/v1")
+    (told,) = fights(cluster, beside(group("u-1")))
+    assert "PodGroup ray-chat-pg" in told
+    assert fights(cluster, beside(group("u-2"))) == ()
+    assert fights(object_("RayJob", "ray.io/v1"), beside(group("u-1"))) == ()

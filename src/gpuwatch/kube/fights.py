@@ -108,6 +108,8 @@ def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
         told += _controller(object_)
     if key_of(object_) in _SCALED:
         told += _autoscalers(object_, surroundings)
+    if key_of(object_) == ("ray.io", "RayCluster"):
+        told += _left_in_the_queue(object_, surroundings)
     return (*told, *_deployers(object_))
 
 
@@ -126,6 +128,15 @@ def _controller(object_: Object) -> Iterable[str]:
     for owner in object_["metadata"].get("ownerReferences") or ():
         if owner.get("controller") and owner.get("kind") not in _HANDS_OFF:
             yield f"{owner.get('kind')} {owner.get('name')} controls it, and would set it back."
+
+
+def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[str]:
+    """KubeRay lets the PodGroup of a suspended RayCluster be. Volcano puts it back into the queue, where it keeps all
+    that the RayCluster asks for from others."""
+    uid = object_["metadata"].get("uid", "")
+    for item in surroundings.of("PodGroup", "scheduling.volcano.sh"):
+        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
+            yield f"Its PodGroup {item['metadata']['name']} would keep the room in Volcano's queue while it is suspended."
 
 
 def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
