@@ -136,7 +136,7 @@ def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[
     uid = object_["metadata"].get("uid", "")
     for item in surroundings.of("PodGroup", "scheduling.volcano.sh"):
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
-            yield f"Its PodGroup {item['metadata']['name']} would keep the room in Volcano's queue while it is suspended."
+            yield f"Suspended, its PodGroup {item['metadata']['name']} would still keep the room in Volcano's queue."
 
 
 def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
