@@ -21,7 +21,7 @@ from cluster.control_plane import find_control_plane
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import own
 from e2e.live_fleet import LiveFleet, node, workload
-from e2e.world import HISTORY_SECONDS, QUICK, World, world
+from e2e.world import HISTORY_SECONDS, World, world
 from parts.prometheus_server import find_servers
 
 
@@ -46,7 +46,7 @@ def main() -> int:
             for file in sorted((DEPLOY / "roles").glob("*.yaml")):
                 apply(living.api, documents(file))
             _populate(living)
-            _tell(living)
+            _tell(living, chosen.faults)
             begun = time.monotonic()
             broken = False
             while not stop.wait(1.0):
@@ -78,27 +78,37 @@ def _break(fleet: LiveFleet, count: int, nodes: int) -> None:
         print(f"GPU {index} of {name} has a memory row that cannot be remapped now.", flush=True)
 
 
-def _tell(living: World) -> None:
+def _tell(living: World, faults: int) -> None:
     kubeconfig = living.cluster.administrator
     settings = living.settings("observe", run={"listen_port": 8080})
     modes = dict.fromkeys(("taint_node", "evict_gang", "release_gang"), "suggest")
     suggest = living.settings("suggest", run={"listen_port": 8080}, plan={"modes": modes})
-    quick = ", ".join(sorted(QUICK["idle"]))
+    programs = Path(sys.executable).parent
     lines = [
         "",
-        f"export KUBECONFIG={shlex.quote(str(kubeconfig))}",
-        f"Prometheus: {living.prometheus}   settings: {settings}",
+        "It runs. In another terminal:",
         "",
-        "Look:   kubectl get nodes; kubectl -n team-a get pods -o wide",
-        f"        gpuwatch analyze --config {settings}",
-        f"        gpuwatch plan --config {settings}",
-        f"Run it: gpuwatch run --config {settings}",
-        f"        and with proposals: gpuwatch run --config {suggest}",
-        "Decide: gpuwatch history; gpuwatch approve NAME; gpuwatch undo NAME; gpuwatch pause --reason lunch",
+        f"  export KUBECONFIG={shlex.quote(str(kubeconfig))}",
+        f"  export PATH={shlex.quote(str(programs))}:$PATH",
         "",
-        f"The settings are for the impatient: {quick} are minutes, not hours. The fleet has a past of "
-        f"{HISTORY_SECONDS // 60} minutes.",
+        "Look (kubectl is not part of this; gpuwatch needs none):",
+        "  kubectl get nodes; kubectl -n team-a get pods -o wide",
+        f"  gpuwatch analyze --config {settings}",
+        f"  gpuwatch plan --config {settings}",
+        "Run it, and it only tells what it would do:",
+        f"  gpuwatch run --config {settings}",
+        "Or have it propose, in one terminal, and decide in another:",
+        f"  gpuwatch run --config {suggest}",
+        "  gpuwatch history",
+        "  gpuwatch approve NAME; gpuwatch history NAME; gpuwatch undo NAME",
+        "  gpuwatch pause --reason lunch; gpuwatch resume",
+        "",
+        f"Prometheus answers at {living.prometheus}; what runs has its pages and /metrics at http://127.0.0.1:8080.",
+        f"The fleet has a past of {HISTORY_SECONDS // 60} minutes, and half a minute without work is idle here, where "
+        "the defaults wait for hours.",
+        f"After a minute the memory of {faults} GPU{'s' * (faults != 1)} fails." if faults else "No GPU fails.",
         "Ctrl-C ends everything.",
+        "",
     ]
     print("\n".join(lines), flush=True)
 
