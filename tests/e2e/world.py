@@ -185,7 +185,7 @@ class World:
         """A person's `gpuwatch …`, as the administrator."""
         whole = [sys.executable, "-m", "gpuwatch.app.cli", *arguments]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
-        environment["KUBECONFIG"] = self.cluster.administrator
+        environment |= {"KUBECONFIG": self.cluster.administrator, "COLUMNS": "200"}
         return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=self.folder)
 
     def remediations(self, action: str = "", target: str = "") -> list[Object]:
