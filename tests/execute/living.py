@@ -131,7 +131,6 @@ class Fleet:
         if kind == "Volcano":
             whole = {"minAvailable": pods, "maxRetry": 5, **spec}
             status = {"state": {"phase": "Running"}, "retryCount": 0}
-            self._pod_group(name, "Running")
         else:
             whole = {"replicas": pods, **spec} if kind == "Deployment" else {"suspend": False, **spec}
         self.cluster.put(
@@ -143,6 +142,8 @@ class Fleet:
                 "status": status,
             }
         )
+        if kind == "Volcano":
+            self._pod_group(name, "Running")
         for _ in range(pods):
             self._pod(name, node)
 
@@ -151,7 +152,7 @@ class Fleet:
         job = self.find(name)
         job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
         self.cluster.put(job)
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": self._uid(name), "controller": True}
         self.cluster.put(
             {
                 "apiVersion": KUEUE,
@@ -163,7 +164,7 @@ class Fleet:
         )
 
     def _pod_group(self, name: str, phase: str) -> None:
-        owner = {"apiVersion": VOLCANO, "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+        owner = {"apiVersion": VOLCANO, "kind": "Job", "name": name, "uid": self._uid(name), "controller": True}
         self.cluster.put(
             {
                 "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -223,6 +224,9 @@ class Fleet:
     def find(self, name: str) -> Object:
         """A copy."""
         return copy.deepcopy(self._owner(name))
+
+    def _uid(self, name: str) -> str:
+        return f"uid-{name}"
 
     def _owner(self, name: str) -> Object:
         places = (("apps", "Deployment"), ("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"))

@@ -73,7 +73,7 @@ class History:
     def __init__(self, seed: int, path: Path) -> None:
         self.random = random.Random(seed)
         self.store = new_store(path)
-        self.late = timedelta(minutes=self.random.choice([0, 0, 3, 40]))
+        self.late = timedelta(minutes=self.random.choice([0, 0, 3, 20]))
         self.fleet = Fleet(nodes=NODES, takes_up=self.late, carries_out=self.late, frees=self.late)
         self.fleet.owner("Job", "train", 8, node="n0")
         self.fleet.owner("Job", "chat", 2, node="n1")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwatch.model.cluster import Taint
 from gpuwatch.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapshot
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind, Turn
-from gpuwatch.plan.budget import acted_at, budgets
+from gpuwatch.plan.budget import Ledger, acted_at, budgets
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
@@ -106,6 +106,25 @@ def test_a_fence_in_flight_leaves_its_node_out_of_the_pool() -> None:
     assert "pool_nodes" not in guards(only(draw_plan(state, finding, policy, history=one), TAINT))
     two = [*one, remediation(TAINT, "node/n2", ["n2"])]
     assert "pool_nodes" in guards(only(draw_plan(state, finding, policy, history=two), TAINT))
+
+
+@pytest.mark.parametrize(("began", "admitted"), [(True, True), (False, False)])
+def test_a_claim_is_no_harm_that_another_adds_nothing_to(began: bool, admitted: bool) -> None:
+    """The fence of n0 was claimed, and then somebody cordoned n9: what moves off n0 is no further harm once it is
+    fenced, and not before. Both together are one Node, and were within the budget."""
+    nodes = [node(f"n{i}", unschedulable=i == 9) for i in range(10)]
+    held = [device("n0", i, "ml/p") for i in range(8)]
+    facts = snapshot(nodes, held, [pod("ml/p", "n0", 8)])
+    claim = remediation(TAINT, "node/n0", ["n0"], phase=Phase.ACTING, begun_minutes_ago=5)
+    claim = claim if began else replace(claim, steps=(replace(claim.steps[0], begun_at=None, done_at=None),))
+    (moving,) = [
+        item.candidate for item in draw_plan(facts, (sick(held[0]),), FREE).items if item.candidate.action is EVICT
+    ]
+    policy = replace(FREE, budget_min_gpus=8, budget_ratio=0.0)
+    refused = Ledger(Facts(facts, (), (claim,)), policy).charge(moving)
+    assert ([item.guard for item in refused] == []) is admitted
+    calm = snapshot([node(f"n{i}") for i in range(10)], held, [pod("ml/p", "n0", 8)])
+    assert Ledger(Facts(calm, (), (claim,)), policy).charge(moving) == ()
 
 
 @pytest.mark.parametrize("began", [True, False])

@@ -58,8 +58,10 @@ def _use(
     )
 
 
-def _harm(facts: Facts) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
+def _harm(facts: Facts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
     """GPUs that are out of service or disturbed, by Node; by scope where their Nodes are gone; and why, by either.
+
+    claims: count those whose first write is still to come, and may never be.
 
     A Node has no more to harm than its GPUs: a fence and the gang that moves off it are one harm.
     """
@@ -71,6 +73,8 @@ def _harm(facts: Facts) -> tuple[dict[str, int], Counter[str], dict[str, list[st
             harmed[node.name] = facts.node_gpus(node)
             reasons.setdefault(node.name, []).append(reason)
     for item in facts.weighing:
+        if not claims and item.phase is Phase.ACTING and item.steps and item.began_at is None:
+            continue
         why = f"{item.name} is {item.phase}"
         known = [name for name in item.proposal.nodes if name in facts.nodes]
         for name, gpus in _proposed(item.proposal, known, facts).items():
@@ -111,6 +115,7 @@ class Ledger:
         self._policy = policy
         self._budgets = budgets(facts, policy)
         self._harmed, _, _ = _harm(facts)
+        self._stands, _, _ = _harm(facts, claims=False)
         self._spent: Counter[str] = Counter()
         self._fenced: set[str] = set()
         acted = [item for item in facts.history if (at := acted_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
@@ -132,10 +137,10 @@ class Ledger:
         ]
         if refusals:
             return tuple(refusals)
-        for scope, gpus in self._more(by_node).items():
+        for scope, gpus in self._more(by_node, self._harmed).items():
             self._spent[scope] += gpus
         for name, gpus in by_node.items():
-            self._harmed[name] = self._after(name, gpus)
+            self._harmed[name] = self._after(name, gpus, self._harmed)
         if candidate.action is ActionKind.TAINT_NODE:
             self._fenced.update(candidate.nodes)
         self._begun.update(_rates(candidate.namespace, self._pools(candidate)))
@@ -153,27 +158,29 @@ class Ledger:
                 found[pod.node] += facts.gpus([pod])
         return dict(found)
 
-    def _after(self, name: str, gpus: int) -> int:
-        return min(self._harmed.get(name, 0) + gpus, self._facts.node_gpus(self._facts.nodes[name]))
+    def _after(self, name: str, gpus: int, harmed: Mapping[str, int]) -> int:
+        return min(harmed.get(name, 0) + gpus, self._facts.node_gpus(self._facts.nodes[name]))
 
-    def _more(self, by_node: Mapping[str, int]) -> Counter[str]:
+    def _more(self, by_node: Mapping[str, int], harmed: Mapping[str, int]) -> Counter[str]:
+        """GPUs that it would harm beyond those that are."""
         more: Counter[str] = Counter()
         for name, gpus in by_node.items():
             node = self._facts.nodes[name]
             for scope in _scopes(self._facts.pool(node), node.gpu_product):
-                more[scope] += self._after(name, gpus) - self._harmed.get(name, 0)
+                more[scope] += self._after(name, gpus, harmed) - harmed.get(name, 0)
         return more
 
     def _over_budget(self, by_node: Mapping[str, int]) -> Iterable[Refusal]:
-        more = self._more(by_node)
+        more, new = self._more(by_node, self._harmed), self._more(by_node, self._stands)
         scopes = [scope for scope in more if scope in self._budgets]
         if not scopes:
             yield Refusal(guard="budget", reason="The GPUs of its pool are not known, so it has no budget.")
         for scope in scopes:
             use = self._budgets[scope]
             after = use.in_flight_gpus + self._spent[scope] + more[scope]
-            # What harms no GPU that is not harmed already is no further harm.
-            if more[scope] and after > use.limit_gpus:
+            # What harms no GPU that is not harmed already is no further harm. Claims are none yet: a fence and a move
+            # of one Node would each take the other one for it.
+            if new[scope] and after > use.limit_gpus:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
                 yield Refusal(
                     guard="budget",

@@ -1,0 +1,230 @@
+"""Volcano's Commands and Kueue's Workloads through the executor on a real API server, which checks every write: fields
+by their definitions, versions, uids, dry runs, and the Remediations themselves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.api import Api
+from cluster.control_plane import ControlPlane
+from deploy.manifests import CRDS, apply, documents
+from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
+from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.kube.dry_run import DryRunWriter
+from gpuwatch.kube.live import api_client
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.kube.writer import Object
+from gpuwatch.model.decision import ActionKind, Mode
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.store.kubernetes import KubernetesRemediations
+
+DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
+COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
+ONLY_RELEASES = replace(ENFORCE, modes={ActionKind.RELEASE_GANG: Mode.ENFORCE})
+
+
+class OnServer:
+    """A real API server as the fleet's cluster: what the simulated controllers and kubelets write goes there too."""
+
+    def __init__(self, api: Api, writer: LiveWriter) -> None:
+        self._api, self._writer = api, writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def put(self, object_: Object) -> Object:
+        meta = object_["metadata"]
+        resource = self._api.resource(object_["apiVersion"], object_["kind"])
+        path = f"{resource.path(meta.get('namespace', ''))}/{meta['name']}"
+        found = self._api.answer("GET", path)
+        if not found.ok:
+            return self._api.create(_valid(object_))
+        stored: Object = found.json()
+        binding = object_["kind"] == "Pod" and object_["spec"].get("nodeName") and "nodeName" not in stored["spec"]
+        if binding:
+            target = {"kind": "Node", "name": object_["spec"]["nodeName"]}
+            made = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": meta["name"]}, "target": target}
+            assert self._api.answer("POST", f"{path}/binding", made).ok
+        elif object_["kind"] != "Pod":
+            spec = {**stored, "spec": object_["spec"]}
+            answer = self._api.answer("PUT", path, spec)
+            assert answer.ok, answer.text
+        body = {**self._api.get(path), "status": object_.get("status", {})}
+        answer = self._api.answer("PUT", f"{path}/status", body)
+        assert answer.ok, answer.text
+        return self._api.get(path)
+
+    def remove(self, ref: ObjectRef) -> None:
+        resource = self._api.resource(ref.api_version, ref.kind)
+        path = f"{resource.path(ref.namespace)}/{ref.name}"
+        assert self._api.answer("DELETE", path, {"gracePeriodSeconds": 0}).ok
+
+
+def _valid(object_: Object) -> Object:
+    """With what the server asks of every such object."""
+    made = copy.deepcopy(object_)
+    for name in ("uid", "resourceVersion", "generation"):
+        made["metadata"].pop(name, None)
+    container = {"name": "main", "image": "example.org/main:1"}
+    if made["kind"] == "Pod":
+        made["spec"] = {"containers": [container]}
+    elif made["apiVersion"] == "batch/v1":
+        made["spec"]["template"] = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    return made
+
+
+class ServedFleet(Fleet):
+    """One whose owners have the uids that the server gave them."""
+
+    served: OnServer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for index in range(self.nodes):
+            for _ in range(2):  # a new Node is tainted by the server as not ready
+                self.served.put(self.node(f"n{index}"))
+        self.cluster = self.served  # type: ignore[assignment]
+
+    def owner(self, kind: str, name: str, gpus: int, pods: int = 1, node: str = "n0", **spec: Any) -> None:
+        super().owner(kind, name, gpus, 0, node, **spec)
+        self.size[name] = (gpus, pods)
+        for _ in range(pods):
+            self._pod(name, node)
+
+    def _all(self, api_version: str, kind: str) -> list[Object]:
+        return list(self.cluster.objects(api_version, kind, "" if kind == "Node" else "ml"))
+
+    def _owner(self, name: str) -> Object:
+        found = (self.cluster.get(ObjectRef(api, "Job", name, "ml")) for api in ("batch/v1", VOLCANO))
+        return next(item for item in found if item is not None)
+
+    def _uid(self, name: str) -> str:
+        return str(self._owner(name)["metadata"]["uid"])
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    found = Api(control_plane.administrator)
+    apply(found, documents(CRDS))
+    for file in ("volcano.yaml", "kueue.yaml"):
+        apply(found, yaml.safe_load_all((DEFINITIONS / file).read_text(encoding="utf-8")))
+    for name in ("ml", "gpuwatch"):
+        apply(found, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}])
+    yield found
+    emptied(found)
+
+
+def emptied(api: Api) -> None:
+    for path in (
+        "/apis/gpuwatch.dev/v1alpha1/remediations",
+        "/api/v1/nodes/n0",
+        "/api/v1/nodes/n1",
+        *(
+            f"{base}/namespaces/ml/{name}"
+            for base, name in (
+                ("/api/v1", "pods"),
+                ("/apis/batch/v1", "jobs"),
+                (f"/apis/{VOLCANO}", "jobs"),
+                (f"/apis/{KUEUE}", "workloads"),
+                ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+                ("/apis/bus.volcano.sh/v1alpha1", "commands"),
+            )
+        ),
+    ):
+        answer = api.answer("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+        assert answer.ok or answer.status_code == 404, answer.text
+
+
+class Served:
+    """A fleet on the server, and processes that come and go."""
+
+    def __init__(self, api: Api, kubeconfig: Path, kind: str) -> None:
+        self.client = api_client(kubeconfig)
+        self.writes = 0
+        self.kill_at = 0
+        writer = LiveWriter(self.client, fence=self._fence)
+        plain = LiveWriter(self.client)
+        ServedFleet.served = OnServer(api, plain)
+        self.fleet = ServedFleet(nodes=2, idle={"chat"})
+        self.fleet.owner("Volcano" if kind == "volcano" else "Job", "chat", 4, pods=2)
+        if kind == "kueue":
+            self.fleet.queue("chat")
+        self.fleet.settle()
+        self.before = self.stands()
+        self.store = KubernetesRemediations(writer, "gpuwatch")
+        self.people = KubernetesRemediations(plain, "gpuwatch")
+        policies = Policies(ONLY_RELEASES, quick(announce_seconds=60))
+        rehearsal = DryRunWriter(self.client)
+        self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
+
+    def _fence(self) -> None:
+        self.writes += 1
+        if self.writes == self.kill_at:
+            raise Killed
+
+    def drive(self, hours: float) -> None:
+        drive(self.fleet, self.executor, hours, least_seconds=180)
+
+    def only(self) -> Remediation:
+        (found,) = self.people.all()
+        return found
+
+    def stands(self) -> dict[str, object]:
+        """What runs, and what there is of ours."""
+        self.fleet.settle()
+        job = self.fleet.find("chat")
+        return {
+            "running": sum(pod["status"]["phase"] == "Running" for pod in self.fleet.pods("chat")),
+            "annotations": job["metadata"].get("annotations") or {},
+            "spec": job["spec"],
+            "commands": self.fleet.cluster.objects(*COMMANDS, "ml"),
+            "state": job["status"].get("state"),
+        }
+
+
+@pytest.mark.parametrize("kind", ["volcano", "kueue"])
+def test_released_and_undone_on_a_real_server(api: Api, control_plane: ControlPlane, kind: str) -> None:
+    served = Served(api, control_plane.administrator, kind)
+    assert len(served.fleet.propose(served.executor)) == 1
+    served.drive(0.6)
+    assert (served.only().phase, served.only().verified) == (Phase.HOLDING, {"released": True}), served.only()
+    assert served.fleet.pods("chat") == []
+    served.people.ask_undo(served.only().name)
+    served.drive(0.5)
+    assert served.only().phase is Phase.UNDONE
+    assert served.stands() == served.before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["volcano", "kueue"])
+def test_killed_before_each_write_and_undone_on_a_real_server(api: Api, control_plane: ControlPlane, kind: str) -> None:
+    """Of the store as well as of the cluster; what is before one write is after the one before it. Every third, since
+    each is a life of a few seconds: in memory it is every one."""
+    for at in range(1, 90, 3):
+        served = Served(api, control_plane.administrator, kind)
+        served.kill_at = at
+        try:
+            served.fleet.propose(served.executor)
+            served.drive(0.5)
+        except Killed:
+            pass
+        killed, served.kill_at = served.writes >= at, 0
+        if not served.people.all():
+            served.fleet.propose(served.executor)
+        served.people.ask_undo(served.only().name)
+        served.drive(1)
+        assert served.only().phase in (Phase.UNDONE, Phase.REJECTED), (at, served.only().history)
+        assert served.stands() == served.before, (at, served.only().history)
+        emptied(api)
+        if not killed:
+            assert at > 15
+            return
+    raise AssertionError("There were more writes than were tried.")
