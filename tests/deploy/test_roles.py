@@ -41,7 +41,7 @@ def written(keys: Iterable[KindKey]) -> Rights:
     return patched | {(kind.group, kind.plural, "get") for kind in OWNERS.values()} | {("apps", "daemonsets", "get")}
 
 
-# What stands beside an owner is listed, Volcano is asked by a Command, which is withdrawn where it is undone in between.
+# What stands beside an owner is listed. Volcano is asked by a Command, which is withdrawn where it is undone meanwhile.
 SURROUNDINGS: Rights = {
     *(
         (api_version.rpartition("/")[0], f"{kind.lower()}s", "list")

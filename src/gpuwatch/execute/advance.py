@@ -367,12 +367,10 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
         forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
         end = Phase.LAPSED if built.gone and forgotten.began_at is None else Phase.FAILED
         return _undo(forgotten, end, built.reason, now, policy)
-    # It was begun, and did not happen.
     if step.begun_at is not None and remediation.undo_asked and remediation.phase is not Phase.UNDOING:
-        # Of a Command that is only as good as known.
-        known = (
-            _with_step(remediation, replace(step, begun_at=None)) if step.kind is not StepKind.COMMAND else remediation
-        )
+        # It was begun, and did not happen; of a Command nobody can tell.
+        forgotten = _with_step(remediation, replace(step, begun_at=None))
+        known = remediation if step.kind is StepKind.COMMAND else forgotten
         return _undo(known, Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", now, policy)
     if world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
         return None  # it waits like any other
@@ -431,17 +429,17 @@ def _freed(remediation: Remediation, world: World, now: datetime, policies: Poli
     if started is None:
         gone = f" {name} waits for them no more." if name else ""
         return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, f"Its GPUs are free.{gone}", now))
-    looked = WAITER_STARTED in remediation.verified
-    # Others make room for it too, and it needs all of them.
-    coming = [
-        each
-        for each in world.others
-        if each.proposal.waiter == name and each.phase in (Phase.ANNOUNCED, Phase.ACTING, Phase.VERIFYING)
-    ]
     seen = replace(remediation, verified={**remediation.verified, WAITER_STARTED: started})
     if started:
         return Move(_turned(_held(seen, now, policy), Phase.HOLDING, f"Its GPUs are free, and {name} started.", now))
-    if not looked or any(not each.verified.get(acts.RELEASED) for each in coming):
+    # Others may make room for it too, and it needs all of them.
+    coming = any(
+        each.proposal.waiter == name
+        and each.phase in (Phase.ANNOUNCED, Phase.ACTING, Phase.VERIFYING)
+        and not each.verified.get(acts.RELEASED)
+        for each in world.others
+    )
+    if coming or WAITER_STARTED not in remediation.verified:
         seen = replace(seen, deadline_at=now + timedelta(seconds=policy.verify_seconds))
     if seen.deadline_at is None or now < seen.deadline_at:
         return _wait(seen, f"Its GPUs are free; {name} has not started yet.", now, policy)

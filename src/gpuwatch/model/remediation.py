@@ -156,8 +156,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remediation:
-    """`name` is derived from the action, the target's uid, the day and its number on that day, so that two replicas that
-    propose the same write the same object, and one of them gets what the other kept.
+    """`name` is derived from the action, the target's uid, the day and its number on that day, so that two replicas
+    that propose the same write the same object, and one of them gets what the other kept.
 
     version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
     approved, rejected, undo_asked: what a person set in `spec`; finding_right: as well, of one that was rejected or
