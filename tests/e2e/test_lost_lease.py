@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from e2e.world import LEASE, LEASE_SECONDS, Replica, World
+from e2e.world import LEASE, LEASE_SECONDS, REMEDIATIONS, Replica, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -131,6 +131,8 @@ def test_without_an_api_server_for_longer_than_the_lease_nobody_leads_and_both_g
                     assert replica.asked("/healthz")[0] == 200
                 time.sleep(max(gone + 2 * LEASE_SECONDS - time.time(), 0))
             back = time.time()
+            # It answers before it has read all custom resources anew.
+            living.until(lambda: living.api.answer("GET", REMEDIATIONS).ok)
         living.until(lambda: leads(first) or leads(second), first, second)
         living.until(lambda: phase() == "Succeeded", first, second, seconds=240)
         living.until(lambda: first.asked("/readyz")[0] == second.asked("/readyz")[0] == 200, first, second)
