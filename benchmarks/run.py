@@ -9,6 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RUNS = (
     ("cluster_list.py",),
+    ("cluster_follow.py",),
     ("window_statistics.py", "week"),
     ("window_statistics.py", "health"),
     ("look.py",),
