@@ -92,6 +92,7 @@ class History:
         self.effects: set[tuple[str, ...]] = set()
         self.written: list[tuple[datetime, str]] = []
         self.acted: dict[str, datetime] = {}
+        self.taken_back: set[str] = set()
         self.fleet.before_write = self.at_write
         self.fleet.rehearsal.interfere = self.at_rehearsal
 
@@ -112,6 +113,7 @@ class History:
             self.budgets,
             self.objects,
             self.decide,
+            self.take_back,
         ]
         for _ in range(EVENTS):
             self.random.choice(events)()
@@ -124,6 +126,7 @@ class History:
     def within_budgets(self, by: Remediation) -> None:
         if by.name in self.acted:
             return
+        self.not_declined(by)
         before = self.harmed(self.before)
         self.acted[by.name] = self.fleet.now
         lately = [at for at in self.acted.values() if self.fleet.now - at < timedelta(hours=1)]
@@ -165,6 +168,18 @@ class History:
             if other.name != by.name and other.phase in (Phase.ACTING, Phase.VERIFYING, Phase.HOLDING):
                 mine = {step.target for step in other.steps if not step.kind.only_tells and step.begun_at}
                 assert target not in mine, f"{by.name} and {other.name} act on {target}"
+
+    def not_declined(self, by: Remediation) -> None:
+        """Nobody said no to it within a day, but to a fence or a move that rested on less."""
+        mine = by.proposal
+        for other in self.store.all():
+            theirs, at = other.proposal, other.history[-1].at if other.history else other.proposal.created_at
+            if (theirs.action, theirs.target) != (mine.action, mine.target) or self.fleet.now - at >= timedelta(days=1):
+                continue
+            no = other.phase is Phase.REJECTED or (other.phase is Phase.UNDONE and other.undo_asked)
+            no = no or (other.name in self.taken_back and other.phase is Phase.UNDONE)
+            more = not set(mine.devices) <= set(theirs.devices) and mine.action is not ActionKind.RELEASE_GANG
+            assert not no or more, f"{by.name} is done, and {other.name} was declined"
 
     # 3. No foreign taint is touched.
 
@@ -340,6 +355,25 @@ class History:
         if self.random.random() < 0.4:
             annotations[keys.OBJECT] = "mine"
         self.fleet.cluster.put(owner)
+
+    def take_back(self) -> None:
+        """An owner resumes what was suspended, or somebody takes our taint off."""
+        for name in self.names():
+            found = copy.deepcopy(self.object(name))
+            mark = (found["metadata"].get("annotations") or {}).get(keys.REMEDIATION)
+            kept = next((each for each in self.store.all() if each.name == mark), None)
+            if kept is None or kept.phase is not Phase.HOLDING or self.random.random() < 0.5:
+                continue
+            if name.startswith("n"):
+                found["spec"]["taints"] = list(self.theirs[name])
+            elif name == "queued":
+                found["spec"]["active"] = True
+            elif "suspend" in found["spec"]:
+                found["spec"]["suspend"] = False
+            else:
+                continue
+            self.fleet.cluster.put(found)
+            self.taken_back.add(kept.name)
 
     def decide(self) -> None:
         known = self.store.all()

@@ -219,7 +219,9 @@ class SqliteRemediations:
         return found
 
     def _get(self, name: str) -> Remediation | None:
-        row = self._row(name)
+        row, known = self._row(name), self._known.get(name)
+        if row is not None and known is not None and known.version == str(row[0]):
+            return known
         try:
             return None if row is None else _decoded(name, *row)
         except FormError as error:
