@@ -108,6 +108,7 @@ class Controller:
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
+        self._said_turns: dict[str, int] = {}
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
         self.board = Board()
@@ -431,11 +432,17 @@ class Controller:
             before = after
 
     def _tell(self, before: Remediation | None, after: Remediation) -> None:
-        """What is new in its history; of the first look at it in a run that is not known, so nothing is said twice."""
-        known = len(before.history) if before is not None else max(len(after.history) - 1, 0)
+        """What is new in its history. What another process said before is not known, so of one that was never looked at
+        here the last turn alone is said, and that only while it is fresh."""
+        first = after.name not in self._said_turns
+        known = self._said_turns.get(after.name, len(before.history) if before else max(len(after.history) - 1, 0))
+        if after.phase.open:
+            self._said_turns[after.name] = len(after.history)
+        else:
+            self._said_turns.pop(after.name, None)
         now = _now()
         for index, turn in enumerate(after.history[known:], known):
-            if before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
+            if first and before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
                 continue
             if not index or after.history[index - 1].phase is not turn.phase:
                 self._metrics.turns.labels(str(after.proposal.action), str(turn.phase)).inc()

@@ -1,0 +1,50 @@
+"""The log tells each turn of a Remediation once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwatch.app.controller import Controller
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.sources import Opened
+from gpuwatch.model.remediation import Phase, Remediation, Turn
+from gpuwatch.report.analysis import Policies
+from gpuwatch.settings import load_settings
+from store.remediation_stores import remediation
+
+
+def turned(kept: Remediation, message: str, phase: Phase, at: datetime) -> Remediation:
+    return replace(kept, phase=phase, history=(*kept.history, Turn(at, phase, message)))
+
+
+def test_each_turn_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gpuwatch.run")
+    now = datetime.now(UTC)
+    opened = Opened(Policies(), None, None, None, now, "nothing")
+    controller = Controller({}, load_settings(environment={}), opened, None, None, Metrics(), threading.Event())
+    old = turned(remediation("fence"), "long ago", Phase.PROPOSED, now - timedelta(hours=1))
+    waits = turned(old, "it waits", Phase.PROPOSED, now)
+    for _ in range(3):  # runs in which nothing new comes to it
+        controller._tell(None, waits)
+    begun = turned(waits, "approved", Phase.ANNOUNCED, now)
+    controller._tell(waits, begun)
+    controller._tell(begun, begun)
+    done = turned(turned(begun, "acting", Phase.ACTING, now), "done", Phase.SUCCEEDED, now)
+    controller._tell(None, done)
+    said = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert said == ["it waits", "approved", "acting", "done"]
+
+
+def test_what_was_said_long_ago_is_not_said_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gpuwatch.run")
+    now = datetime.now(UTC)
+    opened = Opened(Policies(), None, None, None, now, "nothing")
+    controller = Controller({}, load_settings(environment={}), opened, None, None, Metrics(), threading.Event())
+    old = turned(remediation("fence"), "long ago", Phase.HOLDING, now - timedelta(hours=1))
+    controller._tell(None, old)
+    assert caplog.records == []
