@@ -99,7 +99,7 @@ def test_a_gang_over_two_pools_is_charged_to_both() -> None:
 def test_a_fence_in_flight_leaves_its_node_out_of_the_pool() -> None:
     nodes = [node(f"n{i}") for i in range(3)]
     held = [device("n0", i, "ml/p") for i in range(8)]
-    state = snapshot(nodes, held, [pod("ml/p", "n0", 8)])
+    state = snapshot(nodes, [*held, device("n1", 0), device("n2", 0)], [pod("ml/p", "n0", 8)])
     policy = replace(FREE, budget_min_gpus=24, min_pool_nodes_left=1)
     finding = (sick(held[0]),)
     one = [remediation(TAINT, "node/n1", ["n1"])]

@@ -324,12 +324,27 @@ def test_a_storm_stops_everything() -> None:
 
 def test_when_nearly_everything_looks_idle_nothing_is_released() -> None:
     """80 % of 20 held GPUs is 16: at 16 idle planning goes on, at 17 a broken exporter is likelier."""
-    nodes = [node(f"n{i}") for i in range(10)]
+    nodes = [node(f"n{i}") for i in range(3)]
     devices = [device(f"n{i // 8}", i % 8, f"ml/p{i}") for i in range(20)]
     state = snapshot(nodes, devices, [pod(f"ml/p{i}", f"n{i // 8}") for i in range(20)])
     for count, halted in ((16, False), (17, True)):
         plan = draw_plan(state, tuple(idle(f"ml/p{i}", [devices[i]]) for i in range(count)), POLICY)
         assert bool(plan.brake) is halted
+
+
+@pytest.mark.parametrize(("seen", "resolved", "stopped"), [(5, True, False), (4, True, True), (4, False, False)])
+def test_nodes_that_telemetry_does_not_show_are_missed(seen: int, resolved: bool, stopped: bool) -> None:
+    """Where a part of the fleet was lost with its past: half of the Nodes is enough, less is not.
+
+    A machine of which the Node is not known may be any of them.
+    """
+    nodes = [node(f"n{i}") for i in range(10)]
+    nodes += [node("cpu", gpus=0), node("down", conditions=(Condition("Ready", "False"),))]
+    devices = [device(f"n{n}", i) for n in range(seen) for i in range(8)]
+    if not resolved:
+        devices.append(replace(device("n9", 0), node=None))
+    plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
+    assert plan.brake == ("Telemetry shows devices of only 4 of 10 Nodes that have any." if stopped else "")
 
 
 def test_missing_telemetry_is_a_brake() -> None:

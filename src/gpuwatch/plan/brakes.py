@@ -67,6 +67,12 @@ def _storm(facts: Facts, policy: PlanPolicy) -> str:
         return "Telemetry of the fleet as a whole is missing or stale."
     if len(present) < policy.min_coverage_ratio * known:
         return f"Only {len(present)} of {known} known devices report."
+    # A Prometheus that lost a part of the fleet with its past misses nothing; the cluster does, where the machines that
+    # telemetry names are its Nodes.
+    holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
+    seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
+    if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):
+        return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
     sick = _devices(facts, Family.HEALTH, Verdict.DEGRADED)
     if len(sick) >= policy.storm_min_gpus and len(sick) > policy.storm_ratio * known:
         return f"{len(sick)} of {known} devices look degraded at once, more than {policy.storm_ratio:.0%}."

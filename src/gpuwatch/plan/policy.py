@@ -140,7 +140,8 @@ class PlanPolicy:
     storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the observer is the likelier
         patient (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
     idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
-    min_coverage_ratio: share of the known devices that report now, below which everything is refused.
+    min_coverage_ratio: share of the known devices that report now, and of the ready Nodes with accelerators that
+        telemetry shows, below which everything is refused.
     storm_cool_down_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
