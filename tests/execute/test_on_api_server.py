@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.api import Api
-from cluster.control_plane import ControlPlane
+from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import CRDS, apply, documents
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
 from gpuwatch.execute.advance import Policies
@@ -110,9 +110,16 @@ class ServedFleet(Fleet):
         return str(self._owner(name)["metadata"]["uid"])
 
 
+@pytest.fixture(scope="module")
+def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
+    """One of its own: others' tests ask what a cluster without Kueue and Volcano is."""
+    with running(control_plane_build) as started:
+        yield started
+
+
 @pytest.fixture
-def api(control_plane: ControlPlane) -> Iterator[Api]:
-    found = Api(control_plane.administrator)
+def api(plane: ControlPlane) -> Iterator[Api]:
+    found = Api(plane.administrator)
     apply(found, documents(CRDS))
     for file in ("volcano.yaml", "kueue.yaml"):
         apply(found, yaml.safe_load_all((DEFINITIONS / file).read_text(encoding="utf-8")))
@@ -191,8 +198,8 @@ class Served:
 
 
 @pytest.mark.parametrize("kind", ["volcano", "kueue"])
-def test_released_and_undone_on_a_real_server(api: Api, control_plane: ControlPlane, kind: str) -> None:
-    served = Served(api, control_plane.administrator, kind)
+def test_released_and_undone_on_a_real_server(api: Api, plane: ControlPlane, kind: str) -> None:
+    served = Served(api, plane.administrator, kind)
     assert len(served.fleet.propose(served.executor)) == 1
     served.drive(0.6)
     assert (served.only().phase, served.only().verified) == (Phase.HOLDING, {"released": True}), served.only()
@@ -205,11 +212,11 @@ def test_released_and_undone_on_a_real_server(api: Api, control_plane: ControlPl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["volcano", "kueue"])
-def test_killed_before_each_write_and_undone_on_a_real_server(api: Api, control_plane: ControlPlane, kind: str) -> None:
+def test_killed_before_each_write_and_undone_on_a_real_server(api: Api, plane: ControlPlane, kind: str) -> None:
     """Of the store as well as of the cluster; what is before one write is after the one before it. Every third, since
     each is a life of a few seconds: in memory it is every one."""
     for at in range(1, 90, 3):
-        served = Served(api, control_plane.administrator, kind)
+        served = Served(api, plane.administrator, kind)
         served.kill_at = at
         try:
             served.fleet.propose(served.executor)
