@@ -43,7 +43,12 @@ POLICIES = Policies(
         storm_ratio=1.0,
         idle_storm_ratio=1.0,
     ),
-    quick(announce_seconds=120, hand_off_label="repair=yes", last_effect="NoExecute"),
+    quick(
+        announce_seconds=120,
+        hand_off_label="repair=yes",
+        hand_off_object={"apiVersion": "repair.example.com/v1", "kind": "Repair", "metadata": {"name": "{node}"}},
+        last_effect="NoExecute",
+    ),
 )
 OWNERS = ("train", "chat", "web", "batch", "queued")
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
@@ -200,6 +205,7 @@ class History:
             step = each.steps[each.step]
             # What is created, and a Command, is named by what it is about.
             made = step.kind in (StepKind.COMMAND, StepKind.WITHDRAW, StepKind.RESTORE) and each.name in what
+            made = made or (step.kind is StepKind.HAND_OFF and what.endswith(f"{step.target.kind} {step.target.name}"))
             if step.begun_at is not None and (what.endswith(f"{step.target}") or made):
                 return each
         raise AssertionError(f"nothing that is kept says that {what} is to be written")
@@ -412,6 +418,7 @@ class History:
         assert not workload["metadata"].get("annotations")
         assert self.fleet._owner("batch")["status"]["state"]["phase"] in ("Running", "Pending", "Restarting")
         assert not self.fleet.cluster.objects("bus.volcano.sh/v1alpha1", "Command")
+        assert not self.fleet.cluster.objects("repair.example.com/v1", "Repair")
         for name, taints in self.theirs.items():
             node = self.fleet.node(name)
             assert (node["spec"].get("taints") or []) == taints
@@ -420,7 +427,8 @@ class History:
         # Each write that happened stands in a step that was begun no later.
         steps = [step for each in self.store.all() for step in each.steps if step.begun_at is not None]
         assert self.written == [] or min(step.begun_at for step in steps if step.begun_at) <= self.written[0][0]
-        assert {what.rpartition(" ")[2] for _, what in self.written if not what.startswith("Command")} <= {
+        made = ("Command", "Repair")  # named otherwise as they are created
+        assert {what.rpartition(" ")[2] for _, what in self.written if not what.startswith(made)} <= {
             f"{step.target}" for step in steps
         }
 
