@@ -539,6 +539,8 @@ def test_a_device_of_a_claim_is_fenced_alone_where_that_is_served(store: SqliteR
     rules = fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule")
     assert only(store).phase is Phase.HOLDING
     assert bool(effects(fleet)) is not served
+    said = "Its sick devices are fenced, and the Node is not." if served else "The Node is fenced."
+    assert said in [turn.message for turn in only(store).history]
     if served:
         assert rules[0]["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": "n0", "device": "gpu-0"}
         assert rules[0]["spec"]["taint"] == {"key": keys.DEGRADED, "value": "xid", "effect": "NoSchedule"}

@@ -407,7 +407,9 @@ def _verified_on(remediation: Remediation) -> ObjectRef:
 def _verifying(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
     action, policy = remediation.proposal.action, policies.execute
     if action is ActionKind.TAINT_NODE:
-        return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, "The Node is fenced.", now))
+        whole = any(step.kind is StepKind.TAINT for step in remediation.steps)
+        said = "The Node is fenced." if whole else "Its sick devices are fenced, and the Node is not."
+        return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, said, now))
     held = _release_held(world.near) if action is ActionKind.RELEASE_GANG else _moved(remediation, world.near)
     seen = replace(remediation, verified={**remediation.verified, **held})
     if all(held.values()):
