@@ -14,16 +14,17 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import load
-from profile_update import running, server_cpu_seconds
+from profile_update import cluster, running, server_cpu_seconds
 from rich.console import Console
 from rich.table import Table
 from window_statistics import peak_mib, settle
 
 from gpuwatch.catalog.metrics import metric_rows
-from gpuwatch.model.cluster import Cluster, Condition, Node, OwnerStatus, Pod, Workload
+from gpuwatch.model.cluster import Cluster, Condition, Node, Workload
 
 DAY, HOURS = 86_400, 7_200
 SILENT_EVERY = 20
@@ -37,44 +38,19 @@ class Listed:
     description = "the loaded fleet"
 
     def __init__(self, gpus: int) -> None:
-        pods, nodes, owners = [], [], []
-        for gpu in range(gpus):
-            labels = load.series_labels("up", gpu)
-            namespace, name = labels["exported_namespace"], labels["exported_pod"]
-            workload = f"Job/{namespace}/{name.rpartition('-')[0]}"
-            pods.append(
-                Pod(
-                    namespace=namespace,
-                    name=name,
-                    uid=f"pod-{gpu}",
-                    phase="Running",
-                    node=labels["Hostname"],
-                    workload=workload,
-                    accelerators={"nvidia.com/gpu": 1},
-                    started=load.END - timedelta(days=2),
-                )
+        pods, nodes, owners = [], [], {}
+        for gpu, pod in enumerate(cluster(gpus).pods):
+            host = load.series_labels("up", gpu)["Hostname"]
+            pods.append(replace(pod, uid=f"pod-{gpu}", node=host, started=load.END - timedelta(days=2)))
+            kind, namespace, name = pod.workload.split("/")
+            owners[pod.workload] = Workload(
+                id=pod.workload, kind=kind, api_version="batch/v1", namespace=namespace, name=name
             )
             if gpu % load.GPUS_PER_NODE == 0:
-                gpu_count = {"nvidia.com/gpu": load.GPUS_PER_NODE}
-                nodes.append(
-                    Node(
-                        name=labels["Hostname"],
-                        conditions=(Condition("Ready", "True"),),
-                        accelerators=gpu_count,
-                        allocatable=gpu_count,
-                    )
-                )
-                owners.append(
-                    Workload(
-                        id=workload,
-                        kind="Job",
-                        api_version="batch/v1",
-                        namespace=namespace,
-                        name=name.rpartition("-")[0],
-                        status=OwnerStatus.FOUND,
-                    )
-                )
-        self._state = Cluster(nodes=tuple(nodes), pods=tuple(pods), workloads=tuple(owners), known=True)
+                held = {"nvidia.com/gpu": load.GPUS_PER_NODE}
+                ready = (Condition("Ready", "True"),)
+                nodes.append(Node(name=host, conditions=ready, accelerators=held, allocatable=held))
+        self._state = Cluster(nodes=tuple(nodes), pods=tuple(pods), workloads=tuple(owners.values()), known=True)
 
     def read(self, at: datetime) -> Cluster:  # noqa: ARG002 - the loaded fleet has one moment
         return self._state
@@ -94,12 +70,12 @@ def measure(url: str, gpus: int) -> dict[str, float]:
     from gpuwatch.telemetry.prometheus import PrometheusStore
 
     quiet = Console(quiet=True, force_terminal=False)
-    cluster = Listed(gpus)
+    fleet = Listed(gpus)
     found: dict[str, float] = {}
     with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
         for number in range(LOOKS):
             at = load.END - timedelta(minutes=LOOKS - 1 - number)
-            opened = Opened(Policies(), store, cluster, None, at, "loaded")
+            opened = Opened(Policies(), store, fleet, None, at, "loaded")
             busy, own = time.process_time() + server_cpu_seconds(url), time.process_time()
             began = time.perf_counter()
             snapshot = take_snapshot(opened, quiet)

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import yaml
 
 from deliver.receivers import webhook
 from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_openmetrics
+from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild, running
 
@@ -38,30 +37,8 @@ def telemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass(frozen=True)
-class Run:
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
+class Run(GpuwatchRun):
     settings: Path
-
-    def said(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def asked(self, path: str) -> tuple[int, str]:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError as error:
-            return 0, str(error)
-
-    def metric(self, name: str) -> float | None:
-        """Its value; None where it is not told (yet)."""
-        lines = self.asked("/metrics")[1].splitlines()
-        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), None)
 
     def set(self, prometheus: str = "", delivery: object = None, **run: object) -> None:
         """The settings file anew, as a ConfigMap is swapped: whole, by a rename."""
@@ -87,21 +64,8 @@ def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "", **sett
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
     unstarted = Run(None, port, log, settings)  # type: ignore[arg-type]
     unstarted.set(prometheus, **settings_of)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--config", str(settings)], stdout=output, stderr=output, env=environment, cwd=folder
-        )
-    try:
+    with begun([*command, "--config", str(settings)], log, environment, folder) as process:
         yield Run(process, port, log, settings)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(40)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait(10)
 
 
 def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path) -> None:

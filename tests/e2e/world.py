@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from cluster.control_plane import Asked, credential
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
 from e2e.live_fleet import LiveFleet, node, reporting, workload
+from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild
 from parts.prometheus_server import running as running_prometheus
@@ -74,33 +73,11 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Replica:
-    """A `gpuwatch run`. credential: by which the API server's log knows it; '' where nobody sees that log."""
+class Replica(GpuwatchRun):
+    """credential: by which the API server's log knows it; '' where nobody sees that log."""
 
     name: str
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
     credential: str
-
-    def said(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def metric(self, name: str) -> float | None:
-        """A metric without labels, as /metrics shows it; None where it does not."""
-        lines = self.asked("/metrics")[1].splitlines()
-        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), None)
-
-    def asked(self, path: str) -> tuple[int, str]:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError as error:
-            return 0, str(error)
 
     def kill(self) -> None:
         """As a machine that loses its power."""
@@ -160,26 +137,14 @@ class World:
             "POD_NAMESPACE": "gpuwatch",
             "KUBECONFIG": str(kubeconfig),
         }
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stderr=output, stdout=output, env=environment, cwd=self.folder)
-        replica = Replica(name, process, port, log, credential(kubeconfig) if self.cluster.own else "")
-        try:
+        with begun(command, log, environment, self.folder) as process:
+            replica = Replica(process, port, log, name, credential(kubeconfig) if self.cluster.own else "")
             wait_until(
                 lambda: process.poll() is not None or replica.asked("/readyz")[0] == 200,
                 lambda: f"{name} was not ready: {replica.asked('/readyz')} {replica.said()[-3000:]}",
             )
             assert process.poll() is None, replica.said()[-3000:]
             yield replica
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                replica.thaw()
-            try:
-                process.wait(40)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait(10)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A person's `gpuwatch …`, as the administrator."""
