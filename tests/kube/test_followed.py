@@ -573,11 +573,13 @@ def test_what_nobody_asks_for_is_followed_no_more() -> None:
     pods = [pod("a", meta=controlled_by("Job", "j", "batch/v1"))]
     gone = lines(event("DELETED", pods[0], 5))
     lists = found(**{PODS: pods, JOBS: [owner("Job", "j", "batch/v1")]})
-    with world(lists, patience=replace(PATIENCE, idle_seconds=1.5), pods=[gone]) as here:
+    with world(lists, patience=replace(PATIENCE, idle_seconds=60), pods=[gone]) as here:
+        here.reader.read(NOW)
+        here.until(lambda: not here.pods())
         here.reader.read(NOW)
         assert "jobs.batch" in {item.resource for item in here.reader.followed()}
-        here.until(lambda: not here.pods())
-        time.sleep(1.6)
+        for follow in here.reader._follows.values():
+            follow._used -= 60  # a minute passes
         here.reader.read(NOW)  # which asks for Pods before it looks what is idle
         assert {item.resource for item in here.reader.followed()} == {
             "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "priorityclasses.scheduling.k8s.io",
