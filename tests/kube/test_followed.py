@@ -571,10 +571,11 @@ def test_owners_are_followed_from_when_they_are_needed() -> None:
 
 def test_what_nobody_asks_for_is_followed_no_more() -> None:
     pods = [pod("a", meta=controlled_by("Job", "j", "batch/v1"))]
-    gone = lines(event("DELETED", pods[0], 5))
     lists = found(**{PODS: pods, JOBS: [owner("Job", "j", "batch/v1")]})
-    with world(lists, patience=replace(PATIENCE, idle_seconds=60), pods=[gone]) as here:
+    feed: queue.Queue[bytes] = queue.Queue()
+    with world(lists, patience=replace(PATIENCE, idle_seconds=60), pods=[Answer(stream=iter(feed.get, b""))]) as here:
         here.reader.read(NOW)
+        feed.put(event("DELETED", pods[0], 5))
         here.until(lambda: not here.pods())
         here.reader.read(NOW)
         assert "jobs.batch" in {item.resource for item in here.reader.followed()}
@@ -584,6 +585,7 @@ def test_what_nobody_asks_for_is_followed_no_more() -> None:
         assert {item.resource for item in here.reader.followed()} == {
             "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "priorityclasses.scheduling.k8s.io",
         }  # fmt: skip
+        feed.put(b"")
 
 
 # The safety net
