@@ -69,7 +69,7 @@ def test_nothing_is_done_on_what_prometheus_does_not_say(allowed: World) -> None
                 sick, naps = living.phase("taint_node", "sick-0"), living.phase("release_gang", "naps")
                 return living.phase("taint_node", "held-0"), sick, naps
 
-            # Idleness takes longer to show than a fault: so that the time of neither comes before the other is announced.
+            # Idleness takes longer to show than a fault, and the time of neither may come before both are announced.
             living.until(lambda: living.announced("release_gang", "naps"), replica)
             living.fleet.faults["sick-0"] = {5}
             living.until(lambda: living.announced("taint_node", "sick-0"), replica)
