@@ -223,18 +223,39 @@ class World:
                 found.append(f"{told(asked)} by {asked.credential}, {asked.at - renewed:.1f} s after {holder} renewed")
         return found
 
+    def _places(self) -> Iterator[str]:
+        for item in self.api.get("/api/v1/nodes")["items"]:
+            taints = [
+                f"{each['key']}={each.get('value', '')}:{each['effect']}" for each in item["spec"].get("taints", ())
+            ]
+            if taints:
+                yield f"Node {item['metadata']['name']} {' '.join(taints)}"
+        for item in self.api.get("/api/v1/namespaces/team-a/pods")["items"]:
+            conditions = (each.get("message", "") for each in item["status"].get("conditions", ()))
+            ending = "ending" * ("deletionTimestamp" in item["metadata"])
+            where = item["spec"].get("nodeName", "nowhere")
+            yield " ".join(("Pod", item["metadata"]["name"], item["status"]["phase"], where, ending, *conditions))
+
     def until(self, condition: Callable[[], bool], *replicas: Replica, seconds: float = 240) -> None:
-        """Raises RuntimeError with what gpuwatch said and keeps."""
+        """Raises RuntimeError with what gpuwatch said and keeps, and where the Pods are."""
 
         def complaint() -> str:
-            kept = [
-                (item["metadata"]["name"], {k: v for k, v in (item.get("status") or {}).items() if k != "saved"})
-                for item in self.remediations()
-            ]
-            logs = "\n".join(f"--- {item.name}\n{item.said()[-6000:]}" for item in replicas)
-            return f"it did not come to that\n{json.dumps(kept, indent=1)}\n{logs}"
+            logs = (f"--- {item.name}\n{item.said()[-6000:]}" for item in replicas)
+            return "\n".join(("it did not come to that", *map(_course, self.remediations()), *self._places(), *logs))
 
         wait_until(condition, complaint, seconds)
+
+
+def _course(remediation: Object) -> str:
+    """What became of it so far, in a few lines."""
+    status = remediation.get("status") or {}
+    turns = (f"  {each['at']} {each['phase']}: {each['message']}" for each in status.get("history", ()))
+    steps = (
+        f"  {each['kind']} {each.get('begunAt', '-')} {each.get('doneAt', '-')} {each.get('error', '')}"
+        for each in status.get("steps", ())
+    )
+    rest = {name: value for name, value in status.items() if name not in ("history", "steps", "saved")}
+    return "\n".join((f"{remediation['metadata']['name']} {json.dumps(rest)}", *turns, *steps))
 
 
 def told(asked: Asked) -> str:

@@ -147,6 +147,12 @@ class Fleet:
         for _ in range(pods):
             self._pod(name, node)
 
+    def cordon(self, name: str = "n0") -> None:
+        """By a person: what is moved off it needs no fence of ours."""
+        node = copy.deepcopy(self.node(name))
+        node["spec"]["unschedulable"] = True
+        self.cluster.put(node)
+
     def queue(self, name: str) -> None:
         """Kueue manages this Job, and has admitted it."""
         job = self.find(name)
@@ -334,7 +340,11 @@ class Fleet:
             used[node] = used.get(node, 0) + self._gpus(pod)
         # The last Nodes first: the first one is the sick one in these tests.
         names = [f"n{index}" for index in reversed(range(self.nodes))]
-        fenced = {node["metadata"]["name"] for node in self._all("v1", "Node") if node["spec"].get("taints")}
+        fenced = {
+            node["metadata"]["name"]
+            for node in self._all("v1", "Node")
+            if node["spec"].get("taints") or node["spec"].get("unschedulable")
+        }
         return next((name for name in names if name not in fenced and used.get(name, 0) + gpus <= GPUS), None)
 
     def _gpus(self, pod: Object) -> int:

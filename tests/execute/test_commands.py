@@ -176,6 +176,7 @@ def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: Sql
 def test_a_volcano_job_is_moved_by_two_commands(store: SqliteRemediations) -> None:
     fleet = volcano(takes_up=3 * MINUTE, carries_out=3 * MINUTE)
     fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
+    fleet.cordon()
     executor = begun(fleet, store, ActionKind.EVICT_GANG)
     drive(fleet, executor, 2)
     assert only(store).phase is Phase.SUCCEEDED, only(store).history
@@ -226,6 +227,7 @@ def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: SqliteRemediati
 def test_a_job_of_kueue_is_moved_by_its_workload(store: SqliteRemediations) -> None:
     fleet = kueue(frees=5 * MINUTE)
     fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
+    fleet.cordon()
     executor = begun(fleet, store, ActionKind.EVICT_GANG)
     drive(fleet, executor, 1.5)
     assert only(store).phase is Phase.SUCCEEDED

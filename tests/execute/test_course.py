@@ -639,10 +639,33 @@ def test_a_job_is_moved_whole_by_its_own_suspend(store: SqliteRemediations) -> N
     assert [step.kind for step in moved.steps[3:]] == [StepKind.RELEASE, StepKind.RESTORE, StepKind.CLEAR]
 
 
+def test_a_gang_is_moved_once_its_node_is_fenced(store: SqliteRemediations) -> None:
+    """The fence is put off by the API server; without it the scheduler would put the gang back."""
+    fleet = taint_fleet()
+    executor = start(fleet, store)
+
+    def refuse(verb: str, what: str, done: bool) -> None:
+        if what.endswith("Node/n0"):
+            raise WriteError(Failure.THROTTLED, "too many requests", status=429)
+
+    fleet.rehearsal.interfere = refuse
+    drive(fleet, executor, 0.5)
+    move = only(store, ActionKind.EVICT_GANG)
+    assert (move.phase, move.began_at) == (Phase.ANNOUNCED, None)
+    assert move.history[-1].message == "n0 is not fenced yet, so the scheduler may put it back there."
+    assert effects(fleet) == []
+    fleet.rehearsal.interfere = lambda verb, what, done: None
+    drive(fleet, executor, 1)
+    fence, move = only(store, ActionKind.TAINT_NODE), only(store, ActionKind.EVICT_GANG)
+    assert move.phase is Phase.SUCCEEDED
+    assert fence.began_at is not None and move.began_at is not None and fence.began_at < move.began_at
+
+
 def evictable() -> Fleet:
     """Each of two replicas holds a sick GPU."""
     fleet = Fleet(sick={"GPU-n0-0", "GPU-n0-4"})
     fleet.owner("Deployment", "web", 4, pods=2)
+    fleet.cordon()
     return fleet
 
 

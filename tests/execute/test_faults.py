@@ -46,9 +46,16 @@ def _job(name: str) -> Callable[[], Fleet]:
     return make
 
 
+def _cordoned() -> Fleet:
+    fleet = _job("train")()
+    fleet.cordon()
+    return fleet
+
+
 def _web() -> Fleet:
     fleet = Fleet(nodes=4, sick={"GPU-n0-0", "GPU-n0-4"})
     fleet.owner("Deployment", "web", 4, pods=2)
+    fleet.cordon()
     return fleet
 
 
@@ -62,6 +69,7 @@ def _claimed() -> Fleet:
 def _lone() -> Fleet:
     fleet = Fleet(nodes=4, sick={"GPU-n0-0"})
     fleet.owner("Deployment", "web", 8)
+    fleet.cordon()
     return fleet
 
 
@@ -97,7 +105,7 @@ COURSES = {
     "release": Course(_job("chat"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
     "volcano": Course(_volcano, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
     "kueue": Course(_kueue, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
-    "cycle": Course(_job("train"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "cycle": Course(_cordoned, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "evict": Course(_web, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "rollout": Course(_lone, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
 }

@@ -132,6 +132,7 @@ class History:
         if by.name in self.acted:
             return
         self.not_declined(by)
+        self.fenced_first(by)
         before = self.harmed(self.before)
         self.acted[by.name] = self.fleet.now
         lately = [at for at in self.acted.values() if self.fleet.now - at < timedelta(hours=1)]
@@ -185,6 +186,16 @@ class History:
             no = no or (other.name in self.taken_back and other.phase is Phase.UNDONE)
             more = not set(mine.devices) <= set(theirs.devices) and mine.action is not ActionKind.RELEASE_GANG
             assert not no or more, f"{by.name} is done, and {other.name} was declined"
+
+    def fenced_first(self, by: Remediation) -> None:
+        """A gang that is moved off sick GPUs would be moved again and again where nothing keeps it from them."""
+        if by.proposal.action is ActionKind.EVICT_GANG:
+            for name in {device.split("-")[1] for device in self.fleet.sick.intersection(by.proposal.devices)}:
+                spec = self.before[name]["spec"]
+                fenced = spec.get("unschedulable") or keys.DEGRADED in {
+                    taint["key"] for taint in spec.get("taints") or []
+                }
+                assert fenced, f"{by.name} begins, and nothing fences {name}"
 
     # 3. No foreign taint is touched.
 

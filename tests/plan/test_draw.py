@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.kube import keys
-from gpuwatch.model.cluster import ClaimedDevice, Condition, DisruptionBudget, Gang, Namespace, OwnerStatus, Taint
+from gpuwatch.model.cluster import (
+    ClaimedDevice,
+    Condition,
+    DisruptionBudget,
+    Gang,
+    Namespace,
+    OwnerStatus,
+    Placement,
+    Taint,
+    Toleration,
+)
 from gpuwatch.model.decision import (
     ActionKind,
     Advice,
@@ -25,10 +36,11 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.model.remediation import Phase, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
-from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, sick, snapshot, workload
+from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
+from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot, workload
 
 POLICY = PlanPolicy()
 
@@ -61,6 +73,112 @@ def test_a_lost_gpu_under_a_gang_is_fenced_and_the_gang_moved() -> None:
     # The move happens on the Node that is fenced anyway: its GPUs are charged once.
     (pool,) = [use for use in plan.budgets if use.scope == "pool/train"]
     assert pool.limit_gpus == 8
+
+
+def moves_with(
+    fence: Mode,
+    move: Mode,
+    history: tuple[Remediation, ...] = (),
+    pod_changes: Mapping[str, object] | None = None,
+    **n0: object,
+) -> PlanItem:
+    """The move of that gang, with these modes of fences and of moves, and with its Node changed."""
+    state, findings = full_node_with_gang()
+    cluster = state.cluster
+    nodes = tuple(replace(each, **(n0 if each.name == "n0" else {})) for each in cluster.nodes)  # type: ignore[arg-type]
+    pods = tuple(replace(each, **(pod_changes or {})) for each in cluster.pods)  # type: ignore[arg-type]
+    state = replace(state, cluster=replace(cluster, nodes=nodes, pods=pods))
+    policy = replace(POLICY, modes={ActionKind.TAINT_NODE: fence, ActionKind.EVICT_GANG: move})
+    return only(draw_plan(state, findings, policy, history), ActionKind.EVICT_GANG)
+
+
+@pytest.mark.parametrize("fence", Mode)
+@pytest.mark.parametrize("move", Mode)
+def test_a_gang_is_moved_only_where_its_node_is_fenced_as_surely(fence: Mode, move: Mode) -> None:
+    """By this plan."""
+    item = moves_with(fence, move)
+    if MILDEST_FIRST.index(fence) >= MILDEST_FIRST.index(move):
+        assert item.admitted, item.refusals
+    else:
+        assert guards(item) == {"fenced_first"}
+        said = reason(item, "fenced_first")
+        assert said.startswith("Nothing fences n0, so the scheduler may put it back there")
+        assert said.endswith(" is of the mode suggest.") is (fence is Mode.SUGGEST)
+
+
+def _fence(phase: Phase, **changes: object) -> Remediation:
+    return replace(remediation(ActionKind.TAINT_NODE, "node/n0", ["n0"], phase=phase), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("history", "n0", "allowed"),
+    [
+        ((), {"unschedulable": True}, True),
+        ((), {"taints": (Taint(keys.DEGRADED, "xid", "PreferNoSchedule"),)}, True),
+        ((), {"taints": (Taint("dedicated", "ml", "NoSchedule"),)}, False),
+        ((_fence(Phase.ACTING),), {}, True),
+        ((_fence(Phase.HOLDING),), {}, True),
+        ((_fence(Phase.ANNOUNCED),), {}, True),
+        ((_fence(Phase.PROPOSED, steps=(), history=()),), {}, False),
+        ((_fence(Phase.PROPOSED, steps=(), history=(), approved=True),), {}, True),
+        ((_fence(Phase.UNDOING, undo_asked=True, steps=(), history=()),), {}, False),
+    ],
+    ids=[
+        "cordoned",
+        "tainted mildly",
+        "dedicated",
+        "being fenced",
+        "fenced",
+        "announced",
+        "proposed",
+        "approved",
+        "being undone",
+    ],
+)
+def test_a_gang_is_moved_where_somebody_fences_its_node(
+    history: tuple[Remediation, ...], n0: dict[str, object], allowed: bool
+) -> None:
+    """Fences that are there, or open; this plan draws none that is enforced."""
+    item = moves_with(Mode.OBSERVE, Mode.ENFORCE, history, **n0)
+    assert ("fenced_first" not in guards(item)) is allowed, item.refusals
+
+
+@pytest.mark.parametrize(
+    ("toleration", "refused"),
+    [
+        (Toleration(key="", operator="Exists"), True),
+        (Toleration(key=keys.DEGRADED, operator="Exists", effect="NoSchedule"), True),
+        (Toleration(key=keys.DEGRADED, value="xid"), True),
+        (Toleration(key=keys.DEGRADED, value="ecc"), False),
+        (Toleration(key="nvidia.com/gpu", operator="Exists"), False),
+    ],
+)
+def test_a_gang_that_no_fence_keeps_off_stays(toleration: Toleration, refused: bool) -> None:
+    item = moves_with(Mode.ENFORCE, Mode.ENFORCE, pod_changes={"placement": Placement(tolerations=(toleration,))})
+    assert ("fenced_first" in guards(item)) is refused
+    if refused:
+        assert reason(item, "fenced_first").startswith("Pod ml/t-0 tolerates the taint gpuwatch.dev/degraded")
+
+
+def test_the_fence_of_a_move_has_its_turn_before_it() -> None:
+    """Two gangs hold four GPUs of a Node with a sick one. The other four would be missed, so a move is worth more than
+    a fence; and one Node may be out of service."""
+    nodes = [node(f"n{i}") for i in range(8)]
+    names = [f"JobSet/ml/g{i}" for i in range(2)]
+    gangs = [Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=()) for name in names]
+    members = [pod(f"ml/p{n}-{i}", f"n{n}", owner=names[n], gang=names[n]) for n in range(2) for i in range(4)]
+    waits = pod("ml/waits", "", gpus=64, phase="Pending")
+    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n < 2 and i < 4 else "") for n in range(8) for i in range(8)]
+    state = snapshot(nodes, devices, [*members, waits], gangs=gangs)
+    policy = replace(POLICY, budget_ratio=0.0, budget_min_gpus=8, storm_ratio=1.0)
+    plan = draw_plan(state, (sick(devices[0]), sick(devices[8], confidence_ratio=0.95)), policy)
+    items = [(item.candidate.action, item.candidate.nodes[0], item.admitted) for item in plan.items]
+    assert items == [
+        (ActionKind.EVICT_GANG, "n1", True),
+        (ActionKind.EVICT_GANG, "n0", False),
+        (ActionKind.TAINT_NODE, "n1", True),
+        (ActionKind.TAINT_NODE, "n0", False),
+    ]
 
 
 def one_lost_of_eight(gang: bool = False, also_free: int = 0, waiting: int = 0) -> PlanItem:

@@ -7,8 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, Plan, PlanItem, Refusal, Snapshot
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.decision import (
+    ActionKind,
+    Candidate,
+    Finding,
+    Mode,
+    Plan,
+    PlanItem,
+    Refusal,
+    Snapshot,
+    Subject,
+    SubjectKind,
+)
+from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brakes, last_storm
@@ -16,11 +27,11 @@ from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import waiters
 from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.guards import Case, contended, guard, selected, starved
+from gpuwatch.plan.guards import Case, contended, guard, left_behind, selected, starved
 from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.misfit import place
 from gpuwatch.plan.modes import mode_of
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
 from gpuwatch.plan.score import weigh
 
 
@@ -104,13 +115,14 @@ class _Grants:
         self._facts = facts
         self._policy = policy
         self._room = facts.ground.room.copy()
-        self._fenced: set[str] = set()
+        self._fenced: dict[str, Mode] = {}
         self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
         self._answered: dict[str, str] = {}  # finding of contention → the candidate
 
-    def grant(self, candidate: Candidate, ledger: Ledger) -> tuple[Refusal, ...]:
+    def grant(self, item: PlanItem, ledger: Ledger) -> tuple[Refusal, ...]:
         """Take its place and its share of the budget, or give the reasons against it and take nothing."""
-        refusals = tuple(self._against(candidate))
+        candidate = item.candidate
+        refusals = (*self._against(candidate), *self._returning(item))
         trial: Room | None = None
         if not refusals and candidate.action is ActionKind.EVICT_GANG:
             trial = self._room.copy()
@@ -123,7 +135,7 @@ class _Grants:
         self._room = trial or self._room
         if candidate.action is ActionKind.TAINT_NODE:
             self._room.avoid(candidate.nodes, "it is to be fenced by this plan")
-            self._fenced.update(candidate.nodes)
+            self._fenced.update(dict.fromkeys(candidate.nodes, item.mode))
         elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
             self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
             self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
@@ -131,7 +143,7 @@ class _Grants:
 
     def _against(self, candidate: Candidate) -> Iterable[Refusal]:
         if candidate.action is ActionKind.TAINT_NODE:
-            if self._fenced and (why := starved(self._facts, self._fenced.union(candidate.nodes))):
+            if self._fenced and (why := starved(self._facts, {*self._fenced, *candidate.nodes})):
                 yield Refusal(guard="waiting_gangs", reason=f"With the fences that are planned before it: {why}")
             return
         if candidate.action is ActionKind.RESIZE_WORKLOAD:
@@ -144,6 +156,22 @@ class _Grants:
                 reason = f"{self._answered[name]} ends {name}, and is worth more."
                 yield Refusal(guard="once", reason=reason)
         yield from self._budgets(candidate)
+
+    def _returning(self, item: PlanItem) -> Iterable[Refusal]:
+        """A move off degraded GPUs whose Node nobody fences would end where it began."""
+        for name in left_behind(item.candidate, self._facts):
+            if self._facts.kept_free(name) or name in self._facts.fenced_by_us:
+                continue
+            offers = [self._fenced[name]] if name in self._fenced else []
+            open_ = self._facts.open.get((ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name))))
+            if open_ is not None and open_.phase is not Phase.UNDOING:
+                waits = open_.phase is Phase.PROPOSED and not open_.approved
+                offers.append(Mode.SUGGEST if waits else Mode.ENFORCE)
+            best = max(map(MILDEST_FIRST.index, offers), default=-1)
+            if best < MILDEST_FIRST.index(item.mode):
+                but = f"; its fence is of the mode {MILDEST_FIRST[best]}" if offers else ""
+                reason = f"Nothing fences {name}, so the scheduler may put it back there{but}."
+                yield Refusal(guard="fenced_first", reason=reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that this and what is granted already would need more of together than they have."""
@@ -162,12 +190,23 @@ class _Grants:
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
     """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use; and
-    one that is only looked at takes what those leave that are done."""
+    one that is only looked at takes what those leave that are done. A move's fences have their turn before it."""
     grants = _Grants(facts, policy)
-    turns = sorted(
-        items, key=lambda item: (item.mode is Mode.OBSERVE, item.candidate.action is ActionKind.RESIZE_WORKLOAD)
-    )
-    drawn = {item.candidate.id: item.refusals or grants.grant(item.candidate, ledger) for item in turns}
+    wanted: dict[str, int] = {}  # Node → the best place of a move that needs its fence
+    for place_, item in enumerate(items):
+        for name in () if item.refusals else left_behind(item.candidate, facts):
+            wanted.setdefault(name, place_)
+
+    def turn(numbered: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
+        place_, item = numbered
+        fences = item.candidate.action is ActionKind.TAINT_NODE
+        if fences:
+            place_ = min([place_, *(wanted.get(name, place_) for name in item.candidate.nodes)])
+        resizes = item.candidate.action is ActionKind.RESIZE_WORKLOAD
+        return item.mode is Mode.OBSERVE, resizes, place_, not fences
+
+    turns = [item for _, item in sorted(enumerate(items), key=turn)]
+    drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}
     return [replace(item, refusals=drawn[item.candidate.id]) for item in items]
 
 

@@ -193,6 +193,13 @@ class Facts:
             return f"{node.name} is taken back by its provider ({why})"
         return ""
 
+    def kept_free(self, name: str) -> bool:
+        """Does a fence that stands keep new Pods off this Node, as far as its effect does? Ours begins mildly."""
+        node = self.nodes.get(name)
+        return node is not None and (
+            bool(self.fenced(node)) or any(taint.key == keys.DEGRADED for taint in node.taints)
+        )
+
     @cached_property
     def out_of_service(self) -> dict[str, str]:
         """Node → why nothing should land there: fenced by anybody, or degraded."""

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuwatch.kube import keys
-from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod
+from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.frameworks import move_refusal, release_refusal
 from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
 from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.plan.scheduling import tolerates
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,27 @@ def _already_fenced(case: Case) -> str | None:
     return None
 
 
+def left_behind(candidate: Candidate, facts: Facts) -> tuple[str, ...]:
+    """Nodes whose degraded GPUs a move leaves; none of other moves."""
+    if candidate.action is not ActionKind.EVICT_GANG:
+        return ()
+    findings = (facts.findings_by_id[name] for name in candidate.findings)
+    return tuple(sorted({item.node for item in findings if item.verdict is Verdict.DEGRADED and item.node}))
+
+
+def _fenced_first(case: Case) -> str | None:
+    """Whether there is a fence is seen when the plan is drawn; here, whether one would help."""
+    candidate, facts = case.candidate, case.facts
+    nodes = left_behind(candidate, facts)
+    # The fence's value is one of these.
+    fences = [Taint(key=keys.DEGRADED, value=name, effect="NoSchedule") for name in candidate.detectors if nodes]
+    for ref in candidate.pods:
+        pod = facts.pods.get(ref)
+        if pod is not None and any(tolerates(pod.placement.tolerations, taint) for taint in fences):
+            return f"Pod {ref} tolerates the taint {keys.DEGRADED}, so the scheduler may put it back on {nodes[0]}."
+    return None
+
+
 def _lands(case: Case) -> str | None:
     """The Pods that wait already have taken their places before it."""
     candidate, facts = case.candidate, case.facts
@@ -317,6 +339,7 @@ GUARDS: dict[str, Guard] = {
     "disruption_budget": _disruption_budget,
     "already_fenced": _already_fenced,
     "already_open": _already_open,
+    "fenced_first": _fenced_first,
     "lands": _lands,
     "waiting_gangs": _waiting_gangs,
 }
