@@ -188,6 +188,28 @@ def test_a_volcano_job_is_moved_by_two_commands(store: SqliteRemediations) -> No
     assert fleet.find("chat")["status"]["retryCount"] == 1
 
 
+def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: SqliteRemediations) -> None:
+    """The process ended between the mark and the Command, and there is no reason for it any more."""
+    fleet = volcano()
+    executor = begun(fleet, store)
+
+    def kill(verb: str, what: str, done: bool) -> None:
+        if what.startswith("Command"):
+            raise Killed
+
+    fleet.before_write = kill
+    with pytest.raises(Killed):
+        drive(fleet, executor, 1)
+    assert keys.REMEDIATION in fleet.find("chat")["metadata"]["annotations"]
+    fleet.before_write = lambda verb, what, done: None
+    fleet.idle, fleet.busy = set(), {"chat"}
+    fleet.now += timedelta(hours=5)
+    drive(fleet, executor, 1)
+    assert only(store).phase is Phase.FAILED
+    assert fleet.aborted == []
+    assert as_before(fleet)
+
+
 # Kueue
 
 

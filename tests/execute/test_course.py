@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, quick, tick
+from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, new_store, quick, tick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.kube import keys
@@ -621,6 +621,32 @@ def test_a_failed_target_is_left_alone_for_longer_each_time(store: SqliteRemedia
     assert len(days) == 2  # after the first, which was at once
     assert 1 <= days[0] < 1.5
     assert 2 <= days[1] - days[0] < 2.5
+
+
+@pytest.mark.parametrize("works_again", [True, False])
+def test_what_was_begun_and_did_not_happen_is_checked_again(store: SqliteRemediations, works_again: bool) -> None:
+    """The process ends between the intent and the write. What was true before the first try may not be any more."""
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+
+    def kill(verb: str, what: str, done: bool) -> None:
+        if only(store).began_at is not None:
+            raise Killed
+
+    fleet.before_write = kill
+    with pytest.raises(Killed):
+        drive(fleet, executor, 1)
+    fleet.before_write = lambda verb, what, done: None
+    assert only(store).phase is Phase.ACTING
+    if works_again:
+        fleet.idle, fleet.busy = set(), {"chat"}
+    fleet.now += timedelta(minutes=5)
+    drive(fleet, executor, 0.5)
+    assert suspended(fleet) is not works_again
+    assert only(store).phase is (Phase.LAPSED if works_again else Phase.HOLDING)
+    if works_again:
+        assert any(turn.message.startswith("It works again") for turn in only(store).history)
+        assert only(store).began_at is None
 
 
 # Moves

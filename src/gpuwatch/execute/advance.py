@@ -372,6 +372,12 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
         forgotten = _with_step(remediation, replace(step, begun_at=None))
         known = remediation if step.kind is StepKind.COMMAND else forgotten
         return _undo(known, Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", now, policy)
+    if step.begun_at is not None and remediation.phase is Phase.ACTING and not step.kind.only_tells:
+        # The world is another one since. What has to hold before a write has to hold before its second try too.
+        if step.kind is not StepKind.COMMAND:
+            return Move(replace(_with_step(remediation, replace(step, begun_at=None)), next_at=None))
+        if remediation.deadline_at is not None and now >= remediation.deadline_at:
+            return _late(remediation, now, policy)
     if world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
         return None  # it waits like any other
     begun = replace(step, begun_at=now)
