@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +12,7 @@ import pytest
 from gpuwatch.app.http_server import serving
 from gpuwatch.app.jobs import Job, Jobs
 from gpuwatch.app.metrics import Metrics
+from parts.gpuwatch_run import asked
 from parts.processes import wait_until
 
 
@@ -133,16 +132,6 @@ def test_new_times_are_taken() -> None:
         soon(lambda: runs == ["look"])
         run.change((Job("look", lambda: runs.append("faster"), 60, seconds=1),))
         soon(lambda: runs[1:3] == ["faster", "faster"])
-
-
-def asked(port: int, path: str) -> tuple[int, str]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 def test_probes_say_what_is_wrong_and_metrics_are_exposed() -> None:

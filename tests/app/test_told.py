@@ -22,11 +22,15 @@ def turned(kept: Remediation, message: str, phase: Phase, at: datetime) -> Remed
     return replace(kept, phase=phase, history=(*kept.history, Turn(at, phase, message)))
 
 
-def test_each_turn_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def controller(caplog: pytest.LogCaptureFixture) -> Controller:
     caplog.set_level(logging.INFO, "gpuwatch.run")
+    opened = Opened(Policies(), None, None, None, datetime.now(UTC), "nothing")
+    return Controller({}, load_settings(environment={}), opened, None, None, Metrics(), threading.Event())
+
+
+def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptureFixture) -> None:
     now = datetime.now(UTC)
-    opened = Opened(Policies(), None, None, None, now, "nothing")
-    controller = Controller({}, load_settings(environment={}), opened, None, None, Metrics(), threading.Event())
     old = turned(remediation("fence"), "long ago", Phase.PROPOSED, now - timedelta(hours=1))
     waits = turned(old, "it waits", Phase.PROPOSED, now)
     for _ in range(3):  # runs in which nothing new comes to it
@@ -40,11 +44,7 @@ def test_each_turn_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     assert said == ["it waits", "approved", "acting", "done"]
 
 
-def test_what_was_said_long_ago_is_not_said_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "gpuwatch.run")
-    now = datetime.now(UTC)
-    opened = Opened(Policies(), None, None, None, now, "nothing")
-    controller = Controller({}, load_settings(environment={}), opened, None, None, Metrics(), threading.Event())
-    old = turned(remediation("fence"), "long ago", Phase.HOLDING, now - timedelta(hours=1))
+def test_what_was_said_long_ago_is_not_said_again(controller: Controller, caplog: pytest.LogCaptureFixture) -> None:
+    old = turned(remediation("fence"), "long ago", Phase.HOLDING, datetime.now(UTC) - timedelta(hours=1))
     controller._tell(None, old)
     assert caplog.records == []

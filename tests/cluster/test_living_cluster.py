@@ -109,6 +109,27 @@ def test_what_fits_nowhere_stays_pending(living: Api) -> None:
     assert not running_pods(living, "huge")
 
 
+def test_the_mildest_taint_sends_a_gang_to_the_other_node_though_that_is_fuller(living: Api) -> None:
+    """docs/rules.md, fenced_first: what a move rests on where its fence is on the first rung."""
+    size = {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}
+    for name, taints in (
+        ("sick", [{"key": "gpuwatch.dev/degraded", "value": "xid", "effect": "PreferNoSchedule"}]),
+        ("well", []),
+    ):
+        labels = {"kubernetes.io/hostname": name, "pool": "mild"}
+        metadata, status = {"name": name, "labels": labels}, {"capacity": size, "allocatable": size}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": taints}, "status": status}
+        living.create(node)
+    filler = pod_template(0, restartPolicy="Never", nodeSelector={"kubernetes.io/hostname": "well"})
+    filler["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "50", "memory": "400Gi"}}
+    living.create(workload("Job", "filler", filler))
+    wait_for_pods(living, "filler", 1)
+    gang = pod_template(4, restartPolicy="Never", nodeSelector={"pool": "mild"})
+    gang["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4", "memory": "32Gi"}
+    living.create(workload("Job", "gang", gang, parallelism=2, completions=2))
+    assert {item["spec"]["nodeName"] for item in wait_for_pods(living, "gang", 2)} == {"well"}
+
+
 def test_device_taint_rules_are_served(living: Api) -> None:
     names = {item["name"] for item in living.get("/apis/resource.k8s.io/v1beta2")["resources"]}
     assert "devicetaintrules" in names

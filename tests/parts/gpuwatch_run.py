@@ -12,6 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def asked(port: int, path: str) -> tuple[int, str]:
+    """Status and body; 0 and why where nothing answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
 @dataclass(frozen=True)
 class GpuwatchRun:
     process: subprocess.Popen[bytes]
@@ -22,16 +35,7 @@ class GpuwatchRun:
         return self.log.read_text(encoding="utf-8")
 
     def asked(self, path: str) -> tuple[int, str]:
-        """Status and body; 0 and why where nothing answers."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError as error:
-            return 0, str(error)
+        return asked(self.port, path)
 
     def metric(self, name: str) -> float | None:
         """A metric without labels, as /metrics shows it; None where it does not (yet)."""
@@ -51,6 +55,7 @@ def begun(
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # one that a test has suspended would never hear of it
         try:
             process.wait(40)
         finally:

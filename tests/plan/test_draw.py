@@ -121,7 +121,7 @@ def _fence(phase: Phase, **changes: object) -> Remediation:
         ((_fence(Phase.ANNOUNCED),), {}, True),
         ((_fence(Phase.PROPOSED, steps=(), history=()),), {}, False),
         ((_fence(Phase.PROPOSED, steps=(), history=(), approved=True),), {}, True),
-        ((_fence(Phase.UNDOING, undo_asked=True, steps=(), history=()),), {}, False),
+        ((_fence(Phase.UNDOING, undo_asked=True),), {}, False),
     ],
     ids=[
         "cordoned",

@@ -146,9 +146,9 @@ def recheck(
         return Check(Answer.ASK, f"It waits for approval. {item.mode_reason}")
     if item.timing.at is not None and item.timing.at > now:
         return Check(Answer.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
-    open_ = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
-    if open_:
-        return Check(Answer.WAIT, f"{open_[0]} is not fenced yet, so the scheduler may put it back there.")
+    unfenced = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
+    if unfenced:
+        return Check(Answer.WAIT, f"{unfenced[0]} is not fenced yet, so the scheduler may put it back there.")
     full = Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Answer.WAIT, reason) if reason else Check(Answer.GO, waiter=item.candidate.waiter)

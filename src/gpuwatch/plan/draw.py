@@ -160,7 +160,7 @@ class _Grants:
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
         """A move off degraded GPUs whose Node nobody fences would end where it began."""
         for name in left_behind(item.candidate, self._facts):
-            if self._facts.kept_free(name) or name in self._facts.fenced_by_us:
+            if self._facts.kept_free(name):
                 continue
             offers = [self._fenced[name]] if name in self._fenced else []
             open_ = self._facts.open.get((ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name))))
