@@ -346,7 +346,11 @@ def test_guardrails_leave_it_its_own_taint_and_annotations(
     ).ok
 
 
-def test_guardrails_take_no_proposal_that_is_decided_already(writer: LiveWriter, store: RemediationStore) -> None:
+def test_guardrails_take_no_proposal_that_is_decided_already(
+    administrator: Api, deployed: Path, writer: LiveWriter, store: RemediationStore
+) -> None:
+    apply(administrator, documents(DEPLOY / "roles" / "suggest.yaml"))
+    counted(deployed, "/apis/gpuwatch.dev/v1alpha1/remediations?dryRun=All", "POST")
     store.create(remediation("fence-gpu-9"))
     made = writer.objects("gpuwatch.dev/v1alpha1", "Remediation")[0]
     again = {**made, "metadata": {"name": "fence-gpu-10"}, "status": {}}
