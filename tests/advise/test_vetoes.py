@@ -142,6 +142,12 @@ def test_latency_counts_the_work_without_the_pauses(workload, low, refused):
     assert [one.rule for one in found] == (["latency"] if refused else [])
 
 
+def test_a_speed_that_falls_short_by_little_does_not_read_as_if_it_sufficed():
+    target = Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="3g.20gb")
+    (found,) = veto(case_of(profile(JOB), target, 0.8991))
+    assert found.reason == "It may run at 0.899 of its speed; 0.900 is needed."
+
+
 @pytest.mark.parametrize(("workload", "refused"), [("Deployment/team/api", True), ("Notebook/team/lab", False)])
 def test_who_is_waited_for_shares_with_nobody(workload, refused):
     partner = WorkloadKey("Notebook/team/b", "main", A100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from xml.etree import ElementTree as ET
@@ -100,6 +101,17 @@ def test_days_are_named_as_often_as_there_is_room() -> None:
     month = labels(31)
     assert 5 <= len(month) <= 14
     assert month[0] == "Mon 23"
+
+
+@pytest.mark.parametrize(("hour", "first"), [(0, "Mon 23"), (6, "Mon 23"), (18, "Tue 24"), (23, "Tue 24")])
+def test_a_day_with_little_left_of_it_does_not_crowd_the_next(hour: int, first: str) -> None:
+    week = [replace(point, at=point.at + timedelta(hours=hour)) for point in points(*[(8.0, 4.0, 2.0)] * (24 * 7))]
+    wide, narrow = drawn(fleet_curve(week))
+    for svg in (wide, narrow):
+        named = [item for item in svg.iter("text") if re.match(r"[A-Z][a-z]{2} \d", item.text or "")]
+        assert svg is narrow or named[0].text == first
+        for one, other in pairwise(named):
+            assert float(one.get("x", "nan")) + 6.6 * len(one.text or "") <= float(other.get("x", "nan"))
 
 
 def test_parts_stand_end_to_end_and_add_up_to_what_was_on_offer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwatch.advise.apart import apart
 from gpuwatch.advise.choice import ranked, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.ready import Ready
@@ -44,10 +45,11 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     unsure = next((option for option in worth if would_do(option) and only(option, "target_speed", "latency")), None)
     if unsure is not None:
         speed = unsure.speed
+        low, needed = apart(speed.low_ratio, policy.target_speed_ratio)
         return answer(
             AbstentionKind.UNCERTAIN,
-            f"{unsure.target.name} likely keeps {speed.likely_ratio:.2f} of the speed, but perhaps "
-            f"{speed.low_ratio:.2f}; {policy.target_speed_ratio:.2f} is needed for sure. {unsure.vetoes[0].reason}",
+            f"{unsure.target.name} likely keeps {speed.likely_ratio:.2f} of the speed, but perhaps {low}; {needed} is "
+            f"needed for sure. {unsure.vetoes[0].reason}",
             "Try one run on it and compare, or measure longer."
             + ("" if item.tier is EvidenceTier.SM else " SM_ACTIVE would narrow the estimate."),
             unsure,

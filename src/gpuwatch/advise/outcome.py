@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
+from gpuwatch.advise.apart import apart
 from gpuwatch.advise.facts import ENDING, kind_of
 from gpuwatch.advise.money import compute_share_ratio
 from gpuwatch.advise.policy import AdvicePolicy
@@ -85,10 +86,11 @@ def judge(
     hit = measured >= least
     verdict = OutcomeVerdict.HIT if hit else OutcomeVerdict.MISS
     held = "is at least" if hit else "is below"
+    share, promised = apart(measured, least)
     return replace(
         found,
         verdict=verdict,
-        reason=f"{how} {measured:.2f} of the speed before {held} the {least:.2f} that were promised"
+        reason=f"{how} {share} of the speed before {held} the {promised} that were promised"
         + _full(after, same_profile)
         + ".",
     )

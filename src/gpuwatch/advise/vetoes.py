@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuwatch.advise.apart import apart
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.sharing import mean
@@ -64,10 +65,8 @@ def _framebuffer(case: Case) -> str | None:
     if need <= case.offered_bytes:
         return None
     spread = "" if case.now.gpus_per_pod == case.target.gpus_per_pod else ", all of its GPUs' together"
-    return (
-        f"It needs {need / _GIB:.1f} GiB of framebuffer per GPU{spread}, and {case.target.name} leaves "
-        f"{case.offered_bytes / _GIB:.1f} GiB for it."
-    )
+    needed, left = apart(need / _GIB, case.offered_bytes / _GIB, digits=1)
+    return f"It needs {needed} GiB of framebuffer per GPU{spread}, and {case.target.name} leaves {left} GiB for it."
 
 
 def _elastic_memory(case: Case) -> str | None:
@@ -131,9 +130,10 @@ def _latency(case: Case) -> str | None:
     bound = case.facts.policy.target_speed_ratio
     if work >= bound:
         return None
+    share, needed = apart(work, bound)
     return (
         f"A {case.facts.kind(case.profile.key)} answers requests, and the work on the GPU itself, without the pauses, "
-        f"may run at {work:.2f} of its speed; {bound:.2f} is needed."
+        f"may run at {share} of its speed; {needed} is needed."
     )
 
 
@@ -200,7 +200,8 @@ def _target_speed(case: Case) -> str | None:
     bound = case.facts.policy.target_speed_ratio
     if case.speed_unknown or case.speed.low_ratio >= bound:
         return None
-    return f"It may run at {case.speed.low_ratio:.2f} of its speed; {bound:.2f} is needed."
+    share, needed = apart(case.speed.low_ratio, bound)
+    return f"It may run at {share} of its speed; {needed} is needed."
 
 
 def _host_resources(case: Case) -> str | None:
@@ -234,7 +235,8 @@ def _lack(case: Case, where: str, have_cores: float | None, have_bytes: float | 
     if have_cores is not None and cores > have_cores:
         return f"asks for {cores:g} CPU cores, and {where} has {have_cores:g}"
     if have_bytes is not None and memory > have_bytes:
-        return f"asks for {memory / _GIB:.1f} GiB of host memory, and {where} has {have_bytes / _GIB:.1f} GiB"
+        asked, there = apart(memory / _GIB, have_bytes / _GIB, digits=1)
+        return f"asks for {asked} GiB of host memory, and {where} has {there} GiB"
     return ""
 
 

@@ -137,13 +137,15 @@ def _days(
     """A tick at each midnight; labels only as close as they have room."""
     day = start.replace(hour=0, minute=0, second=0, microsecond=0)
     spacing = max(across(start + timedelta(days=1)) - across(start), 1e-9)
-    every = max(1, math.ceil(6.5 * _CHARACTER_PX / spacing))
+    label = 6.5 * _CHARACTER_PX
+    every = max(1, math.ceil(label / spacing))
     count = 0
     while day < end:
         if day >= start:
             _add(svg, "path", "grid", d=f"M{_n(across(day))},{_n(top)} V{_n(bottom + 4)}")
-        if count % every == 0 and across(day) + 6.5 * _CHARACTER_PX <= across(end) + 6:
-            _text(svg, f"{day:%a} {day.day}", max(across(day), across(start)) + 2, bottom + 16)
+        x, beyond = max(across(day), across(start)), min(across(day + every * timedelta(days=1)), across(end) + 6)
+        if count % every == 0 and x + label <= beyond:  # the first day may have but an hour left
+            _text(svg, f"{day:%a} {day.day}", x + 2, bottom + 16)
         day += timedelta(days=1)
         count += 1
     _add(svg, "path", "axis", d=f"M{_n(across(start))},{_n(bottom)} H{_n(across(end))}")
