@@ -26,7 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """The marker `cluster` comes with a fixture elsewhere; here the cluster may be another one."""
     item.add_marker(pytest.mark.cluster)
-    item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
 def on_existing() -> bool:

@@ -50,9 +50,7 @@ def cluster(control_plane_build: object, in_cluster: InCluster) -> Place:
     return in_cluster
 
 
-@pytest.fixture(
-    params=["file", pytest.param("cluster", marks=(pytest.mark.cluster, pytest.mark.xdist_group("cluster")))]
-)
+@pytest.fixture(params=["file", pytest.param("cluster", marks=pytest.mark.cluster)])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found
