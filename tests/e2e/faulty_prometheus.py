@@ -13,6 +13,8 @@ from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from parts.processes import free_port
+
 
 class Fault(StrEnum):
     """NONE: every answer is passed on. GONE: nobody listens on the port. LATE: the answer comes after `late_seconds`.
@@ -38,7 +40,7 @@ class FaultyPrometheus:
         self._well_again = threading.Event()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
-        self._port = 0
+        self._port = free_port()  # and back on it, after it was gone
         self.fault = Fault.NONE
         self.lost: frozenset[str] = frozenset()
         self.answered: Counter[Fault] = Counter()
@@ -81,7 +83,6 @@ class FaultyPrometheus:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._server.daemon_threads = True
-        self._port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
+import itertools
+import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -47,8 +52,35 @@ def wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seco
         time.sleep(0.05)
 
 
+_PORTS = range(20_000, 30_000)  # below those of outgoing connections (Linux: from 32768; macOS: from 49152)
+_BLOCK = 100
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on, and that nobody takes before a server of this process does.
+
+    Not one that the system names (port 0): until the server listens, it may give the same one to any other process, or
+    to a connection that somebody opens. Raises RuntimeError where every port of this process is taken.
+    """
+    ports = _own_ports()
+    for port in itertools.islice(ports, _BLOCK):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"all {_BLOCK} ports of this process are taken, the last of them {port}")
+
+
+@functools.cache
+def _own_ports() -> Iterator[int]:
+    """Round and round; of no other process while this one lives, as it holds a lock."""
+    folder = Path(tempfile.gettempdir()) / f"gpuwatch-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for first in _PORTS[::_BLOCK]:
+        lock = os.open(folder / f"{first}", os.O_RDWR | os.O_CREAT)  # closed, and so given up, when the process ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            continue
+        return itertools.cycle(range(first, first + _BLOCK))
+    raise RuntimeError(f"other processes have locked every file of {folder}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from gpuwatch.telemetry.samples import (
     StoreUnreachable,
     TelemetryError,
 )
+from parts.processes import free_port
 from parts.scripted_server import PROBE, Asked, Reply, always, error, in_turn, scripted, vector
 
 AT = datetime.fromtimestamp(1_760_000_400, UTC)
@@ -224,9 +224,7 @@ def test_one_failed_question_costs_one_answer() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(StoreUnreachable, match=f"{url}: cannot be reached: .*[Rr]efused"):
         PrometheusStore(connection(url)).evaluate(QUESTION, AT)
 
