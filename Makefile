@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster test test-e2e test-fast lint format evaluate bench schema lock clean
+.PHONY: help setup demo dev-cluster test test-e2e test-fast histories lint format evaluate bench schema lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,11 @@ dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus 
 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
 	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
+
+# About a quarter of a second each on a core.
+HISTORIES ?= 3000
+histories: $(STAMP)  ## Thousands of random histories of what acts: HISTORIES=3000
+	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n auto -v tests/execute/test_histories.py
 
 lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that generated files are up to date
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Random histories of a fleet, its owners, its operators and two executors; what has to hold, holds at every write.
 
-A history is made of its seed alone. For more of them than the suite runs: HISTORIES=3000 pytest TESTFILE
+A history is made of its seed alone. The suite runs the first 120; `make histories` runs thousands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuwatch.store.remediation_sqlite import SqliteRemediations
 from gpuwatch.store.store import StoreError
 
 HISTORIES = int(os.environ.get("HISTORIES", "120"))
-CHUNKS = 6
+CHUNKS = max(6, HISTORIES // 100)  # of so many that every kind of action is done in each
 EVENTS = 14
 NODES = 5
 LIMIT_GPUS = 8
