@@ -1,4 +1,5 @@
-"""A living cluster to play with: a real control plane, simulated Nodes with GPUs, workloads, and a real Prometheus.
+"""A living cluster to play with: a real control plane, simulated Nodes with GPUs, workloads, and a real Prometheus
+that scrapes the Nodes.
 
     make dev-cluster                 # stays until Ctrl-C
     make dev-cluster FAULTS=0        # with nothing wrong
@@ -103,7 +104,9 @@ def _tell(living: World, faults: int) -> None:
         "  gpuwatch approve NAME; gpuwatch history NAME; gpuwatch undo NAME",
         "  gpuwatch pause --reason lunch; gpuwatch resume",
         "",
-        f"Prometheus answers at {living.prometheus}; what runs has its pages and /metrics at http://127.0.0.1:8080.",
+        f"Prometheus answers at {living.prometheus} and scrapes a page per Node, "
+        f"{living.fleet.exporters.url}/gpu-0/metrics and so on.",
+        "What runs has its pages and /metrics at http://127.0.0.1:8080.",
         f"The fleet has a past of {HISTORY_SECONDS // 60} minutes, and half a minute without work is idle here, where "
         "the defaults wait for hours.",
         f"After a minute the memory of {faults} GPU{'s' * (faults != 1)} fails." if faults else "No GPU fails.",

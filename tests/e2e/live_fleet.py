@@ -1,6 +1,6 @@
-"""A fleet that lives in a real API server and reports to a real Prometheus: GPUs follow the Pods that hold them.
+"""A fleet that lives in a real API server and that a real Prometheus scrapes: GPUs follow the Pods that hold them.
 
-Every few seconds each GPU of each Node reports what dcgm-exporter would, with the Pod that holds it now. What an
+Every Node has a page, as dcgm-exporter writes it, that tells of each GPU and of the Pod that holds it now. What an
 application does is said by its label `app`; what is wrong with a GPU by `faults`. GPUs are held through the device
 plugin (`node`) or through ResourceClaims (`claimed_node`).
 """
@@ -16,17 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cluster.api import Api, Object
+from e2e.exporters import INTERVAL_SECONDS, Exporters, Sample, scraped, target
 from parts import remote_write
 
-INTERVAL_SECONDS = 5
+LOOK_SECONDS = 2
 GPUS_PER_NODE = 8
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 _MEMORY_MIB = 81_920
-_EXPORTER = "dcgm-exporter"
 DRIVER = "gpu.nvidia.com"
-
-Series = tuple[tuple[str, str], ...]
-"""Labels with `__name__`."""
 
 
 def node(name: str, pool: str, gpus: int = GPUS_PER_NODE) -> Object:
@@ -113,6 +110,7 @@ class LiveFleet:
     repaired."""
 
     api: Api
+    exporters: Exporters
     prometheus: str
     idle: set[str] = field(default_factory=set)
     faults: dict[str, set[int]] = field(default_factory=dict)
@@ -120,10 +118,9 @@ class LiveFleet:
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _seen: dict[str, list[Object]] = field(default_factory=dict)
     _held: dict[str, list[str]] = field(default_factory=dict)  # Node → per GPU the uid of its Pod, or ''
-    _spoken: set[Series] = field(default_factory=set)
 
-    def tick(self, at: float) -> None:
-        """One sample of every GPU; series that ended are marked so."""
+    def look(self) -> None:
+        """What the pages tell from now on: every GPU of every Node, as its Pods are now."""
         with self._looking:
             every, nodes, claims = self._all(_PODS), self._all(_NODES), self._all(_CLAIMS)
         pods = {
@@ -131,17 +128,13 @@ class LiveFleet:
             for item in every
             if item["status"].get("phase") == "Running" and "deletionTimestamp" not in item["metadata"]
         }
-        values: dict[Series, float | None] = {}
+        shown: dict[str, list[Sample]] = {}
         for found in nodes:
             name, count = found["metadata"]["name"], _gpus(found)
             self._place(name, count, pods, claims)
-            for index in range(count):
-                values.update(self._gpu(name, index, pods.get(self._held[name][index])))
-        ended: dict[Series, float | None] = dict.fromkeys(self._spoken - set(values))
-        remote_write.write(
-            self.prometheus, ((dict(labels), [(at, value)]) for labels, value in (values | ended).items())
-        )
-        self._spoken = set(values)
+            held = self._held[name]
+            shown[name] = [each for index in range(count) for each in self._gpu(name, index, pods.get(held[index]))]
+        self.exporters.show(shown)
 
     @contextmanager
     def without_api(self) -> Iterator[None]:
@@ -160,14 +153,17 @@ class LiveFleet:
         return self._seen[path]
 
     def history(self, until: float, seconds: float, only: str = "") -> None:
-        """As if every Node, or this one, had been free for so long: GPUs without a history are judged by nobody."""
+        """As if every Node, or this one, had been scraped and free for so long: GPUs without a history are judged by
+        nobody."""
         moments = [until - seconds + step for step in range(0, int(seconds), INTERVAL_SECONDS)]
         for found in self.api.get("/api/v1/nodes")["items"]:
             name = found["metadata"]["name"]
             if only in ("", name):
-                series = [each for index in range(_gpus(found)) for each in self._gpu(name, index, None)]
+                samples = [each for index in range(_gpus(found)) for each in self._gpu(name, index, None)]
+                series = [(scraped(each, name), each[2]) for each in samples]
+                series.append(({"__name__": "up", **target(name)}, 1.0))
                 remote_write.write(
-                    self.prometheus, ((dict(labels), [(at, value) for at in moments]) for labels, value in series)
+                    self.prometheus, ((labels, [(at, value) for at in moments]) for labels, value in series)
                 )
 
     def _place(self, name: str, count: int, pods: Mapping[str, Object], claims: list[Object]) -> None:
@@ -190,7 +186,7 @@ class LiveFleet:
                 if holders and device["pool"] == name:
                     held[int(device["device"].removeprefix("gpu-"))] = holders[0]
 
-    def _gpu(self, name: str, index: int, pod: Object | None) -> Iterator[tuple[Series, float]]:
+    def _gpu(self, name: str, index: int, pod: Object | None) -> Iterator[Sample]:
         works = pod is not None and pod["metadata"]["labels"].get("app") not in self.idle
         labels = {
             "Hostname": name,
@@ -198,17 +194,12 @@ class LiveFleet:
             "gpu": str(index),
             "device": f"nvidia{index}",
             "modelName": PRODUCT,
-            "instance": f"{name}:9400",
-            "job": _EXPORTER,
-            "namespace": "gpu-operator",
-            "pod": f"{_EXPORTER}-{name}",
-            "container": _EXPORTER,
         }
         if pod is not None:
             labels |= {
-                "exported_namespace": pod["metadata"]["namespace"],
-                "exported_pod": pod["metadata"]["name"],
-                "exported_container": "main",
+                "namespace": pod["metadata"]["namespace"],
+                "pod": pod["metadata"]["name"],
+                "container": "main",
             }
         failed = index in self.faults.get(name, ())
         # Every GPU its own heat, so that none looks like a copy of another.
@@ -232,10 +223,7 @@ class LiveFleet:
             "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 0.0,
         }
         for metric, value in metrics.items():
-            yield tuple(sorted({**labels, "__name__": metric}.items())), value
-        if index == 0:
-            up = {"__name__": "up", "job": _EXPORTER, "instance": f"{name}:9400", "namespace": "gpu-operator"}
-            yield tuple(sorted(up.items())), 1.0
+            yield metric, labels, value
 
 
 _PODS, _NODES, _CLAIMS = "/api/v1/pods", "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceclaims"
@@ -253,7 +241,7 @@ def gpu_uuid(node_name: str, index: int) -> str:
 
 @contextmanager
 def reporting(fleet: LiveFleet) -> Iterator[None]:
-    """The fleet reports until the block ends. Raises RuntimeError then where it could not."""
+    """The pages follow the cluster until the block ends. Raises RuntimeError then where they could not."""
     stop = threading.Event()
     failed: list[Exception] = []
 
@@ -261,10 +249,10 @@ def reporting(fleet: LiveFleet) -> Iterator[None]:
         due = time.monotonic()
         while not stop.is_set():
             try:
-                fleet.tick(time.time())
+                fleet.look()
             except Exception as error:  # noqa: BLE001 - told below; a thread's own is lost
                 failed.append(error)
-            due += INTERVAL_SECONDS
+            due += LOOK_SECONDS
             stop.wait(max(due - time.monotonic(), 0))
 
     thread = threading.Thread(target=report, name="fleet", daemon=True)
@@ -275,4 +263,4 @@ def reporting(fleet: LiveFleet) -> Iterator[None]:
         stop.set()
         thread.join(30)
     if failed:
-        raise RuntimeError(f"the fleet could not report {len(failed)} times; first: {failed[0]}") from failed[0]
+        raise RuntimeError(f"the fleet could not look {len(failed)} times; first: {failed[0]}") from failed[0]

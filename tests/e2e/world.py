@@ -20,6 +20,7 @@ from cluster.api import Api, Object
 from cluster.control_plane import Asked, credential
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
+from e2e.exporters import exporters
 from e2e.live_fleet import LiveFleet, node, reporting, workload
 from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
@@ -264,10 +265,12 @@ def told(asked: Asked) -> str:
 
 @contextmanager
 def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object]) -> Iterator[World]:
-    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment, and a Prometheus to which the
-    Nodes report."""
+    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment, and a Prometheus that scrapes
+    the Nodes."""
     with ExitStack() as stack:
-        prometheus = stack.enter_context(running_prometheus(prometheus_build))
+        pages = stack.enter_context(exporters())
+        scraping = [pages.scrape_config()]
+        prometheus = stack.enter_context(running_prometheus(prometheus_build, scrape_configs=scraping))
         api = Api(cluster.administrator)
         base = [
             item for item in documents(DEPLOY / "base") if item["kind"] not in ("Deployment", "PodDisruptionBudget")
@@ -276,7 +279,7 @@ def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: 
         api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
         for item in nodes:
             api.create(marked(item))
-        fleet = LiveFleet(Api(cluster.administrator), prometheus)
+        fleet = LiveFleet(Api(cluster.administrator), pages, prometheus)
         fleet.history(time.time(), HISTORY_SECONDS)
         stack.enter_context(reporting(fleet))
         yield World(cluster, api, prometheus, fleet, folder)

@@ -20,9 +20,12 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from parts.go_tools import GoTools
 from parts.processes import free_port, running_process, wait_until
@@ -88,12 +91,13 @@ def running(
     *,
     flags: Sequence[str] = (),
     data: Path | None = None,
+    scrape_configs: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[str]:
     """A Prometheus on a free loopback port, ready, with the samples of `openmetrics` (text, or a file of it).
 
     Yields its base URL. `flags` are added to its command line, e.g. `--query.max-samples=1000`, and replace those of
     the same name. `data` is its data folder where the caller wants it to outlive the server; blocks that are already
-    there are served. It scrapes nothing and takes remote writes, out of order too.
+    there are served. It scrapes what `scrape_configs` names, and takes remote writes, out of order too.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as temporary:
         folder = Path(temporary)
@@ -103,9 +107,12 @@ def running(
             create_blocks(build, openmetrics, data)
         config = folder / "prometheus.yml"
         # A Thanos sidecar refuses a Prometheus without external labels; local queries do not show them.
-        config.write_text(
-            "global: {external_labels: {prometheus_replica: a}}\nstorage: {tsdb: {out_of_order_time_window: 10y}}\n"
-        )
+        settings = {
+            "global": {"external_labels": {"prometheus_replica": "a"}},
+            "storage": {"tsdb": {"out_of_order_time_window": "10y"}},
+            "scrape_configs": list(scrape_configs),
+        }
+        config.write_text(yaml.safe_dump(settings))
         port = free_port()
         usual = [
             f"--config.file={config}",

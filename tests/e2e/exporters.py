@@ -1,0 +1,96 @@
+"""A dcgm-exporter on each Node: the page that a Prometheus scrapes, and how it finds them and names their targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from parts.scripted_server import Asked, Reply, scripted
+
+JOB = "dcgm-exporter"
+INTERVAL_SECONDS = 5
+
+Sample = tuple[str, Mapping[str, str], float]
+"""Metric, labels as the exporter writes them, value."""
+
+
+def target(node: str) -> dict[str, str]:
+    """The labels that service discovery gives to a Node's exporter."""
+    own = {"namespace": "gpu-operator", "pod": f"{JOB}-{node}", "container": JOB}
+    return {"job": JOB, "instance": f"{node}:9400", **own}
+
+
+def scraped(sample: Sample, node: str) -> dict[str, str]:
+    """Labels with `__name__` that Prometheus makes of the sample: what the target has too becomes `exported_…`."""
+    metric, labels, _ = sample
+    found = target(node)
+    return {
+        "__name__": metric,
+        **found,
+        **{f"exported_{name}" if name in found else name: value for name, value in labels.items()},
+    }
+
+
+@dataclass
+class Exporters:
+    """url: where they are served, all on one port. A Node without a page is no target."""
+
+    url: str = ""
+    _pages: dict[str, bytes] = field(default_factory=dict)
+
+    def show(self, nodes: Mapping[str, Iterable[Sample]]) -> None:
+        """The pages of these Nodes from now on; of no others."""
+        self._pages = {node: _page(samples) for node, samples in nodes.items()}
+
+    def scrape_config(self) -> dict[str, Any]:
+        """Of Prometheus: every Node is found within seconds, and is no target any more when it is gone."""
+        return {
+            "job_name": JOB,
+            "scrape_interval": f"{INTERVAL_SECONDS}s",
+            "scrape_timeout": f"{INTERVAL_SECONDS - 1}s",
+            "http_sd_configs": [{"url": f"{self.url}/targets", "refresh_interval": "1s"}],
+        }
+
+    def answer(self, asked: Asked) -> Reply:
+        pages = self._pages
+        if asked.path == "/targets":
+            address = self.url.removeprefix("http://")
+            found = [
+                {"targets": [address], "labels": {"__metrics_path__": f"/{node}/metrics", **target(node)}}
+                for node in pages
+            ]
+            return Reply(body=json.dumps(found), headers={"Content-Type": "application/json"})
+        page = pages.get(asked.path.removesuffix("/metrics").removeprefix("/"))
+        return Reply(404) if page is None else Reply(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@contextmanager
+def exporters() -> Iterator[Exporters]:
+    """Served on a loopback port until the block ends; with no Node yet."""
+    found = Exporters()
+    with scripted(found.answer) as server:
+        found.url = server.url
+        yield found
+
+
+class _Collector:
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _page(samples: Iterable[Sample]) -> bytes:
+    metrics: dict[str, Metric] = {}
+    for name, labels, value in samples:
+        metrics.setdefault(name, Metric(name, name, "gauge")).add_sample(name, dict(labels), value)
+    registry = CollectorRegistry()
+    registry.register(_Collector(metrics.values()))
+    return generate_latest(registry)
