@@ -267,6 +267,25 @@ def test_an_exporter_that_is_down(tmp_path: Path) -> None:
     assert inventory.devices[0].holders == ()  # nobody says who holds it now
 
 
+def test_what_is_still_found_of_an_exporter_that_is_down_is_of_the_past(tmp_path: Path) -> None:
+    timeline = fleet(Timeline(), ("node-b",))
+    timeline.add(TEMPERATURE, gpu(1, "node-a") | held("p"), 40, until=120)  # with no marker of its end
+    timeline.add(TEMPERATURE, gpu(2, "node-a") | held("q"), 40, until=120)
+    timeline.add(TEMPERATURE, gpu(2, "node-a") | held("q") | {"instance": "node-a:9500"}, 40)  # another one shows it
+    for port, answers in ((9400, 0), (9500, 1)):
+        up = {"job": "dcgm", "instance": f"node-a:{port}"}
+        timeline.add("up", up, lambda ago, answers=answers: 1 if ago >= 120 else answers)  # type: ignore[misc]
+    inventory = inventory_of(timeline.store(tmp_path))
+    assert [(each.instance, each.up, each.devices_now) for each in inventory.exporters] == [
+        ("node-a:9400", False, 0),
+        ("node-a:9500", True, 1),
+        ("node-b:9400", True, 4),
+    ]
+    gone, shown = (next(each for each in inventory.devices if each.id == uuid(number)) for number in (1, 2))
+    assert (gone.present, gone.holders, gone.exporter, gone.last_seen) == (False, (), "node-a:9400", AT)
+    assert (shown.present, shown.exporter) == (True, "node-a:9500")
+
+
 def test_an_exporter_whose_target_vanished_is_down(tmp_path: Path) -> None:
     timeline = fleet(Timeline(), ("node-b",))
     timeline.add(TEMPERATURE, gpu(1, "node-a"), 40, until=600, ends=True)

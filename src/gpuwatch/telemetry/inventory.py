@@ -64,9 +64,9 @@ def take_inventory(
     exporter_pods: exporters that are known from elsewhere. A question that fails is a Gap; the rest goes on."""
     gaps: list[Gap] = []
     sightings = sight(store, rows, schema, at, lookback_seconds, lost_seconds, gaps)
-    devices = sightings.devices
-    every_labels = [labels for sighting in devices.values() for labels in sighting.rows()]
+    every_labels = [labels for sighting in sightings.devices.values() for labels in sighting.rows()]
     ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
+    devices = _told_now(sightings.devices, ups, at)
     beside = {pod for labels in every_labels if (pod := door.target(labels))}
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
@@ -111,6 +111,23 @@ def _ups(
     known = frozenset(row.labels.get("instance", "") for row in answers[1])
     pods = {pod for row in answers[1] if (pod := door.target({**row.labels, "__name__": "up"}))}
     return ups, known, pods
+
+
+def _told_now(
+    sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], at: datetime
+) -> Mapping[DeviceId, Sighting]:
+    """The sightings without rows of exporters that do not answer now: what is still found of those is of the past.
+
+    Prometheus ends the series of a scrape that fails, but not those with timestamps of their own, nor those that an
+    agent has written to it; an instant query finds these for five minutes more.
+    """
+    down = {instance for instance, up in ups.items() if not up}
+    found: dict[DeviceId, Sighting] = {}
+    for device, sighting in sightings.items():
+        now = [labels for labels in sighting.now if labels.get("instance", "") not in down]
+        late = Row(sighting.now[0], at.timestamp()) if sighting.now and not now else sighting.newest
+        found[device] = replace(sighting, now=now, newest=late)
+    return found
 
 
 def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: list[Gap]) -> Device:
