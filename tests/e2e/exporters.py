@@ -39,9 +39,11 @@ def scraped(sample: Sample, node: str) -> dict[str, str]:
 
 @dataclass
 class Exporters:
-    """url: where they are served, all on one port. A Node without a page is no target."""
+    """url: where they are served, all on one port. A Node without a page is no target. silent: Nodes whose exporter
+    answers with an error, as one whose DCGM is gone."""
 
     url: str = ""
+    silent: set[str] = field(default_factory=set)
     _pages: dict[str, bytes] = field(default_factory=dict)
 
     def show(self, nodes: Mapping[str, Iterable[Sample]]) -> None:
@@ -66,7 +68,10 @@ class Exporters:
                 for node in pages
             ]
             return Reply(body=json.dumps(found), headers={"Content-Type": "application/json"})
-        page = pages.get(asked.path.removesuffix("/metrics").removeprefix("/"))
+        node = asked.path.removesuffix("/metrics").removeprefix("/")
+        if node in self.silent:
+            return Reply(500)
+        page = pages.get(node)
         return Reply(404) if page is None else Reply(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -118,6 +118,7 @@ class LiveFleet:
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _seen: dict[str, list[Object]] = field(default_factory=dict)
     _held: dict[str, list[str]] = field(default_factory=dict)  # Node → per GPU the uid of its Pod, or ''
+    _past: dict[tuple[str, int], list[dict[str, str]]] = field(default_factory=dict)  # written series of free GPUs
 
     def look(self) -> None:
         """What the pages tell from now on: every GPU of every Node, as its Pods are now."""
@@ -135,6 +136,16 @@ class LiveFleet:
             held = self._held[name]
             shown[name] = [each for index in range(count) for each in self._gpu(name, index, pods.get(held[index]))]
         self.exporters.show(shown)
+        self._end_the_past()
+
+    def _end_the_past(self) -> None:
+        """Of GPUs that are held now: a scrape ends only series that the scrape before it has seen, and no written
+        ones."""
+        now = time.time()
+        held = [(name, index) for name, uids in self._held.items() for index, uid in enumerate(uids) if uid]
+        ended = [labels for gpu in held for labels in self._past.pop(gpu, ())]
+        if ended:
+            remote_write.write(self.prometheus, ((labels, [(now, None)]) for labels in ended))
 
     @contextmanager
     def without_api(self) -> Iterator[None]:
@@ -159,12 +170,14 @@ class LiveFleet:
         for found in self.api.get("/api/v1/nodes")["items"]:
             name = found["metadata"]["name"]
             if only in ("", name):
-                samples = [each for index in range(_gpus(found)) for each in self._gpu(name, index, None)]
-                series = [(scraped(each, name), each[2]) for each in samples]
+                free = {index: list(self._gpu(name, index, None)) for index in range(_gpus(found))}
+                series = [(scraped(each, name), each[2]) for samples in free.values() for each in samples]
                 series.append(({"__name__": "up", **target(name)}, 1.0))
                 remote_write.write(
                     self.prometheus, ((labels, [(at, value) for at in moments]) for labels, value in series)
                 )
+                for index, samples in free.items():
+                    self._past[name, index] = [scraped(each, name) for each in samples]
 
     def _place(self, name: str, count: int, pods: Mapping[str, Object], claims: list[Object]) -> None:
         """GPUs of Pods that are gone are free; Pods that are new take those of their claims, or the first free ones."""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from e2e.world import LEASE, World, told
+from e2e.world import LEASE, QUICK, World, told
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -86,8 +86,14 @@ def test_a_degraded_gpu_is_fenced_and_its_gang_moves_once_though_the_leader_dies
 def test_the_fence_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
     living = allowed
     assert living.taints("moved-0")
+    living.fleet.exporters.silent.add("moved-0")  # before anybody hears that it is well
     living.fleet.faults.clear()
     with living.gpuwatch("healing", living.settings("healing", plan={"modes": MOVE})) as replica:
+        time.sleep(3 * QUICK["execute"]["healthy_seconds"])
+        assert " devices report, 0 degraded" in replica.said()  # it has looked
+        assert living.taints("moved-0")
+        assert living.phase("taint_node", "moved-0") == "Holding"
+        living.fleet.exporters.silent.clear()
         living.until(lambda: not living.taints("moved-0"), replica, seconds=240)
         living.until(lambda: living.phase("taint_node", "moved-0") == "Succeeded", replica)
     annotations = living.api.get("/api/v1/nodes/moved-0")["metadata"].get("annotations", {})
