@@ -81,6 +81,8 @@ class Fleet:
     blind: bool = False  # telemetry gives no verdict on healthy devices
     dark: set[str] = field(default_factory=set)
     """UUIDs of which telemetry shows nothing."""
+    silent: set[str] = field(default_factory=set)
+    """UUIDs that do not report now, though rules still conclude from what they told before."""
     alerts: tuple[str, ...] = ()
     stale: timedelta = timedelta()
     claims: tuple[ClaimedDevice, ...] = ()
@@ -371,6 +373,7 @@ class Fleet:
                 node_label=f"n{n}",
                 node=f"n{n}",
                 holders=(holders[_device(f"n{n}", i)],) if _device(f"n{n}", i) in holders else (),
+                present=_device(f"n{n}", i) not in self.silent,
             )
             for n in range(self.nodes)
             for i in range(GPUS)

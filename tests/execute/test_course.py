@@ -442,6 +442,18 @@ def test_silence_is_no_proof_of_health(store: SqliteRemediations) -> None:
     assert effects(fleet) == []
 
 
+def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: SqliteRemediations) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 1)
+    fleet.sick, fleet.silent = set(), {"GPU-n0-0"}
+    drive(fleet, executor, 5)
+    assert effects(fleet) == ["NoSchedule"]
+    fleet.silent = set()
+    drive(fleet, executor, 1)
+    assert effects(fleet) == []
+
+
 def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: SqliteRemediations) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only(), healthy_seconds=3600)
