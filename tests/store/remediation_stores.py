@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +16,18 @@ from deploy.manifests import CRDS, apply, documents
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
-from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
+from gpuwatch.model.remediation import (
+    ObjectRef,
+    Phase,
+    Proposal,
+    Remediation,
+    RemediationId,
+    Saved,
+    Step,
+    StepKind,
+    Turn,
+)
+from gpuwatch.store.custom_resources import KIND, NODE_KIND
 from gpuwatch.store.kubernetes import PAUSE, KubernetesRemediations
 from gpuwatch.store.remediation_sqlite import SqliteRemediations
 from gpuwatch.store.remediations import RemediationStore
@@ -25,8 +37,14 @@ T0 = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 NAMESPACE = "gpuwatch-stores"
-REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/remediations"
+TEAM = "team-a"
+REMEDIATIONS = f"/apis/gpuwatch.dev/v1alpha1/namespaces/{TEAM}/remediations"
+NODE_REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/noderemediations"
 MERGE = "application/merge-patch+json"
+
+
+NODE = ObjectRef("v1", "Node", "gpu-1", uid="b0de")
+JOB = ObjectRef("batch/v1", "Job", "train", TEAM, "f00d")
 
 
 class Killed(Exception):
@@ -37,13 +55,13 @@ class Place(Protocol):
     def opened(self) -> contextlib.AbstractContextManager[RemediationStore]:
         """A store of its own, as another process would have it."""
 
-    def raw(self, name: str) -> dict[str, Any]:
+    def raw(self, at: RemediationId) -> dict[str, Any]:
         """What stands there: 'spec' and 'status'."""
 
     def of_a_later_version(self) -> contextlib.AbstractContextManager[None]:
         """Meanwhile the place takes whatever status is written there, as one that a later version made may."""
 
-    def write_raw(self, name: str, status: dict[str, Any]) -> None:
+    def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
         """This status, past the store."""
 
     def killed_at(self, request: int) -> contextlib.AbstractContextManager[RemediationStore]:
@@ -64,17 +82,17 @@ class InFile:
         with SqliteRemediations.open(self.path) as store:
             yield store
 
-    def raw(self, name: str) -> dict[str, Any]:
+    def raw(self, at: RemediationId) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(self.path)) as db:
-            spec, status = db.execute("SELECT spec, status FROM remediation WHERE name = ?", (name,)).fetchone()
+            spec, status = db.execute("SELECT spec, status FROM remediation WHERE id = ?", (at,)).fetchone()
         return {"spec": json.loads(spec), "status": json.loads(status)}
 
     def of_a_later_version(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def write_raw(self, name: str, status: dict[str, Any]) -> None:
+    def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
         with contextlib.closing(sqlite3.connect(self.path)) as db, db:
-            db.execute("UPDATE remediation SET status = ? WHERE name = ?", (json.dumps(status), name))
+            db.execute("UPDATE remediation SET status = ? WHERE id = ?", (json.dumps(status), at))
 
     @contextlib.contextmanager
     def killed_at(self, request: int) -> Iterator[SqliteRemediations]:
@@ -117,38 +135,44 @@ class InCluster:
         with api_client(self.kubeconfig) as client:
             yield KubernetesRemediations(LiveWriter(client), NAMESPACE)
 
-    def raw(self, name: str) -> dict[str, Any]:
-        return self.api.get(f"{REMEDIATIONS}/{name}")
+    def raw(self, at: RemediationId) -> dict[str, Any]:
+        return self.api.get(path_of(at))
 
     @contextlib.contextmanager
     def of_a_later_version(self) -> Iterator[None]:
-        """The definition takes anything as status."""
-        shipped, loose = _definition(), _definition()
+        """The definitions take anything as status."""
+        shipped, loose = _definitions(), _definitions()
         anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] = anything
-        probe: Object = {"apiVersion": "gpuwatch.dev/v1alpha1", "kind": "Remediation", "metadata": {"name": "probe"}}
-        with self.opened() as store:
-            store.create(Remediation(name="probe", proposal=proposal()))
+        for each in loose:
+            each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] = anything
+        probes = (remediation("probe"), of_team("probe"))
 
-        def takes_anything() -> bool:
+        def take_anything(expected: bool) -> bool:
             """A changed definition counts a moment later."""
-            path = f"{REMEDIATIONS}/probe/status?dryRun=All"
-            return self.api.answer("PATCH", path, {"status": {"phase": "Resting"}}, content_type=MERGE).ok
+            paths = (f"{path_of(each.id)}/status?dryRun=All" for each in probes)
+            answers = [
+                self.api.answer("PATCH", path, {"status": {"phase": "Resting"}}, content_type=MERGE).ok
+                for path in paths
+            ]
+            return answers == [expected] * len(probes)
 
-        apply(self.api, [loose])
-        wait_until(takes_anything, lambda: "the later definition does not count")
-        self.api.delete(probe)
+        def put(definitions: list[Object], expected: bool) -> None:
+            with self.opened() as store:
+                for each in probes:
+                    store.create(each)
+            apply(self.api, definitions)
+            wait_until(lambda: take_anything(expected), lambda: "the other definition does not count")
+            self.clear()
+
+        put(loose, True)
         try:
             yield
         finally:
             self.clear()
-            with self.opened() as store:
-                store.create(Remediation(name="probe", proposal=proposal()))
-            apply(self.api, [shipped])
-            wait_until(lambda: not takes_anything(), lambda: "the shipped definition does not count")
+            put(shipped, False)
 
-    def write_raw(self, name: str, status: dict[str, Any]) -> None:
-        answer = self.api.answer("PUT", f"{REMEDIATIONS}/{name}/status", {**self.raw(name), "status": status})
+    def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
+        answer = self.api.answer("PUT", f"{path_of(at)}/status", {**self.raw(at), "status": status})
         assert answer.ok, answer.text
 
     @contextlib.contextmanager
@@ -170,13 +194,32 @@ class InCluster:
         assert self.api.answer("POST", path, {"apiVersion": "v1", "kind": "ConfigMap", **body}).ok
 
     def clear(self) -> None:
-        assert self.api.answer("DELETE", REMEDIATIONS).ok
+        for path in (REMEDIATIONS, NODE_REMEDIATIONS):
+            assert self.api.answer("DELETE", path).ok
         self.api.answer("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{PAUSE}")
 
 
-def _definition() -> Object:
-    (found,) = (each for each in documents(CRDS) if each["spec"]["names"]["kind"] == "Remediation")
-    return found
+def namespace(name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _definitions() -> list[Object]:
+    return [each for each in documents(CRDS) if each["spec"]["names"]["kind"] in (KIND, NODE_KIND)]
+
+
+def path_of(at: RemediationId) -> str:
+    namespace, _, name = at.rpartition("/")
+    base = "/apis/gpuwatch.dev/v1alpha1"
+    return f"{base}/namespaces/{namespace}/remediations/{name}" if namespace else f"{base}/noderemediations/{name}"
+
+
+def table(api: Api, path: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """As kubectl asks for it: the columns, and each row by them."""
+    found = api._session.get(
+        f"{api._url}{path}", headers={"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"}, timeout=30
+    ).json()
+    columns = [column["name"] for column in found["columnDefinitions"]]
+    return columns, [dict(zip(columns, row["cells"], strict=True)) for row in found["rows"]]
 
 
 def proposal(target: str = "node/gpu-1", at: datetime = T0, **changes: Any) -> Proposal:
@@ -187,10 +230,10 @@ def proposal(target: str = "node/gpu-1", at: datetime = T0, **changes: Any) -> P
         "findings": ("row_remap:device/GPU-1",),
         "detectors": ("row_remap",),
         "devices": ("GPU-1",),
-        "pods": ("team-a/train-0",),
-        "pod_uids": ("c0ffee",),
+        "pods": (),
+        "pod_uids": (),
         "nodes": ("gpu-1",),
-        "objects": (ObjectRef("v1", "Node", "gpu-1", uid="b0de"),),
+        "objects": (NODE,),
         "score": Score(
             gained_gpu_hours=24.0,
             disrupted_gpu_hours=3.5,
@@ -215,9 +258,25 @@ def remediation(name: str = "taint-gpu-1", **changes: Any) -> Remediation:
     return Remediation(name=name, proposal=changes.pop("proposal", None) or proposal(), **changes)
 
 
-def course() -> dict[str, Any]:
+def of_team(name: str = "release-train", **changes: Any) -> Remediation:
+    """One for a workload, in its Namespace."""
+    return Remediation(name=name, proposal=changes.pop("proposal", None) or gang_proposal(), **changes)
+
+
+def gang_proposal(namespace: str = TEAM, **changes: Any) -> Proposal:
+    values: dict[str, Any] = {
+        "action": ActionKind.RELEASE_GANG,
+        "reason": "Its 8 GPUs were idle for 9 hours.",
+        "pods": (f"{namespace}/train-0", f"{namespace}/train-1"),
+        "pod_uids": ("c0ffee", "decaf"),
+        "objects": (replace(JOB, namespace=namespace),),
+        "namespace": namespace,
+    }
+    return proposal(f"workload/Job/{namespace}/train", **{**values, **changes})
+
+
+def course(node: ObjectRef = NODE) -> dict[str, Any]:
     """Everything that gpuwatch writes, away from its defaults."""
-    node = ObjectRef("v1", "Node", "gpu-1", uid="b0de")
     return {
         "phase": Phase.VERIFYING,
         "steps": (

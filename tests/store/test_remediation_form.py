@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import struct
 import subprocess
 import sys
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,17 +23,35 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
 from gpuwatch.kube.json_patch import difference, merged
-from gpuwatch.model.decision import Evidence
-from gpuwatch.model.remediation import Proposal, Remediation
-from gpuwatch.store.api_form import FormError, camel, from_api, schema, to_api, with_unknown
+from gpuwatch.kube.quantity import quantity
+from gpuwatch.model.decision import ActionKind, Evidence, Mode
+from gpuwatch.model.remediation import Phase, Proposal, Remediation, StepKind
+from gpuwatch.model.sizing import AbstentionKind
+from gpuwatch.store.api_fields import FIELDS, said
+from gpuwatch.store.api_form import QUANTITY, FormError, camel, camel_enum, from_api, schema, to_api, with_unknown
+from gpuwatch.store.conditions import TYPES
 from gpuwatch.store.custom_resources import (
+    KIND,
+    NODE_KIND,
     RemediationSpec,
     RemediationStatus,
     definitions,
     parts_of,
     remediation_of,
 )
-from store.remediation_stores import REMEDIATIONS, course, proposal, remediation
+from parts.processes import wait_until
+from store.remediation_stores import (
+    MERGE,
+    NODE_REMEDIATIONS,
+    REMEDIATIONS,
+    TEAM,
+    course,
+    gang_proposal,
+    namespace,
+    proposal,
+    remediation,
+    table,
+)
 from store.values import any_of
 
 Written = st.sampled_from([RemediationSpec, RemediationStatus, Proposal, Evidence])
@@ -77,12 +100,12 @@ def test_a_remediation_is_its_parts() -> None:
     spec, status = parts_of(given_)
     assert replace(remediation_of(given_.name, "", spec, status)) == given_
     spec_names = {each.name for each in fields(RemediationSpec)} - {"undo"}
-    status_names = {each.name for each in fields(RemediationStatus)}
+    status_names = {each.name for each in fields(RemediationStatus)} - {"observed_generation", "conditions"}
     everything = {each.name for each in fields(Remediation)}
     assert spec_names | status_names | {"undo_asked", "name", "version"} == everything
     assert not spec_names & status_names
     # Each is away from its default, so that one that is forgotten on the way is seen above.
-    assert all(getattr(status, name) != getattr(RemediationStatus(), name) for name in status_names)
+    assert all(getattr(status, name) != getattr(RemediationStatus(phase=Phase.PROPOSED), name) for name in status_names)
 
 
 def test_names_are_camel_case_and_keys_of_mappings_are_not_touched() -> None:
@@ -94,16 +117,37 @@ def test_names_are_camel_case_and_keys_of_mappings_are_not_touched() -> None:
     form = to_api(parts_of(remediation(**course()))[1])
     assert form["steps"][1]["parameters"] == {"key": "gpuwatch.dev/degraded", "effect": "NoSchedule", "a_b": "cD"}
     assert form["verified"] == {"taint_stands": True, "podsGone": False}
-    assert form["nextAt"] == "2026-03-02T12:05:00Z"
-    assert form["steps"][0]["doneAt"] == "2026-03-02T12:01:00Z"
+    assert form["nextStepTime"] == "2026-03-02T12:05:00Z"
+    assert form["steps"][0]["completionTime"] == "2026-03-02T12:01:00Z"
+    assert [step["kind"] for step in form["steps"]] == [camel_enum(StepKind.ANNOUNCE), "Taint"]
+    assert (form["phase"], form["undoTo"]) == ("Verifying", "Expired")
 
 
 def test_a_number_or_text_has_two_names() -> None:
     number, text = to_api(Evidence(signal="x", value=0.0)), to_api(Evidence(signal="x", value="0"))
-    assert (number, text) == ({"signal": "x", "value": 0.0}, {"signal": "x", "valueText": "0"})
-    assert from_api({"signal": "x", "value": 3}, Evidence).value == 3.0
+    assert (number, text) == ({"signal": "x", "value": "0"}, {"signal": "x", "valueText": "0"})
+    assert from_api(number, Evidence).value == 0.0
+    assert from_api(text, Evidence).value == "0"
     odd = to_api(Evidence(signal="x", value=math.nan, bound=math.inf, peers_median=math.nan))
     assert odd == {"signal": "x", "valueText": "nan", "boundText": "inf"}
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_is_a_quantity_that_gives_it_again(value: float) -> None:
+    text = to_api(Evidence(signal="x", value=value))["value"]
+    again = from_api({"signal": "x", "value": text}, Evidence).value
+    assert isinstance(again, float)
+    assert struct.pack("d", again) == struct.pack("d", value)  # -0.0 too
+    assert re.fullmatch(QUANTITY, text)
+    assert quantity(text) == Decimal(repr(value))
+
+
+def test_every_enum_comes_back_from_camel_case() -> None:
+    for kind in (ActionKind, Mode, Phase, StepKind, AbstentionKind):
+        assert len({camel_enum(each) for each in kind}) == len(kind)
+        assert all(re.fullmatch("([A-Z][a-z0-9]*)+", camel_enum(each)) for each in kind)
+    assert camel_enum(ActionKind.TAINT_NODE) == "TaintNode"
+    assert camel_enum(Phase.PROPOSED) == "Proposed"
 
 
 @pytest.mark.parametrize(
@@ -111,11 +155,14 @@ def test_a_number_or_text_has_two_names() -> None:
     [
         ({"gpus": "8"}, "gpus is '8', which is no int"),
         ({"gpus": True}, "gpus is True, which is no int"),
-        ({"createdAt": "2026-03-02T12:00:00"}, "createdAt is .* a time without a zone"),
-        ({"createdAt": 7}, "createdAt is 7, which is no datetime"),
-        ({"mode": "attack"}, "mode is 'attack', which is no Mode"),
+        ({"proposedTime": "2026-03-02T12:00:00"}, "proposedTime is .* a time without a zone"),
+        ({"proposedTime": 7}, "proposedTime is 7, which is no datetime"),
+        ({"mode": "Attack"}, "mode is 'Attack', which is no Mode"),
+        ({"mode": "suggest"}, "mode is 'suggest', which is no Mode"),
         ({"score": []}, "score is no object"),
-        ({"score": {"gainedGpuHours": 1}}, r"score\.\w+ is missing"),
+        ({"score": {"gainedGpuHours": "1"}}, r"score\.\w+ is missing"),
+        ({"score": {"gainedGpuHours": 1}}, r"gainedGpuHours is 1, which is no number in a text"),
+        ({"score": {"gainedGpuHours": "1_0"}}, r"gainedGpuHours is '1_0', which is no number in a text"),
         ({"devices": {}}, "devices is no list"),
         ({"devices": [1]}, r"devices\[0\] is 1, which is no str"),
         ({"target": None}, "target is missing"),
@@ -140,27 +187,79 @@ def test_the_shipped_definitions_are_those_of_the_model() -> None:
 
 def test_every_field_of_the_model_is_in_the_schema() -> None:
     properties = schema(RemediationSpec)["properties"]["proposal"]["properties"]
-    assert set(properties) == {camel(each.name) for each in fields(Proposal)}
-    assert set(schema(RemediationStatus)["properties"]) == {camel(each.name) for each in fields(RemediationStatus)}
+    assert set(properties) == {_name(Proposal, each.name) for each in fields(Proposal)}
+    names = {each.name: each.metadata["said"].name or camel(each.name) for each in fields(RemediationStatus)}
+    assert set(schema(RemediationStatus)["properties"]) == set(names.values())
+
+
+def _name(kind: type, field: str) -> str:
+    return FIELDS[kind][field].name or camel(field)
+
+
+def test_what_is_said_of_fields_is_of_fields_that_there_are() -> None:
+    for kind, told in FIELDS.items():
+        assert set(told) == {each.name for each in fields(kind)}, kind
+
+
+@dataclass
+class Silent:
+    gpus: int
+
+
+@dataclass
+class Timeless:
+    created_at: datetime = field(metadata=said("When it was made."))
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Silent, "no description"), (Timeless, "does not say so")])
+def test_a_field_that_says_nothing_makes_no_schema(kind: type, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        schema(kind)
+
+
+def parts(found: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every part of a schema, with its place."""
+    yield where, found
+    for name, each in (found.get("properties") or {}).items():
+        yield from parts(each, f"{where}.{name}")
+    for name in ("items", "additionalProperties"):
+        if isinstance(found.get(name), dict):
+            yield from parts(found[name], f"{where}[]")
+
+
+def test_the_definitions_keep_to_the_conventions() -> None:
+    for definition in definitions():
+        (version,) = definition["spec"]["versions"]
+        root = version["schema"]["openAPIV3Schema"]
+        for where, each in parts(root):
+            if each.get("type") == "array":
+                assert each["x-kubernetes-list-type"] in ("atomic", "map"), where
+            assert each.get("type") != "number", f"{where} is a floating point number"
+            if each.get("format") == "date-time":
+                assert re.search(r"(Time|\.time)$", where), where
+            for value in each.get("enum", ()):
+                assert re.fullmatch("([A-Z][a-z0-9]*)+", value), f"{where}: {value}"
 
 
 @pytest.fixture
 def api(control_plane: ControlPlane) -> Api:
     api = Api(control_plane.administrator)
-    apply(api, documents(CRDS))
-    api.answer("DELETE", REMEDIATIONS)
+    apply(api, [*documents(CRDS), namespace(TEAM)])
+    for path in (REMEDIATIONS, NODE_REMEDIATIONS):
+        api.answer("DELETE", path)
     return api
 
 
-def answered(api: Api, spec: dict[str, Any], name: str = "tried") -> str:
+def answered(api: Api, spec: dict[str, Any], name: str = "tried", kind: str = NODE_KIND) -> str:
     """'' where the API server takes it, else its words."""
-    body = {"apiVersion": "gpuwatch.dev/v1alpha1", "kind": "Remediation", "metadata": {"name": name}, "spec": spec}
-    answer = api.answer("POST", f"{REMEDIATIONS}?fieldValidation=Strict", body)
+    body = {"apiVersion": "gpuwatch.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    path = NODE_REMEDIATIONS if kind == NODE_KIND else REMEDIATIONS
+    answer = api.answer("POST", f"{path}?fieldValidation=Strict", body)
     return "" if answer.ok else answer.text
 
 
 def patched(api: Api, change: dict[str, Any], name: str = "tried") -> str:
-    answer = api.answer("PATCH", f"{REMEDIATIONS}/{name}", change, content_type="application/merge-patch+json")
+    answer = api.answer("PATCH", f"{NODE_REMEDIATIONS}/{name}", change, content_type="application/merge-patch+json")
     return "" if answer.ok else answer.text
 
 
@@ -185,14 +284,31 @@ def test_approved_and_rejected_exclude_each_other(api: Api) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"action": "format_disk"}, "spec.proposal.action: Unsupported value"),
-        ({"createdAt": "yesterday"}, "spec.proposal.createdAt"),
+        ({"action": "FormatDisk"}, "spec.proposal.action: Unsupported value"),
+        ({"action": "ReleaseGang"}, "spec.proposal.action: Unsupported value"),
+        ({"proposedTime": "yesterday"}, "spec.proposal.proposedTime"),
+        ({"score": {**to_api(proposal().score), "gainedGpuHours": "much"}}, "spec.proposal.score.gainedGpuHours"),
+        ({"score": {**to_api(proposal().score), "gainedGpuHours": 7.5}}, "spec.proposal.score.gainedGpuHours"),
+        ({"evidence": [{"signal": "x"}]}, "spec.proposal.evidence[0]"),
+        ({"evidence": [{"signal": "x", "value": "1", "valueText": "one"}]}, "spec.proposal.evidence[0]"),
         ({"gpus": "all"}, "spec.proposal.gpus"),
         ({"color": "red"}, "unknown field"),
         ({"devices": ["x"] * 8193}, "spec.proposal.devices: Too many"),
         ({"reason": "x" * 16385}, "spec.proposal.reason: Too long"),
     ],
-    ids=["action", "createdAt", "gpus", "unknown", "devices", "reason"],
+    ids=[
+        "action",
+        "other kind's",
+        "time",
+        "number",
+        "float",
+        "no value",
+        "two values",
+        "gpus",
+        "unknown",
+        "devices",
+        "reason",
+    ],
 )
 def test_what_is_no_proposal_is_refused(api: Api, change: dict[str, Any], said: str) -> None:
     assert said in answered(api, {"proposal": {**to_api(proposal()), **change}})
@@ -202,7 +318,8 @@ def test_the_largest_gang_fits(api: Api) -> None:
     """8,192 devices on 1,024 Nodes, each in a Pod of its own name."""
     devices = tuple(f"GPU-{number:08x}-0000-4000-8000-00000000{number:04x}" for number in range(8192))
     pods = tuple(f"team-with-a-long-name/pretraining-of-a-large-model-{number:04d}" for number in range(1024))
-    large = proposal(
+    large = gang_proposal(
+        namespace="team-with-a-long-name",
         devices=devices,
         pods=pods,
         pod_uids=tuple(device.removeprefix("GPU-") for device in devices[:1024]),
@@ -210,20 +327,51 @@ def test_the_largest_gang_fits(api: Api) -> None:
     )
     spec = {"proposal": to_api(large)}
     assert len(json.dumps(spec)) < 1_000_000  # of the 1.5 MiB that etcd takes
-    assert answered(api, spec) == ""
-    assert patched(api, {"spec": {"approved": True}}) == ""  # CEL holds it against its old self within its budget
+    assert answered(api, spec, kind=KIND) == ""
+    decided = api.answer("PATCH", f"{REMEDIATIONS}/tried", {"spec": {"approved": True}}, content_type=MERGE)
+    assert decided.ok, decided.text  # CEL holds it against its old self within its budget
 
 
-def test_kubectl_shows_the_columns(api: Api) -> None:
-    assert answered(api, {"proposal": to_api(proposal())}) == ""
-    table = api._session.get(
-        f"{api._url}{REMEDIATIONS}",
-        headers={"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"},
-        timeout=30,
-    ).json()
-    columns = [column["name"] for column in table["columnDefinitions"]]
+@pytest.mark.parametrize("kind", [KIND, NODE_KIND])
+def test_kubectl_shows_all_columns_from_the_first_moment(api: Api, kind: str) -> None:
+    """Before gpuwatch wrote any status."""
+    given_, path = (proposal(), NODE_REMEDIATIONS) if kind == NODE_KIND else (gang_proposal(), REMEDIATIONS)
+    assert answered(api, {"proposal": to_api(given_)}, kind=kind) == ""
+    columns, (row,) = table(api, path)
     assert columns == ["Name", "Action", "Target", "GPUs", "Phase", "Approved", "Age", "Reason"]
-    (row,) = table["rows"]
-    assert row["cells"][:4] == ["tried", "taint_node", "node/gpu-1", 8]
-    (served,) = (item for item in api.get("/apis/gpuwatch.dev/v1alpha1")["resources"] if item["name"] == "remediations")
-    assert (served["shortNames"], served["namespaced"]) == (["rem"], False)
+    assert None not in row.values()
+    assert "" not in row.values()
+    assert (row["Name"], row["Action"], row["GPUs"]) == ("tried", camel_enum(given_.action), 8)
+    assert (row["Phase"], row["Approved"]) == ("Proposed", "Unknown")
+    status = api.get(f"{path}/tried")["status"]
+    assert {each["type"]: each["reason"] for each in status["conditions"]} == dict.fromkeys(TYPES, "Pending")
+    assert {each["lastTransitionTime"] for each in status["conditions"]} == {"1970-01-01T00:00:00Z"}
+
+
+def test_the_names_and_scopes_are_served(api: Api) -> None:
+    served = {each["name"]: each for each in api.get("/apis/gpuwatch.dev/v1alpha1")["resources"]}
+    found = {name: (served[name]["shortNames"], served[name]["namespaced"]) for name in served if "/" not in name}
+    assert found["remediations"] == (["rem"], True)
+    assert found["noderemediations"] == (["noderem"], False)
+    assert found["workloadprofiles"] == (["wlp"], True)
+
+
+def test_kubectl_explains_every_field(api: Api) -> None:
+    """As the server publishes it, for kubectl and others."""
+    found: dict[str, Any] = {}
+
+    def published() -> bool:
+        found.clear()
+        schemas = api.get("/openapi/v3/apis/gpuwatch.dev/v1alpha1")["components"]["schemas"]
+        found.update({name: each for name, each in schemas.items() if name.startswith("dev.gpuwatch.")})
+        return len([name for name in found if not name.endswith("List")]) == 4
+
+    wait_until(published, lambda: f"published: {sorted(found)}")
+    for name, root in found.items():
+        if name.endswith("List"):
+            continue
+        assert root["description"], name
+        for where, each in parts(root):
+            for field_, part in (each.get("properties") or {}).items():
+                said = part.get("description", "") or part.get("allOf")  # metadata is the server's own
+                assert said, f"{name}{where}.{field_} is not explained"

@@ -12,20 +12,31 @@ import pytest
 
 from cluster.api import Api
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.model.telemetry import GapKind
+from gpuwatch.store.api_form import to_api
+from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from gpuwatch.store.remediations import ConflictError, RemediationStore
 from gpuwatch.store.store import StoreError
 from store.remediation_stores import (
     DAY,
+    JOB,
     MINUTE,
     NAMESPACE,
+    NODE,
+    NODE_REMEDIATIONS,
+    REMEDIATIONS,
     T0,
+    TEAM,
     InCluster,
     InFile,
     Killed,
     Place,
     course,
+    gang_proposal,
+    namespace,
+    of_team,
     proposal,
     remediation,
 )
@@ -40,7 +51,7 @@ def file(tmp_path: Path) -> Place:
 def in_cluster(request: pytest.FixtureRequest) -> InCluster:
     control_plane = request.getfixturevalue("control_plane")
     api = Api(control_plane.administrator)
-    apply(api, [*documents(CRDS), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
+    apply(api, [*documents(CRDS), *map(namespace, (NAMESPACE, TEAM))])
     return InCluster(api, control_plane.administrator)
 
 
@@ -361,20 +372,102 @@ def test_killed_anywhere_while_it_is_saved(place: Place) -> None:
     assert request > 0
 
 
+# For workloads and for Nodes
+
+
+def test_one_for_a_workload_lies_in_its_namespace(place: Place, store: RemediationStore) -> None:
+    created = store.create(of_team(**course(JOB)))
+    assert (created.id, created.namespace) == (f"{TEAM}/release-train", TEAM)
+    assert same(created, of_team(**course(JOB)))
+    assert store.get(created.id) == created == read(store, f"{TEAM}/release-train")
+    assert store.get(created.name) is None
+    assert store.get(f"team-b/{created.name}") is None
+    assert place.raw(created.id)["spec"]["proposal"]["action"] == "ReleaseGang"
+    assert store.all() == store.open_() == store.history(created.proposal.target) == (created,)
+    stored = store.save(replace(created, attempts=8))
+    with pytest.raises(ConflictError):
+        store.save(created)
+    assert store.approve(stored.id, "ana").approved_by == "ana"
+    assert store.ask_undo(stored.id).undo_asked
+    store.save(replace(read(store, stored.id), phase=Phase.UNDONE))
+    assert store.forget_final(T0 + DAY, at_most=0) == 1
+    assert store.all() == ()
+
+
+def test_the_same_name_may_be_given_once_in_each_place(store: RemediationStore) -> None:
+    made = [store.create(each) for each in (remediation("same"), of_team("same"))]
+    assert [each.id for each in store.all()] == ["same", f"{TEAM}/same"]
+    store.reject(f"{TEAM}/same")
+    assert [read(store, each.id).rejected for each in made] == [False, True]
+    stored = store.save(replace(read(store, "same"), phase=Phase.REFUSED))
+    assert store.forget_final(T0 + DAY, at_most=0) == 1
+    assert [each.id for each in store.all()] == [f"{TEAM}/same"]
+    assert store.get(stored.id) is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (of_team(proposal=gang_proposal(objects=(replace(JOB, namespace="team-b"),))), "names Job/team-b/train"),
+        (of_team(proposal=gang_proposal(objects=(JOB, NODE))), "names Node/gpu-1"),
+        (of_team(proposal=gang_proposal(pods=(f"{TEAM}/train-0", "team-b/train-0"))), "names team-b/train-0"),
+        (of_team(proposal=gang_proposal(pods=("team-aa/train-0",))), "names team-aa/train-0"),
+        (of_team(proposal=gang_proposal(objects=())), "names no object"),
+        (of_team(**course(NODE)), "names Node/gpu-1"),
+        (of_team(proposal=gang_proposal(action=ActionKind.RESIZE_WORKLOAD)), "resize_workload"),
+        (remediation(proposal=proposal(action=ActionKind.TAINT_NODE, namespace=TEAM)), "for 'team-a'"),
+        (remediation(proposal=proposal(objects=(JOB,))), "names Job/team-a/train"),
+        (remediation(proposal=proposal(pods=("team-a/train-0",))), "names team-a/train-0"),
+    ],
+)  # fmt: skip
+def test_what_reaches_into_another_place_is_not_kept(store: RemediationStore, bad: Remediation, said: str) -> None:
+    with pytest.raises(StoreError, match=said):
+        store.create(bad)
+    assert store.all() == ()
+
+
+@pytest.mark.parametrize("space", [TEAM, ""])
+def test_what_somebody_forged_is_a_gap_and_is_never_given(in_cluster: InCluster, space: str) -> None:
+    """Where no admission policy is installed, and somebody may create what gpuwatch acts on."""
+    in_cluster.clear()
+    like = of_team() if space else remediation()
+    kind, path = (KIND, REMEDIATIONS) if space else (NODE_KIND, NODE_REMEDIATIONS)
+    elsewhere = replace(JOB, namespace="team-b")
+    proposals = {
+        "elsewhere": gang_proposal("team-b") if space else replace(proposal(), namespace=TEAM),
+        "objects": replace(like.proposal, objects=(*like.proposal.objects, elsewhere)),
+        "pods": replace(like.proposal, pods=("team-b/train-0",)),
+        "good": like.proposal,
+    }
+    for name, forged in proposals.items():
+        body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}}
+        answer = in_cluster.api.answer("POST", path, {**body, "spec": {"proposal": to_api(forged), "approved": True}})
+        assert answer.ok, answer.text
+    with in_cluster.opened() as store:
+        assert [each.name for each in store.all()] == ["good"]
+        places = {name: f"{space}/{name}".removeprefix("/") for name in proposals if name != "good"}
+        assert {gap.what for gap in store.gaps} == {f"remediation {at}" for at in places.values()}
+        where = f"kubectl delete rem elsewhere -n {TEAM}" if space else "kubectl delete noderem elsewhere"
+        assert any(where in gap.detail and "lies in" in gap.detail for gap in store.gaps)
+        for at in places.values():
+            with pytest.raises(StoreError, match="cannot be understood"):
+                store.get(at)
+
+
 # Later versions, and nonsense
 
 
 def test_what_a_later_version_wrote_is_kept(place: Place, store: RemediationStore) -> None:
     with place.of_a_later_version():
         created = store.create(remediation(**course()))
-        status = place.raw(created.name)["status"]
+        status = place.raw(created.id)["status"]
         status["mood"] = {"calm": True}
         status["steps"][1]["weather"] = "rain"
-        place.write_raw(created.name, status)
+        place.write_raw(created.id, status)
         found = read(store, created.name)
         assert same(found, created)
         stored = store.save(replace(found, attempts=9, steps=(*found.steps, found.steps[0])))
-        raw = place.raw(created.name)["status"]
+        raw = place.raw(created.id)["status"]
         assert (raw["mood"], raw["attempts"]) == ({"calm": True}, 9)
         assert [step.get("weather") for step in raw["steps"]] == [None, "rain", None]
         assert store.get(created.name) == stored
@@ -383,7 +476,7 @@ def test_what_a_later_version_wrote_is_kept(place: Place, store: RemediationStor
 def test_nonsense_is_a_gap_and_the_rest_goes_on(place: Place, store: RemediationStore) -> None:
     with place.of_a_later_version():
         good, bad = store.create(remediation("good", **course())), store.create(remediation("bad", **course()))
-        place.write_raw(bad.name, {**place.raw(bad.name)["status"], "phase": "Resting"})
+        place.write_raw(bad.id, {**place.raw(bad.id)["status"], "phase": "Resting"})
         assert store.all() == store.open_() == (read(store, good.name),)
         (gap,) = store.gaps
         assert (gap.kind, gap.what) == (GapKind.BAD_INPUT, "remediation bad")
@@ -451,9 +544,9 @@ def test_that_the_finding_was_right_is_said_with_the_decision_and_stays_said(
     store: RemediationStore, decision: str
 ) -> None:
     names = [store.create(remediation(f"rem-{index}")).name for index in range(2)]
-    assert getattr(store, decision)(names[0]).finding_right is False
-    assert getattr(store, decision)(names[1], True).finding_right is True
-    assert getattr(store, decision)(names[1]).finding_right is True
-    assert [each.finding_right for each in store.all()] == [False, True]
+    assert getattr(store, decision)(names[0]).finding_correct is False
+    assert getattr(store, decision)(names[1], True).finding_correct is True
+    assert getattr(store, decision)(names[1]).finding_correct is True
+    assert [each.finding_correct for each in store.all()] == [False, True]
     saved = store.save(replace(read(store, names[1]), attempts=1))
-    assert saved.finding_right is True
+    assert saved.finding_correct is True

@@ -21,6 +21,7 @@ from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.store.custom_resources import API_VERSION
 from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import KIND, name_of, publish
+from store.remediation_stores import table
 from store.values import HOUR, T0, advice, book, key
 
 
@@ -54,23 +55,49 @@ def written(cluster: MemoryCluster, *arguments: Any) -> list[str]:
 
 def test_each_stands_in_the_namespace_of_its_workload() -> None:
     cluster = MemoryCluster()
-    assert written(cluster, book(2), [advice(key(0))], [abstention(key(1))]) == ["create", "patch"] * 2
+    given = advice(key(0))
+    given = replace(given, chosen=replace(given.chosen, saving_usd_per_week=12.5))
+    assert written(cluster, book(2), [given], [abstention(key(1))]) == ["create", "patch"] * 2
     first, second = shown(cluster, key(0)), shown(cluster, key(1))
     assert (first["metadata"]["namespace"], second["metadata"]["namespace"]) == ("team-0", "team-1")
     assert first["spec"] == {"workload": "Job/team-0/job-0", "container": "main", "gpuModel": "A100-SXM4-80GB"}
     status = first["status"]
     assert (status["gpusPerPod"], status["memoryPeakBytes"]) == (1, 3e9)
-    assert status["busyRatio"] == pytest.approx(0.15, abs=5e-4)  # ten levels of one weight, 0 to 9/30
+    assert status["busyRatio"] == "0.15"  # ten levels of one weight, 0 to 9/30
     assert "abstention" not in status
-    given = advice(key(0))
     assert status["recommendation"]["target"] == given.chosen.target.name
     assert json.loads(status["recommendation"]["patch"]) == given.change.patch
+    assert status["recommendation"]["projectedSavingPerWeek"] == "12.5"
+    assert status["recommendation"]["currency"] == "USD"
     assert second["status"]["abstention"] == {
-        "at": "2026-03-01T00:00:00Z",
-        "why": "young",
-        "reason": "It ran for two hours.",
+        "time": "2026-03-01T00:00:00Z",
+        "reason": "Young",
+        "message": "It ran for two hours.",
         "resolve": "Wait a day.",
     }
+    assert [each["observationTime"] for each in (status, second["status"])] == ["2026-03-01T00:00:00Z"] * 2
+
+
+def told(cluster: MemoryCluster) -> tuple[str, str, str, str]:
+    """Status, reason, message and time of the condition Advised."""
+    (condition,) = shown(cluster, key(0))["status"]["conditions"]
+    assert (condition["type"], condition["observedGeneration"]) == ("Advised", 1)
+    return condition["status"], condition["reason"], condition["message"], condition["lastTransitionTime"]
+
+
+def test_a_condition_says_whether_it_is_advised_and_since_when() -> None:
+    cluster = MemoryCluster()
+    first, at = book(1), "2026-03-01T00:00:00Z"
+    written(cluster, first)
+    assert told(cluster) == ("Unknown", "Pending", "Nothing was concluded yet.", at)
+    written(cluster, later(first, HOUR), [advice(key(0), T0 + HOUR)])
+    assert told(cluster) == ("True", "Advised", advice(key(0)).reason, "2026-03-01T01:00:00Z")
+    other = replace(advice(key(0), T0 + 2 * HOUR, mig_profile="3g.40gb"), reason="It needs a half.")
+    written(cluster, later(first, 2 * HOUR), [other])
+    assert told(cluster) == ("True", "Advised", "It needs a half.", "2026-03-01T01:00:00Z")  # advised still
+    none = replace(abstention(key(0), AbstentionKind.RIGHT_SIZED), at=T0 + 3 * HOUR)
+    written(cluster, later(first, 3 * HOUR), [], [none])
+    assert told(cluster) == ("False", "RightSized", "It ran for two hours.", "2026-03-01T03:00:00Z")
 
 
 def test_one_is_written_when_its_advice_changes_or_a_day_has_passed() -> None:
@@ -132,7 +159,17 @@ def test_a_real_api_server_takes_them(control_plane: ControlPlane) -> None:
         assert gap.what == f"profile of {key(2)}"  # of a Namespace that is not there
         found = {each["metadata"]["name"]: each for each in writer.objects(API_VERSION, KIND)}
         assert set(found) == {name_of(key(0)), name_of(key(1))}
-        assert found[name_of(key(0))]["status"]["recommendation"]["reason"] == advice(key(0)).reason
+        assert found[name_of(key(0))]["status"]["recommendation"]["message"] == advice(key(0)).reason
+        bare = {"metadata": {"name": "bare", "namespace": "team-0"}, "spec": found[name_of(key(0))]["spec"]}
+        api.create({"apiVersion": API_VERSION, "kind": KIND, **bare})
+        columns, rows = table(api, "/apis/gpuwatch.dev/v1alpha1/workloadprofiles")
+        assert columns[:2] == ["Name", "Workload"]
+        by_name = {row["Name"]: row for row in rows}
+        cells = [
+            (row["Advised"], row["Reason"]) for row in (by_name["bare"], *(by_name[name_of(key(n))] for n in (0, 1)))
+        ]
+        assert cells == [("Unknown", "Pending"), ("True", "Advised"), ("False", "Young")]
+        api.delete({"apiVersion": API_VERSION, "kind": KIND, **bare})
         path = f"/apis/gpuwatch.dev/v1alpha1/namespaces/team-0/workloadprofiles/{name_of(key(0))}"
         other = api.answer("PATCH", path, {"spec": {"container": "x"}}, content_type="application/merge-patch+json")
         assert "a profile stays that of its workload" in other.text

@@ -31,6 +31,16 @@ class ObjectRef:
         return f"{self.kind}/{self.namespace}/{self.name}" if self.namespace else f"{self.kind}/{self.name}"
 
 
+OF_NODES = frozenset({ActionKind.TAINT_NODE})
+"""What is done to Nodes: a NodeRemediation, which the platform's people decide."""
+
+OF_WORKLOADS = frozenset({ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG})
+"""What is done to workloads: a Remediation in their Namespace, which its people decide."""
+
+RemediationId = str
+"""NAMESPACE/NAME of one for a workload, NAME of one for a Node. Names are given once within a Namespace alone."""
+
+
 class Phase(StrEnum):
     """Where a Remediation is. The first six are open: something may still happen to them."""
 
@@ -160,7 +170,7 @@ class Remediation:
     that propose the same write the same object, and one of them gets what the other kept.
 
     version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
-    approved, rejected, undo_asked: what a person set in `spec`; finding_right: as well, of one that was rejected or
+    approved, rejected, undo_asked: what a person set in `spec`; finding_correct: as well, of one that was rejected or
     undone: it was not the finding that was wrong. step: index of the next step; steps before it are done.
     clean_since: of a fenced Node: since when every look at it found proof of health. undo_to: what it becomes once it
     is undone.
@@ -173,7 +183,7 @@ class Remediation:
     approved_by: str = ""
     rejected: bool = False
     undo_asked: bool = False
-    finding_right: bool = False
+    finding_correct: bool = False
     steps: tuple[Step, ...] = ()
     step: int = 0
     saved: tuple[Saved, ...] = ()
@@ -187,6 +197,15 @@ class Remediation:
     version: str = ""
 
     @property
+    def namespace(self) -> str:
+        """Where it lies: the workload's Namespace; '' where it is for a Node."""
+        return "" if self.proposal.action in OF_NODES else self.proposal.namespace
+
+    @property
+    def id(self) -> RemediationId:
+        return f"{self.namespace}/{self.name}".removeprefix("/")
+
+    @property
     def due_at(self) -> datetime | None:
         return self.next_at if self.phase.open else None
 
@@ -196,6 +215,27 @@ class Remediation:
         that certainly changed nothing is forgotten."""
         begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_tells)
         return min(begun, default=None)
+
+
+def misplaced(remediation: Remediation, namespace: str) -> str:
+    """Why what lies in this Namespace ('' for none: it is for a Node) must not be acted on; '' where nothing is wrong.
+
+    Whoever may write in one Namespace must not reach into another one by what a Remediation there says.
+    """
+    proposal = remediation.proposal
+    where = f"the Namespace {namespace}" if namespace else "no Namespace"
+    if proposal.action not in (OF_WORKLOADS if namespace else OF_NODES):
+        return f"its action is {proposal.action}, which is not done from {where}"
+    if proposal.namespace != namespace:
+        return f"its proposal is for {proposal.namespace or 'no Namespace'!r}, and it lies in {where}"
+    if not proposal.objects:
+        return "it names no object"
+    foreign = [f"{ref}" for ref in proposal.objects if ref.namespace != namespace]
+    foreign += [pod for pod in proposal.pods if not namespace or not pod.startswith(f"{namespace}/")]
+    if namespace:  # a repair system may keep its object for a Node in any Namespace
+        written = (*(step.target for step in remediation.steps), *(saved.target for saved in remediation.saved))
+        foreign += [f"{ref}" for ref in written if ref.namespace != namespace]
+    return f"it names {foreign[0]}, and lies in {where}" if foreign else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,17 @@
 """The nouns as the Kubernetes API writes them: camelCase, nothing where there is nothing, and the schema of that form.
 
-The functions here walk the same types: dataclasses, tuples, Mappings with text as keys (which stay as they are), enums,
-times, texts, numbers, and None beside any of them. A field that is a number or a text has two names, `value` and
-`valueText`, since a structural schema knows no such union; a number that is not finite, which JSON has no word for,
-becomes text there, or nothing where nothing is allowed.
+The functions here walk the same types: dataclasses, tuples, Mappings with text as keys (which stay as they are), enums
+(in CamelCase: `taint_node` is TaintNode there), times, texts, numbers, and None beside any of them.
+
+The API conventions allow no floating point numbers, which clients round each in their own way. They are texts of the
+form of resource.Quantity that give the very same number again. A field that is a number or a text has two names,
+`value` and `valueText`; a number that is not finite becomes text there, or nothing where nothing is allowed.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -16,6 +19,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from gpuwatch.store.api_fields import ATOMIC, FIELDS, Said
 
 T = TypeVar("T")
 
@@ -25,7 +30,11 @@ MAX_ITEMS = 8192
 MAX_TEXT = 16384
 """Of any text, in characters. PromQL that names one device is a few hundred."""
 
+QUANTITY = r"^[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?$"
+"""A number, as a pattern: what every reader of resource.Quantity takes, without its suffixes."""
+
 _TEXT = "Text"
+_QUANTITY = re.compile(QUANTITY, re.ASCII)
 
 
 class FormError(ValueError):
@@ -41,6 +50,7 @@ class _Named:
     kind: Any
     optional: bool
     field: Field[Any]
+    said: Said
 
     @property
     def required(self) -> bool:
@@ -64,7 +74,7 @@ def to_api(value: object, where: str = "") -> dict[str, Any]:
             if isinstance(held, str) or not math.isfinite(held):
                 found[each.there + _TEXT] = str(held)
             else:
-                found[each.there] = held
+                found[each.there] = _quantity(held)
         elif isinstance(held, float) and not math.isfinite(held) and each.optional:
             continue
         else:
@@ -81,7 +91,10 @@ def from_api(data: object, kind: type[T], where: str = "") -> T:
         place = f"{where}.{each.there}".removeprefix(".")
         held = data.get(each.there)
         if each.kind is _NumberOrText and held is None:
-            held = data.get(each.there + _TEXT)
+            text = data.get(each.there + _TEXT)
+            if text is not None:
+                values[each.name] = _scalar(text, str, place + _TEXT)
+                continue
         if held is None:
             if each.required and not each.optional:
                 raise FormError(f"{place} is missing")
@@ -117,25 +130,37 @@ def with_unknown(old: object, new: Any, kind: Any) -> Any:
 
 
 def schema(kind: type) -> dict[str, Any]:
-    """The structural schema of `to_api` of this dataclass. A field's description is its metadata['says'], and
-    its metadata['length'] how long its text may be, where that is more than MAX_TEXT."""
+    """The structural schema of `to_api` of this dataclass. Raises TypeError where a field has no description, or a time
+    is not called one."""
     properties: dict[str, Any] = {}
     required: list[str] = []
+    either: list[str] = []
     for each in _named(cast("Hashable", kind)):
-        says = {"description": each.field.metadata["says"]} if "says" in each.field.metadata else {}
+        if not each.said.says:
+            raise TypeError(f"{kind.__name__}.{each.name} has no description")
+        if each.kind is datetime and each.there != "time" and not each.there.endswith("Time"):
+            raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.there} does not say so")
+        says = {"description": each.said.says}
         if each.kind is _NumberOrText:
-            properties[each.there] = {**says, "type": "number"}
+            properties[each.there] = {**says, **_schema(float)}
             properties[each.there + _TEXT] = {**_text(), "description": f"Instead of {each.there} where it is a text."}
         else:
-            properties[each.there] = {**_schema(each.kind), **says}
-            if "length" in each.field.metadata:
-                properties[each.there]["maxLength"] = each.field.metadata["length"]
-            if each.required and not each.optional:
-                required.append(each.there)
+            properties[each.there] = {**says, **_schema(each.kind), **each.said.more}
+        if each.required and not each.optional:
+            (either if each.kind is _NumberOrText else required).append(each.there)
     found: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         found["required"] = required
+    if either:
+        found["allOf"] = [{"oneOf": [{"required": [name]}, {"required": [name + _TEXT]}]} for name in either]
+    if kind in ATOMIC:
+        found["x-kubernetes-map-type"] = "atomic"
     return found
+
+
+def camel_enum(member: Enum) -> str:
+    """Its value in CamelCase: 'taint_node' as TaintNode, 'Proposed' as it is."""
+    return "".join(word[:1].upper() + word[1:] for word in str(member.value).split("_"))
 
 
 def camel(name: str) -> str:
@@ -155,8 +180,14 @@ def _named(kind: Hashable) -> tuple[_Named, ...]:
     found = []
     for each in fields(kind):
         bare, optional = _without_none(hints[each.name])
-        found.append(_Named(each.name, camel(each.name), bare, optional, each))
+        said = each.metadata.get("said") or FIELDS.get(kind, {}).get(each.name, Said())
+        found.append(_Named(each.name, said.name or camel(each.name), bare, optional, each, said))
     return tuple(found)
+
+
+@cache
+def _members(kind: type[Enum]) -> Mapping[str, Enum]:
+    return {camel_enum(each): each for each in kind}
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
@@ -183,10 +214,23 @@ def _written(value: object, where: str) -> Any:
             raise FormError(f"{where} is a time without a zone")
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        raise FormError(f"{where} is {value}, which is not finite")
+        return camel_enum(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise FormError(f"{where} is {value}, which is not finite")
+        return _quantity(value)
     return value
+
+
+def _quantity(value: float) -> str:
+    """The shortest text that gives this number again."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def _number(data: Any, where: str) -> float:
+    if isinstance(data, str) and _QUANTITY.fullmatch(data):
+        return float(data)
+    raise FormError(f"{where} is {data!r}, which is no number in a text, such as '0.5'")
 
 
 def _read(data: Any, kind: Any, where: str) -> Any:
@@ -203,26 +247,21 @@ def _read(data: Any, kind: Any, where: str) -> Any:
         if not isinstance(data, Mapping):
             raise FormError(f"{where} is no object")
         return {key: _read(each, item, f"{where}[{key}]") for key, each in data.items()}
-    if kind is _NumberOrText:
-        if isinstance(data, str | int | float) and not isinstance(data, bool):
-            return data if isinstance(data, str) else float(data)
-        raise FormError(f"{where} is neither a number nor a text")
+    if kind is _NumberOrText or kind is float:
+        return _number(data, where)
     return _scalar(data, kind, where)
 
 
 def _scalar(data: Any, kind: Any, where: str) -> Any:
     try:
         if issubclass(kind, Enum):
-            return kind(data)
+            return _members(kind)[data]
         if kind is datetime and (at := datetime.fromisoformat(data)).tzinfo is not None:
             return at.astimezone(UTC)
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise FormError(f"{where} is {data!r}, which is no {kind.__name__}") from error
     if kind is datetime:
         raise FormError(f"{where} is {data!r}, a time without a zone")
-    # JSON has one kind of number: 3 is a float where one is asked for. True is no number.
-    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return float(data)
     if type(data) is not kind:
         raise FormError(f"{where} is {data!r}, which is no {kind.__name__}")
     return data
@@ -234,20 +273,31 @@ def _schema(kind: Any) -> dict[str, Any]:
     origin = get_origin(kind)
     if origin is tuple:
         (item, _) = get_args(kind)
-        return {"type": "array", "maxItems": MAX_ITEMS, "items": _schema(item)}
+        return {
+            "type": "array",
+            "maxItems": MAX_ITEMS,
+            "x-kubernetes-list-type": "atomic",
+            "items": _schema(item),
+        }
     if origin is not None:
         (_, item) = get_args(kind)
-        return {"type": "object", "maxProperties": MAX_ITEMS, "additionalProperties": _schema(item)}
+        return {
+            "type": "object",
+            "maxProperties": MAX_ITEMS,
+            "x-kubernetes-map-type": "granular",
+            "additionalProperties": _schema(item),
+        }
     if kind is datetime:
         return {"type": "string", "format": "date-time"}
     if issubclass(kind, Enum):
-        return {"type": "string", "enum": [each.value for each in kind]}
-    return {
+        return {"type": "string", "enum": list(_members(kind))}
+    scalars: dict[type, dict[str, Any]] = {
         bool: {"type": "boolean"},
         int: {"type": "integer", "format": "int64"},
-        float: {"type": "number"},
+        float: {"type": "string", "pattern": QUANTITY, "maxLength": 32},
         str: _text(),
-    }[kind]
+    }
+    return scalars[kind]
 
 
 def _text() -> dict[str, Any]:

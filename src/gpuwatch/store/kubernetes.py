@@ -1,5 +1,8 @@
 """Remediations as custom resources, and the pause as a ConfigMap beside the controller.
 
+What is for a workload is a Remediation in its Namespace; what is for a Node is a NodeRemediation. So RBAC decides who
+may decide.
+
 gpuwatch writes status, people write spec, so that neither can lose what the other wrote. The pause is no custom
 resource: whoever is on call may write in gpuwatch's Namespace, seldom to the whole cluster, and it has to work where
 the definitions are not (or not any more) applied.
@@ -8,29 +11,30 @@ the definitions are not (or not any more) applied.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwatch.kube.json_patch import difference
 from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of, version_of
-from gpuwatch.model.remediation import ObjectRef, Pause, Remediation
+from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, RemediationId, misplaced
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.store.api_form import FormError, from_api, to_api, with_unknown
+from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api, with_unknown
 from gpuwatch.store.custom_resources import (
     API_VERSION,
+    KIND,
+    NODE_KIND,
     RemediationSpec,
     RemediationStatus,
     parts_of,
     remediation_of,
-    said_right,
+    said_correct,
     selected,
 )
 from gpuwatch.store.remediations import FINAL_AT_MOST, FINAL_KEPT, ConflictError, needs_attention, to_forget
 from gpuwatch.store.store import StoreError
 
-KIND = "Remediation"
 PAUSE = "gpuwatch-pause"
 """Name of the ConfigMap. Its data: paused (anything but 'false' holds), since, by, reason."""
 
@@ -38,14 +42,19 @@ PAUSE = "gpuwatch-pause"
 class KubernetesRemediations:
     """A RemediationStore in the cluster of `writer`; its fence, where it has one, holds for every write here.
 
-    namespace: where the pause is: the controller's own.
+    namespace: where the pause is: the controller's own. within: all that is listed lies in this Namespace; '' for
+    everything. forgiving: of what this account may not list there is a gap, and the rest is listed; for people alone,
+    since who does not see all does not know what is in flight.
     """
 
-    def __init__(self, writer: ClusterWriter, namespace: str) -> None:
+    def __init__(self, writer: ClusterWriter, namespace: str, *, within: str = "", forgiving: bool = False) -> None:
         self._writer = writer
         self._pause_at = ObjectRef("v1", "ConfigMap", PAUSE, namespace)
+        self._within = within
+        self._forgiving = forgiving
         self._gaps: tuple[Gap, ...] = ()
         self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never given twice
+        self._behind: dict[RemediationId, Remediation] = {}  # whose status is of an older generation of spec
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -61,65 +70,83 @@ class KubernetesRemediations:
         return selected((remediation for remediation, _ in self._all()), since)
 
     def _all(self) -> list[tuple[Remediation, ObjectRef]]:
-        with _told():
-            objects = self._writer.objects(API_VERSION, KIND)
         found: list[tuple[Remediation, ObjectRef]] = []
         gaps: list[Gap] = []
-        before, self._known = self._known, {}
-        for each in objects:
+        before, self._known, self._behind = self._known, {}, {}
+        for each in self._objects(gaps):
             ref, version = ref_of(each), version_of(each)
             try:
                 known = before.get((ref.uid, version)) or _decoded(each)
-                self._known[ref.uid, version] = known
-                found.append((known, ref))
             except FormError as error:
-                name = each["metadata"]["name"]
-                detail = f"It cannot be understood and is left out: {error}. Delete it: kubectl delete rem {name}"
-                gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {name}", detail=detail))
+                at = _id(each)
+                detail = f"It cannot be understood and is left out: {error}. Delete it: {_deletion(ref)}"
+                gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {at}", detail=detail))
+                continue
+            self._known[ref.uid, version] = known
+            found.append((known, ref))
+            if (each.get("status") or {}).get("observedGeneration") != _generation(each):
+                self._behind[known.id] = known
         self._gaps = tuple(gaps)
         return found
 
-    def get(self, name: str) -> Remediation | None:
-        found = self._get(name)
+    def _objects(self, gaps: list[Gap]) -> list[Object]:
+        """What there is of both kinds; what may not be listed is added to the gaps, where that is allowed."""
+        places = [(KIND, self._within)] if self._within else [(NODE_KIND, ""), (KIND, "")]
+        found: list[Object] = []
+        refused: list[StoreError] = []
+        for kind, namespace in places:
+            try:
+                with _told():
+                    found += self._writer.objects(API_VERSION, kind, namespace)
+            except StoreError as error:
+                refused.append(error)
+                gaps.append(Gap(kind=GapKind.REFUSED, what=f"{kind}s", detail=str(error)))
+        if refused and (len(refused) == len(places) or not self._forgiving):
+            raise refused[-1]
+        return found
+
+    def get(self, at: RemediationId) -> Remediation | None:
+        found = self._get(at)
         return None if found is None else _understood(found)
 
     def create(self, remediation: Remediation) -> Remediation:
+        at = remediation.id
+        wrong = misplaced(remediation, remediation.namespace)
+        if wrong:
+            raise StoreError(f"Remediation {at} cannot be kept: {wrong}")
         spec, status = parts_of(remediation)
+        ref = _ref(at)
         wanted: Object = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": remediation.name},
-            "spec": _form(remediation.name, spec),
+            "apiVersion": ref.api_version,
+            "kind": ref.kind,
+            "metadata": {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})},
+            "spec": _form(at, spec),
         }
-        _form(remediation.name, status)  # what cannot be written is found before anything is
+        _form(at, status)  # what cannot be written is found before anything is
         try:
             with _told():
                 created = self._writer.create(wanted)
+            return self._write(created, remediation_of(at, version_of(created), spec, status))
         except ConflictError:
-            kept = self.get(remediation.name)
-            if kept is None:
-                raise
-            return kept
-        begun = remediation_of(remediation.name, version_of(created), spec, status)
-        if status == RemediationStatus():
-            return begun
-        try:
-            return self.save(begun)
-        except ConflictError:
-            kept = self.get(remediation.name)
+            kept = self.get(at)
             if kept is None:
                 raise
             return kept
 
     def save(self, remediation: Remediation) -> Remediation:
-        _, status = parts_of(remediation)
-        new = _form(remediation.name, status)
-        found = self._get(remediation.name)
+        _form(remediation.id, parts_of(remediation)[1])  # what cannot be written is found before anything is asked
+        found = self._get(remediation.id)
         if found is None or version_of(found) != remediation.version:
             raise ConflictError(
-                f"Remediation {remediation.name} {'is gone' if found is None else 'was written by somebody else'} "
+                f"Remediation {remediation.id} {'is gone' if found is None else 'was written by somebody else'} "
                 "since it was read; read it again"
             )
+        return self._write(found, remediation)
+
+    def _write(self, found: Object, remediation: Remediation) -> Remediation:
+        """Its course as the status of the object that was read in this version."""
+        _, status = parts_of(remediation, _generation(found))
+        new = _form(remediation.id, status)
         old = found.get("status") or {}
         patch = difference(old, with_unknown(old, new, RemediationStatus))
         if not patch:
@@ -130,45 +157,54 @@ class KubernetesRemediations:
             )
         return replace(remediation, version=version_of(stored))
 
-    def approve(self, name: str, by: str) -> Remediation:
-        found = self._decided_on(name)
+    def catch_up(self) -> int:
+        written = 0
+        for each in self._behind.values():
+            with suppress(StoreError):
+                self.save(each)
+                written += 1
+        self._behind = {}
+        return written
+
+    def approve(self, at: RemediationId, by: str) -> Remediation:
+        found = self._decided_on(at)
         if found.rejected:
-            raise StoreError(f"Remediation {name} is rejected already; it cannot be approved")
-        return self._decide(name, {"approved": True, "approvedBy": by})
+            raise StoreError(f"Remediation {at} is rejected already; it cannot be approved")
+        return self._decide(at, {"approved": True, "approvedBy": by})
 
-    def reject(self, name: str, finding_right: bool = False) -> Remediation:
-        found = self._decided_on(name)
+    def reject(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
+        found = self._decided_on(at)
         if found.approved:
-            raise StoreError(f"Remediation {name} is approved already; ask for its undo instead")
-        return self._decide(name, {"rejected": True, **said_right(finding_right)})
+            raise StoreError(f"Remediation {at} is approved already; ask for its undo instead")
+        return self._decide(at, {"rejected": True, **said_correct(finding_correct)})
 
-    def ask_undo(self, name: str, finding_right: bool = False) -> Remediation:
-        return self._decide(name, {"undo": True, **said_right(finding_right)})
+    def ask_undo(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
+        return self._decide(at, {"undo": True, **said_correct(finding_correct)})
 
-    def _decided_on(self, name: str) -> Remediation:
-        found = self.get(name)
+    def _decided_on(self, at: RemediationId) -> Remediation:
+        found = self.get(at)
         if found is None:
-            raise StoreError(f"There is no Remediation {name}; `kubectl get rem` lists them")
+            raise StoreError(f"There is no Remediation {at}; `gpuwatch history` lists them")
         return found
 
-    def _decide(self, name: str, decision: Mapping[str, object]) -> Remediation:
+    def _decide(self, at: RemediationId, decision: Mapping[str, object]) -> Remediation:
         """Whatever the version: a decision is not lost to a status that is written at the same time. Of two decisions
         that exclude each other the API server refuses the second."""
         try:
             with _told():
-                stored = self._writer.patch(ObjectRef(API_VERSION, KIND, name), {"spec": decision})
+                stored = self._writer.patch(_ref(at), {"spec": decision})
         except ConflictError as error:
             raise StoreError(str(error)) from error
         return _understood(stored)
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         everything = self._all()
-        refs = {remediation.name: ref for remediation, ref in everything}
+        refs = {remediation.id: ref for remediation, ref in everything}
         forgotten = 0
         for each in to_forget(tuple(remediation for remediation, _ in everything), now, kept, at_most):
             try:
                 with _told():
-                    self._writer.delete(refs[each.name])
+                    self._writer.delete(refs[each.id])
             except ConflictError:
                 continue  # somebody else was faster
             forgotten += 1
@@ -211,9 +247,29 @@ class KubernetesRemediations:
             paused=True, since=_time(data.get("since", "")), by=data.get("by", ""), reason=data.get("reason", "")
         )
 
-    def _get(self, name: str) -> Object | None:
+    def _get(self, at: RemediationId) -> Object | None:
         with _told():
-            return self._writer.get(ObjectRef(API_VERSION, KIND, name))
+            return self._writer.get(_ref(at))
+
+
+def _ref(at: RemediationId) -> ObjectRef:
+    namespace, _, name = at.rpartition("/")
+    return ObjectRef(API_VERSION, KIND if namespace else NODE_KIND, name, namespace)
+
+
+def _id(found: Object) -> RemediationId:
+    metadata = found["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}".removeprefix("/")
+
+
+def _generation(found: Object) -> int:
+    return int(found["metadata"].get("generation", 1))
+
+
+def _deletion(ref: ObjectRef) -> str:
+    if ref.namespace:
+        return f"kubectl delete rem {ref.name} -n {ref.namespace}"
+    return f"kubectl delete noderem {ref.name}"
 
 
 @contextmanager
@@ -229,25 +285,26 @@ def _told() -> Iterator[None]:
 def _decoded(found: Object) -> Remediation:
     """Raises FormError."""
     spec = from_api(found.get("spec"), RemediationSpec, "spec")
-    status = from_api(found.get("status") or {}, RemediationStatus, "status")
-    return remediation_of(found["metadata"]["name"], version_of(found), spec, status)
+    written = found.get("status") or {"phase": camel_enum(Phase.PROPOSED)}  # killed as it was created
+    status = from_api(written, RemediationStatus, "status")
+    return remediation_of(_id(found), version_of(found), spec, status)
 
 
 def _understood(found: Object) -> Remediation:
     try:
         return _decoded(found)
     except FormError as error:
-        name = found["metadata"]["name"]
         raise StoreError(
-            f"Remediation {name} cannot be understood ({error}); see what it had done, then: kubectl delete rem {name}"
+            f"Remediation {_id(found)} cannot be understood ({error}); see what it had done, then: "
+            f"{_deletion(ref_of(found))}"
         ) from error
 
 
-def _form(name: str, part: object) -> dict[str, Any]:
+def _form(at: RemediationId, part: object) -> dict[str, Any]:
     try:
         return to_api(part)
     except FormError as error:
-        raise StoreError(f"Remediation {name} cannot be kept: {error}") from error
+        raise StoreError(f"Remediation {at} cannot be kept: {error}") from error
 
 
 def _time(text: str) -> datetime | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.remediation import Pause, Remediation, RemediationId, misplaced
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store.api_form import FormError, from_api, to_api, with_unknown
 from gpuwatch.store.custom_resources import (
@@ -24,7 +24,7 @@ from gpuwatch.store.custom_resources import (
     RemediationStatus,
     parts_of,
     remediation_of,
-    said_right,
+    said_correct,
     selected,
 )
 from gpuwatch.store.database import WAIT_SECONDS, told, usable
@@ -38,7 +38,7 @@ _APPLICATION = 0x47505552  # 'GPUR'
 _TABLES = (
     # The two parts stand as in the custom resource, in JSON, so that a person can read them.
     """CREATE TABLE remediation (
-        name TEXT PRIMARY KEY, version INTEGER NOT NULL, spec TEXT NOT NULL, status TEXT NOT NULL) WITHOUT ROWID""",
+        id TEXT PRIMARY KEY, version INTEGER NOT NULL, spec TEXT NOT NULL, status TEXT NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE pause (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL)",
     # The last version that was given: one that was given is never given again, to whatever row.
     "CREATE TABLE last (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)",
@@ -57,7 +57,7 @@ class SqliteRemediations:
         self._path = path
         self._wait_seconds = wait_seconds
         self._gaps: tuple[Gap, ...] = ()
-        self._known: dict[str, Remediation] = {}
+        self._known: dict[RemediationId, Remediation] = {}
 
     @classmethod
     def open(cls, path: Path, wait_seconds: float = WAIT_SECONDS) -> Self:
@@ -97,80 +97,86 @@ class SqliteRemediations:
     def all(self, since: datetime | None = None) -> tuple[Remediation, ...]:
         gaps: list[Gap] = []
         with self._transaction("reading remediations", "BEGIN"):
-            versions = dict(self._db.execute("SELECT name, version FROM remediation"))
+            versions = dict(self._db.execute("SELECT id, version FROM remediation"))
             # What was read in this version is known: a version is never given twice.
-            self._known = {name: each for name, each in self._known.items() if each.version == str(versions.get(name))}
-            rows = [(name, self._row(name)) for name in versions if name not in self._known]
-        for name, row in rows:
+            self._known = {at: each for at, each in self._known.items() if each.version == str(versions.get(at))}
+            rows = [(at, self._row(at)) for at in versions if at not in self._known]
+        for at, row in rows:
             assert row is not None
             try:
-                self._known[name] = _decoded(name, *row)
+                self._known[at] = _decoded(at, *row)
             except FormError as error:
                 detail = f"damaged in {self._path} ({error}); it is left out"
-                gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {name}", detail=detail))
+                gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {at}", detail=detail))
         self._gaps = tuple(gaps)
         return selected(self._known.values(), since)
 
-    def get(self, name: str) -> Remediation | None:
+    def get(self, at: RemediationId) -> Remediation | None:
         with self._transaction("reading remediations", "BEGIN"):
-            return self._get(name)
+            return self._get(at)
 
     def create(self, remediation: Remediation) -> Remediation:
+        wrong = misplaced(remediation, remediation.namespace)
+        if wrong:
+            raise StoreError(f"{self._path}: remediation {remediation.id} cannot be kept: {wrong}")
         spec, status = parts_of(remediation)
-        form = [self._form(remediation.name, part) for part in (spec, status)]
+        form = [self._form(remediation.id, part) for part in (spec, status)]
         with self._writing():
-            kept = self._get(remediation.name)
+            kept = self._get(remediation.id)
             if kept is not None:
                 return kept
             version = self._next()
             self._db.execute(
-                "INSERT INTO remediation VALUES (?, ?, ?, ?)", (remediation.name, version, *map(_json, form))
+                "INSERT INTO remediation VALUES (?, ?, ?, ?)", (remediation.id, version, *map(_json, form))
             )
-        return remediation_of(remediation.name, str(version), spec, status)
+        return remediation_of(remediation.id, str(version), spec, status)
 
     def save(self, remediation: Remediation) -> Remediation:
         _, status = parts_of(remediation)
-        new = self._form(remediation.name, status)
+        new = self._form(remediation.id, status)
         with self._writing():
-            kept = self._row(remediation.name)
+            kept = self._row(remediation.id)
             if kept is None or str(kept[0]) != remediation.version:
                 raise ConflictError(
-                    f"{self._path}: remediation {remediation.name} was "
+                    f"{self._path}: remediation {remediation.id} was "
                     f"{'forgotten' if kept is None else 'written by somebody else'} since it was read; read it again"
                 )
             version = self._next()
-            whole = with_unknown(self._parsed(remediation.name, kept[2]), new, RemediationStatus)
+            whole = with_unknown(self._parsed(remediation.id, kept[2]), new, RemediationStatus)
             self._db.execute(
-                "UPDATE remediation SET version = ?, status = ? WHERE name = ?",
-                (version, _json(whole), remediation.name),
+                "UPDATE remediation SET version = ?, status = ? WHERE id = ?",
+                (version, _json(whole), remediation.id),
             )
         return replace(remediation, version=str(version))
 
-    def approve(self, name: str, by: str) -> Remediation:
+    def catch_up(self) -> int:
+        return 0  # nothing is shown but what is decided
+
+    def approve(self, at: RemediationId, by: str) -> Remediation:
         def decide(kept: Remediation) -> dict[str, Any]:
             if kept.rejected:
-                raise StoreError(f"{self._path}: remediation {name} is rejected already; it cannot be approved")
+                raise StoreError(f"{self._path}: remediation {at} is rejected already; it cannot be approved")
             return {"approved": True, "approvedBy": by}
 
-        return self._decide(name, decide)
+        return self._decide(at, decide)
 
-    def reject(self, name: str, finding_right: bool = False) -> Remediation:
+    def reject(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
         def decide(kept: Remediation) -> dict[str, Any]:
             if kept.approved:
-                raise StoreError(f"{self._path}: remediation {name} is approved already; ask for its undo instead")
-            return {"rejected": True, **said_right(finding_right)}
+                raise StoreError(f"{self._path}: remediation {at} is approved already; ask for its undo instead")
+            return {"rejected": True, **said_correct(finding_correct)}
 
-        return self._decide(name, decide)
+        return self._decide(at, decide)
 
-    def ask_undo(self, name: str, finding_right: bool = False) -> Remediation:
-        return self._decide(name, lambda _: {"undo": True, **said_right(finding_right)})
+    def ask_undo(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
+        return self._decide(at, lambda _: {"undo": True, **said_correct(finding_correct)})
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         forgotten = 0
         for each in to_forget(self.all(), now, kept, at_most):
             with self._writing():
                 gone = self._db.execute(
-                    "DELETE FROM remediation WHERE name = ? AND version = ?", (each.name, int(each.version))
+                    "DELETE FROM remediation WHERE id = ? AND version = ?", (each.id, int(each.version))
                 )
                 forgotten += gone.rowcount
         return forgotten
@@ -200,47 +206,45 @@ class SqliteRemediations:
         except (TypeError, ValueError) as error:
             return Pause(paused=True, reason=f"the pause in {self._path} is damaged ({error}); resume, or pause anew")
 
-    def _decide(self, name: str, decide: Callable[[Remediation], dict[str, Any]]) -> Remediation:
+    def _decide(self, at: RemediationId, decide: Callable[[Remediation], dict[str, Any]]) -> Remediation:
         with self._writing():
-            row, kept = self._row(name), self._get(name)
+            row, kept = self._row(at), self._get(at)
             if row is None or kept is None:
-                raise StoreError(f"{self._path}: there is no remediation {name}; `gpuwatch remediations` lists them")
-            spec = {**self._parsed(name, row[1]), **decide(kept)}
+                raise StoreError(f"{self._path}: there is no remediation {at}; `gpuwatch history` lists them")
+            spec = {**self._parsed(at, row[1]), **decide(kept)}
             version = self._next()
-            self._db.execute(
-                "UPDATE remediation SET version = ?, spec = ? WHERE name = ?", (version, _json(spec), name)
-            )
-            return _decoded(name, version, _json(spec), row[2])
+            self._db.execute("UPDATE remediation SET version = ?, spec = ? WHERE id = ?", (version, _json(spec), at))
+            return _decoded(at, version, _json(spec), row[2])
 
-    def _row(self, name: str) -> tuple[int, str, str] | None:
+    def _row(self, at: RemediationId) -> tuple[int, str, str] | None:
         found: tuple[int, str, str] | None = self._db.execute(
-            "SELECT version, spec, status FROM remediation WHERE name = ?", (name,)
+            "SELECT version, spec, status FROM remediation WHERE id = ?", (at,)
         ).fetchone()
         return found
 
-    def _get(self, name: str) -> Remediation | None:
-        row, known = self._row(name), self._known.get(name)
+    def _get(self, at: RemediationId) -> Remediation | None:
+        row, known = self._row(at), self._known.get(at)
         if row is not None and known is not None and known.version == str(row[0]):
             return known
         try:
-            return None if row is None else _decoded(name, *row)
+            return None if row is None else _decoded(at, *row)
         except FormError as error:
             raise StoreError(
-                f"{self._path}: remediation {name} is damaged ({error}); see what it had done, then delete its row"
+                f"{self._path}: remediation {at} is damaged ({error}); see what it had done, then delete its row"
             ) from error
 
-    def _parsed(self, name: str, text: str) -> dict[str, Any]:
+    def _parsed(self, at: RemediationId, text: str) -> dict[str, Any]:
         try:
             found: dict[str, Any] = _loaded(text)
         except FormError as error:
-            raise StoreError(f"{self._path}: remediation {name} is damaged ({error})") from error
+            raise StoreError(f"{self._path}: remediation {at} is damaged ({error})") from error
         return found
 
-    def _form(self, name: str, part: object) -> dict[str, Any]:
+    def _form(self, at: RemediationId, part: object) -> dict[str, Any]:
         try:
             return to_api(part)
         except FormError as error:
-            raise StoreError(f"{self._path}: remediation {name} cannot be kept: {error}") from error
+            raise StoreError(f"{self._path}: remediation {at} cannot be kept: {error}") from error
 
     def _next(self) -> int:
         (version,) = self._db.execute("UPDATE last SET version = version + 1 RETURNING version").fetchone()
@@ -289,10 +293,10 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("COMMIT")
 
 
-def _decoded(name: str, version: int, spec: str, status: str) -> Remediation:
+def _decoded(at: RemediationId, version: int, spec: str, status: str) -> Remediation:
     """Raises FormError."""
     return remediation_of(
-        name,
+        at,
         str(version),
         from_api(_loaded(spec), RemediationSpec, "spec"),
         from_api(_loaded(status), RemediationStatus, "status"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from gpuwatch.model.remediation import Pause, Phase, Remediation
+from gpuwatch.model.remediation import Pause, Phase, Remediation, RemediationId
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.store.store import StoreError
 
@@ -26,6 +26,8 @@ class RemediationStore(Protocol):
 
     A Remediation has two writers who never write the same: gpuwatch its course (`save`), people their decisions
     (`approve`, `reject`, `ask_undo`; in a cluster also `kubectl patch` of spec). The proposal is never written again.
+
+    One that says what must not be acted on from where it lies (`misplaced`) is not understood, and never given.
     """
 
     @property
@@ -45,7 +47,7 @@ class RemediationStore(Protocol):
         """What was proposed for this `Proposal.target` at that time or later, oldest first."""
         ...
 
-    def get(self, name: str) -> Remediation | None:
+    def get(self, at: RemediationId) -> Remediation | None:
         """The Remediation as it is now, with its version; None where there is none.
 
         Raises StoreError where there is one that cannot be read: it is not absent.
@@ -53,7 +55,7 @@ class RemediationStore(Protocol):
         ...
 
     def create(self, remediation: Remediation) -> Remediation:
-        """Keep a new one; as it is kept, with its version. Where one of this name exists, that one, unchanged.
+        """Keep a new one; as it is kept, with its version. Where one of this id exists, that one, unchanged.
 
         Decisions are not taken from it: people make them afterwards. Killed within, either nothing is kept, or the
         proposal in phase PROPOSED without anything else.
@@ -68,18 +70,23 @@ class RemediationStore(Protocol):
         """
         ...
 
-    def approve(self, name: str, by: str) -> Remediation:
-        """A person's approval. Raises StoreError where there is none of this name, or it is rejected already."""
+    def catch_up(self) -> int:
+        """Tell people that what they decided is seen: bring what is shown of those that the last listing found decided
+        since their course was written up to date. How many; what cannot be written is left for the next time."""
         ...
 
-    def reject(self, name: str, finding_right: bool = False) -> Remediation:
-        """A person's refusal; finding_right: which does not mean that the finding was wrong. Raises StoreError where
-        there is none of this name, or it is approved already."""
+    def approve(self, at: RemediationId, by: str) -> Remediation:
+        """A person's approval. Raises StoreError where there is none of this id, or it is rejected already."""
         ...
 
-    def ask_undo(self, name: str, finding_right: bool = False) -> Remediation:
-        """A person wants what was done undone; finding_right: as above. Raises StoreError where there is none of this
-        name."""
+    def reject(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
+        """A person's refusal; finding_correct: which does not mean that the finding was wrong. Raises StoreError where
+        there is none of this id, or it is approved already."""
+        ...
+
+    def ask_undo(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
+        """A person wants what was done undone; finding_correct: as above. Raises StoreError where there is none of this
+        id."""
         ...
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
@@ -117,7 +124,7 @@ def last_turn_at(remediation: Remediation) -> datetime:
 def to_forget(remediations: tuple[Remediation, ...], now: datetime, kept: timedelta, at_most: int) -> list[Remediation]:
     """The final ones that are to be forgotten, oldest first."""
     final = sorted(
-        (each for each in remediations if not needs_attention(each)), key=lambda each: (last_turn_at(each), each.name)
+        (each for each in remediations if not needs_attention(each)), key=lambda each: (last_turn_at(each), each.id)
     )
     beyond = len(final) - at_most
     return [each for index, each in enumerate(final) if index < beyond or last_turn_at(each) < now - kept]

@@ -19,9 +19,12 @@ from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
-from gpuwatch.store.api_form import FormError, from_api, to_api
+from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api
+from gpuwatch.store.conditions import Condition, ConditionStatus
 from gpuwatch.store.custom_resources import (
+    ADVISED,
     API_VERSION,
+    CURRENCY,
     NotRecommended,
     Recommended,
     WorkloadProfileSpec,
@@ -83,7 +86,6 @@ def name_of(key: WorkloadKey) -> str:
 
 
 def _write(writer: ClusterWriter, key: WorkloadKey, found: Object | None, status: WorkloadProfileStatus) -> None:
-    new = to_api(status)
     if found is None:
         spec = WorkloadProfileSpec(
             workload=key.workload, container=key.container, gpu_model=key.gpu_model, mig_profile=key.mig_profile
@@ -93,6 +95,8 @@ def _write(writer: ClusterWriter, key: WorkloadKey, found: Object | None, status
     old: Mapping[str, Any] = found.get("status") or {}
     if _says_the_same(old, status):
         return
+    generation = int(found["metadata"].get("generation", 1))
+    new = to_api(replace(status, observed_generation=generation, conditions=(_advised(old, status, generation),)))
     writer.patch(ref_of(found), {"status": difference(old, new)}, subresource="status")
 
 
@@ -101,7 +105,34 @@ def _says_the_same(old: Mapping[str, Any], new: WorkloadProfileStatus) -> bool:
         was = from_api(old, WorkloadProfileStatus)
     except FormError:
         return False
+    if was.as_of is None or new.as_of is None:
+        return False
     return was.as_of.date() == new.as_of.date() and _gist(was) == _gist(new)
+
+
+def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int) -> Condition:
+    """The condition Advised; its time is that of the old one where that said the same."""
+    advised, not_advised = new.recommendation, new.abstention
+    at = new.as_of
+    if advised is not None:
+        status, reason, message, at = ConditionStatus.TRUE, ADVISED, advised.message, advised.at
+    elif not_advised is not None:
+        status, reason = ConditionStatus.FALSE, camel_enum(not_advised.reason)
+        message, at = not_advised.message, not_advised.at
+    else:
+        status, reason, message = ConditionStatus.UNKNOWN, "Pending", "Nothing was concluded yet."
+    assert at is not None
+    for each in from_api(old, WorkloadProfileStatus).conditions if old else ():
+        if (each.type, each.status) == (ADVISED, status) and each.observed_generation:
+            at = each.last_transition_time
+    return Condition(
+        type=ADVISED,
+        status=status,
+        observed_generation=generation,
+        last_transition_time=at,
+        reason=reason,
+        message=message,
+    )
 
 
 def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
@@ -109,7 +140,7 @@ def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
     advised, not_advised = status.recommendation, status.abstention
     return (
         None if advised is None else (advised.target, advised.patch),
-        None if not_advised is None else not_advised.why,
+        None if not_advised is None else not_advised.reason,
     )
 
 
@@ -124,22 +155,24 @@ def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
         observed_gpu_hours=round(profile.observed_seconds / 3600, 1),
         gpus_per_pod=profile.gpus_per_pod,
         busy_ratio=round(busy / weight, 3) if weight > 0 else None,
-        memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes), default=None),
+        memory_peak_bytes=max((round(run.peak_bytes) for run in profile.runs if run.peak_bytes), default=None),
     )
 
 
 def _recommended(given: Recommendation) -> Recommended:
     chosen = given.chosen
+    saving = chosen.saving_usd_per_week
     return Recommended(
         at=given.at,
         target=chosen.target.name,
         resource=chosen.target.resource,
         speed_low_ratio=round(chosen.speed.low_ratio, 3),
         speed_likely_ratio=round(chosen.speed.likely_ratio, 3),
-        saving_usd_per_week=None if chosen.saving_usd_per_week is None else round(chosen.saving_usd_per_week, 2),
+        projected_saving_per_week=None if saving is None else round(saving, 2),
+        currency="" if saving is None else CURRENCY,
         saving_gpu_hours_per_week=round(chosen.saving_gpu_hours_per_week, 1),
         confidence_ratio=round(given.confidence_ratio, 3),
-        reason=given.reason,
+        message=given.reason,
         patch=json.dumps(given.change.patch, sort_keys=True) if given.change.patch else "",
         prerequisites=given.change.prerequisites,
         caveats=given.caveats,
@@ -147,4 +180,4 @@ def _recommended(given: Recommendation) -> Recommended:
 
 
 def _not_recommended(given: Abstention) -> NotRecommended:
-    return NotRecommended(at=given.at, why=str(given.kind), reason=given.reason, resolve=given.resolve)
+    return NotRecommended(at=given.at, reason=given.kind, message=given.reason, resolve=given.resolve)

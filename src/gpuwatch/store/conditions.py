@@ -1,0 +1,169 @@
+"""What became of a Remediation, as conditions: what `kubectl wait --for=condition=Finished` waits for. Pure.
+
+Nothing of this is remembered. It follows from the Remediation, and the times of its transitions from its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from gpuwatch.model.decision import Mode
+from gpuwatch.model.remediation import Phase, Remediation
+from gpuwatch.store.api_fields import said
+
+PENDING = "Pending"
+CONDITIONS_LIST: Mapping[str, Any] = {
+    "maxItems": 8,
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+}
+"""How a list of conditions is merged."""
+_MAX_MESSAGE = 32768
+
+
+class ConditionStatus(StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """As metav1.Condition."""
+
+    type: str = field(metadata=said("Name of the condition.", maxLength=316))
+    status: ConditionStatus = field(metadata=said("Whether it holds; Unknown where nobody can tell yet."))
+    observed_generation: int = field(
+        default=0, metadata=said("The metadata.generation that this was concluded from.", minimum=0)
+    )
+    last_transition_time: datetime = field(metadata=said("When the status of the condition last changed."))
+    reason: str = field(
+        metadata=said(
+            "Why, in one word.", minLength=1, maxLength=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+        )
+    )
+    message: str = field(metadata=said("Why, in one sentence.", maxLength=_MAX_MESSAGE))
+
+
+TYPES = ("Approved", "Applied", "Verified", "Finished")
+
+_Told = tuple[ConditionStatus, str, str]
+"""Status, reason and message."""
+
+_NOTHING_YET = "Nothing is written yet."
+_UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.LAPSED)
+
+
+def conditions(remediation: Remediation, generation: int) -> tuple[Condition, ...]:
+    """Approved, Applied (all writes done), Verified and Finished. generation: of the object that was read.
+
+    An approval has the time of the first phase that it led to, since the object does not say when it was given.
+    """
+    turns = remediation.history
+    phases = [Phase.PROPOSED, *(turn.phase for turn in turns)]
+    times = [remediation.proposal.created_at, *(turn.at for turn in turns)]
+    if phases[-1] is not remediation.phase:  # a course without its turn: nobody knows since when
+        phases, times = [*phases, remediation.phase], [*times, times[-1]]
+    last = len(phases)
+    course = [_at(remediation, phases[:upto], now=upto == last) for upto in range(1, last + 1)]
+    found = []
+    for name, (status, reason, message) in course[-1].items():
+        since = last - 1
+        while since and course[since - 1][name][0] is status:
+            since -= 1
+        found.append(
+            Condition(
+                type=name,
+                status=status,
+                observed_generation=generation,
+                last_transition_time=times[since],
+                reason=reason,
+                message=message[:_MAX_MESSAGE],
+            )
+        )
+    return tuple(found)
+
+
+def pending(*types: str) -> list[dict[str, Any]]:
+    """What an object says before anybody looked at it, as Gateway API has it: the default of a definition."""
+    return [
+        {
+            "type": name,
+            "status": str(ConditionStatus.UNKNOWN),
+            "reason": PENDING,
+            "message": "Waiting for gpuwatch.",
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }
+        for name in types
+    ]
+
+
+def _at(remediation: Remediation, phases: Sequence[Phase], *, now: bool) -> Mapping[str, _Told]:
+    """After these phases. now: they are all, so that what people decided counts."""
+    why = remediation.history[-1].message if now and remediation.history else ""
+    told = (
+        _approved(remediation, phases, why, now=now),
+        _applied(phases, why),
+        _verified(phases, why),
+        _finished(phases, why),
+    )
+    return dict(zip(TYPES, told, strict=True))
+
+
+def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, now: bool) -> _Told:
+    phase = phases[-1]
+    if remediation.rejected and now:
+        return ConditionStatus.FALSE, "Rejected", "A person rejected it."
+    if remediation.approved and (now or phase is not Phase.PROPOSED):
+        return ConditionStatus.TRUE, "Approved", f"Approved by {remediation.approved_by or 'somebody'}."
+    if phase is Phase.PROPOSED:
+        if remediation.proposal.mode is Mode.ENFORCE and len(phases) == 1:
+            return ConditionStatus.UNKNOWN, PENDING, "It is not looked at yet."
+        return ConditionStatus.FALSE, "AwaitingApproval", why or "It waits for a person's approval."
+    if remediation.proposal.mode is Mode.ENFORCE and phase is not Phase.REJECTED:
+        return ConditionStatus.TRUE, "Enforced", "The mode Enforce asks for no approval."
+    return ConditionStatus.FALSE, str(phase), why
+
+
+def _applied(phases: Sequence[Phase], why: str) -> _Told:
+    before = _before_undoing(phases)
+    phase = before[-1]
+    if phase is Phase.ACTING:
+        return ConditionStatus.FALSE, "Acting", why
+    # What was taken back, or ended so, does not stand any more.
+    ended = phase in (Phase.UNDONE, *_UNWRITTEN) or (phase is Phase.FAILED and Phase.UNDOING in phases)
+    if phase is Phase.SUCCEEDED or (Phase.VERIFYING in before and not ended):
+        return ConditionStatus.TRUE, "Applied", "All writes are done."
+    if not phase.open:
+        return ConditionStatus.FALSE, str(phase), why
+    return ConditionStatus.FALSE, PENDING, _NOTHING_YET
+
+
+def _verified(phases: Sequence[Phase], why: str) -> _Told:
+    phase = _before_undoing(phases)[-1]
+    if phase in (Phase.HOLDING, Phase.SUCCEEDED):
+        return ConditionStatus.TRUE, "Verified", why
+    if phase is Phase.VERIFYING:
+        return ConditionStatus.UNKNOWN, "Verifying", why
+    if phase.open:
+        return ConditionStatus.UNKNOWN, PENDING, _NOTHING_YET
+    return ConditionStatus.FALSE, str(phase), why
+
+
+def _before_undoing(phases: Sequence[Phase]) -> Sequence[Phase]:
+    """What is being taken back is what it was until it is taken back."""
+    upto = len(phases)
+    while upto > 1 and phases[upto - 1] is Phase.UNDOING:
+        upto -= 1
+    return phases[:upto]
+
+
+def _finished(phases: Sequence[Phase], why: str) -> _Told:
+    phase = phases[-1]
+    if phase.open:
+        return ConditionStatus.FALSE, str(phase), why or "It was proposed."
+    return ConditionStatus.TRUE, str(phase), why
