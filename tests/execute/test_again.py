@@ -194,7 +194,7 @@ def test_two_replicas_that_propose_at_once_make_one(store: SqliteRemediations) -
     assert len(store.all()) == 2
     drive(fleet, executor, 0.5)
     assert len([line for line in fleet.log if line == "patch Node/n0"]) >= 3
-    assert fleet.propose(other) == (store.get(two.name),)  # it is late still, and gets what is there
+    assert fleet.propose(other) == (store.get(two.id),)  # it is late still, and gets what is there
     assert len(store.all()) == 2
 
 
@@ -219,7 +219,7 @@ def test_a_rejected_proposal_is_not_made_again_at_midnight(store: SqliteRemediat
     fleet.now = START.replace(hour=23, minute=30)
     executor = fleet.executor(store, Policies(SUGGEST, quick()))
     (first,) = fleet.propose(executor)
-    store.reject(first.name)
+    store.reject(first.id)
     drive(fleet, executor, 1)
     assert fleet.now.date() > START.date()
     assert fleet.propose(executor) == ()

@@ -89,7 +89,7 @@ def test_a_volcano_job_is_aborted_verified_and_resumed(store: SqliteRemediations
     drive(fleet, executor, 0.9)
     assert (only(store).phase, only(store).verified) == (Phase.HOLDING, {"released": True})
     assert (phase_of(fleet), fleet.pods("chat")) == ("Aborted", [])
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 1.5)
     assert only(store).phase is Phase.UNDONE
     assert as_before(fleet)
@@ -118,7 +118,7 @@ def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: SqliteRemediat
     executor = begun(fleet, store)
     until(fleet, executor, StepKind.COMMAND)
     assert len(fleet.cluster.objects(*COMMANDS)) == 1
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.3)
     assert only(store).phase is Phase.UNDONE
     assert fleet.cluster.objects(*COMMANDS) == ()
@@ -138,7 +138,7 @@ def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(
     fleet.settle()
     assert fleet.cluster.objects(*COMMANDS) == ()
     assert phase_of(fleet) == "Running"
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.01)
     assert only(store).phase is Phase.UNDOING
     assert keys.REMEDIATION in fleet.find("chat")["metadata"]["annotations"]
@@ -154,7 +154,7 @@ def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: SqliteRem
     until(fleet, executor, StepKind.COMMAND)
     fleet.settle()
     fleet.orders.clear()
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.4)
     assert only(store).phase is Phase.UNDOING
     drive(fleet, executor, 0.6)
@@ -226,7 +226,7 @@ def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediatio
     assert only(store).phase is Phase.HOLDING
     (release,) = [step for step in only(store).steps if step.kind is StepKind.RELEASE]
     assert (release.target.kind, release.target.name) == ("Workload", "job-chat")
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.2)
     assert only(store).phase is Phase.UNDONE
     assert as_before(fleet)
@@ -285,7 +285,7 @@ def test_an_undo_at_any_minute_leaves_it_running(make: object, delay: int, tmp_p
                     executor.run_once(name, fleet.now)
                 fleet.now += MINUTE
                 fleet.settle()
-            store.ask_undo(only(store).name)
+            store.ask_undo(only(store).id)
             drive(fleet, executor, 2)
             assert only(store).phase in (Phase.UNDONE, Phase.REJECTED), (minute, only(store).history)
             assert as_before(fleet), (minute, only(store).history, fleet.find("chat"))
@@ -307,7 +307,7 @@ def test_undo_was_asked_while_the_command_may_be_on_its_way(tmp_path: Path) -> N
                 with pytest.raises(Killed):
                     drive(fleet, executor, 1)
                 fleet.before_write = lambda _verb, _what, _done: None
-                store.ask_undo(only(store).name)
+                store.ask_undo(only(store).id)
                 drive(fleet, executor, 2)
                 assert only(store).phase is Phase.UNDONE
                 assert [step.kind for step in only(store).steps].count(StepKind.COMMAND) == 1
@@ -338,7 +338,7 @@ def test_a_kill_at_any_write_while_a_controller_is_late(make: object, undo: bool
                 drive(fleet, executor, 1)
             except Killed:
                 if undo:
-                    store.ask_undo(only(store).name)
+                    store.ask_undo(only(store).id)
                 drive(fleet, executor, 1.2)
             end = only(store)
             if left > 0:
@@ -364,7 +364,7 @@ def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(s
     while not any(step.kind is StepKind.RELEASE and step.begun_at for step in only(store).steps):
         drive(fleet, executor, 1 / 60)
     fleet.before_write = lambda _verb, _what, _done: None
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.5)
     assert only(store).phase is Phase.REJECTED
     assert not [line for line in fleet.log if "Workload" in line]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_a_suggestion_waits_for_a_person_and_expires(store: SqliteRemediations) 
 def test_an_approved_suggestion_is_announced_and_done(store: SqliteRemediations) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST)
-    store.approve(only(store).name, "ann")
+    store.approve(only(store).id, "ann")
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.HOLDING
     assert only(store).history[0].message == "Approved by ann."
@@ -136,7 +136,7 @@ def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
 def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST)
-    store.reject(only(store).name)
+    store.reject(only(store).id)
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.REJECTED
     assert fleet.log == []
@@ -158,6 +158,38 @@ def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteReme
     assert not suspended(fleet)
     drive(fleet, executor, 0.2)
     assert suspended(fleet)
+
+
+def test_an_event_has_the_time_at_which_it_is_written_and_is_one_however_often_it_is_tried(
+    store: SqliteRemediations,
+) -> None:
+    """Approved two hours after it was proposed, by an executor that ends before it keeps that it said so."""
+    fleet = idle_fleet()
+    executor = start(fleet, store, SUGGEST, write_timeout_seconds=60)
+    fleet.now += timedelta(hours=2)
+    store.approve(only(store).id, "ann")
+    before = fleet.cluster
+
+    class End(Exception):
+        pass
+
+    def end(verb: str, what: str, done: bool) -> None:
+        if (verb, done) == ("create", True) and what.startswith("Event"):
+            raise End
+
+    dying = replace(executor, writer=before.writer(interfere=end))
+    with pytest.raises(End):
+        for _ in range(9):
+            dying.run_once(only(store).id, fleet.now)
+    (event,) = fleet.cluster.objects("events.k8s.io/v1", "Event")
+    written = fleet.now
+    assert datetime.fromisoformat(event["eventTime"]) == written == only(store).proposal.created_at + timedelta(hours=2)
+    assert (event["reason"], event["action"]) == ("RemediationScheduled", "Notify")
+    drive(fleet, executor, 0.1)
+    (again,) = fleet.cluster.objects("events.k8s.io/v1", "Event")
+    assert (again["metadata"]["name"], again["eventTime"]) == (event["metadata"]["name"], event["eventTime"])
+    assert again["series"]["count"] == 2
+    assert datetime.fromisoformat(again["series"]["lastObservedTime"]) > written
 
 
 @pytest.mark.parametrize(
@@ -275,7 +307,7 @@ def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations
     drive(fleet, milder, 1)
     assert only(store).phase is Phase.PROPOSED
     assert not suspended(fleet)
-    store.approve(only(store).name, "ann")
+    store.approve(only(store).id, "ann")
     drive(fleet, replace(executor, policies=replace(executor.policies, plan=PlanPolicy())), 1)
     assert only(store).phase is Phase.REFUSED
     assert not suspended(fleet)
@@ -286,7 +318,7 @@ def test_what_was_announced_before_a_person_was_asked_is_taken_back(store: Sqlit
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, replace(executor, policies=replace(executor.policies, plan=SUGGEST)), 1)
-    name = only(store).name
+    name = only(store).id
     store.approve(name, "ann")
     executor.run_once(name, fleet.now)
     assert only(store).phase is Phase.ANNOUNCED
@@ -324,7 +356,7 @@ def test_a_claim_that_was_given_up_is_no_action_of_the_rate(tmp_path: Path) -> N
         executor = replace(executor, policies=replace(executor.policies, plan=replace(ENFORCE, actions_per_hour=1)))
         drive(fleet, executor, 0.1)
         fleet.now += timedelta(minutes=10)
-        first, second = (each.name for each in store.all())
+        first, second = (each.id for each in store.all())
         claimed = executor.run_once(first, fleet.now)
         assert claimed is not None
         assert claimed.phase is Phase.ACTING
@@ -342,7 +374,7 @@ def test_a_claim_that_was_given_up_is_no_action_of_the_rate(tmp_path: Path) -> N
     with new_store(tmp_path / "kept.db") as store:
         restarted = fleet.executor(store, executor.policies)
         drive(fleet, restarted, 0.1)
-        phases = {each.name: each.phase for each in store.all()}
+        phases = {each.id: each.phase for each in store.all()}
         assert phases == {first: Phase.ANNOUNCED, second: Phase.HOLDING}
 
 
@@ -495,7 +527,7 @@ def test_taints_of_others_are_never_touched(store: SqliteRemediations, key: str)
     assert theirs in fleet.node("n0")["spec"]["taints"]
     foreign = key == keys.DEGRADED
     assert only(store).phase is (Phase.FAILED if foreign else Phase.HOLDING)
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.5)
     assert fleet.node("n0")["spec"]["taints"] == [theirs]
     assert only(store).phase is Phase.UNDONE
@@ -573,7 +605,7 @@ def test_a_release_is_held_and_undone_exactly(store: SqliteRemediations) -> None
     drive(fleet, executor, 1)
     assert only(store).verified == {"released": True}
     assert fleet.pods("chat") == []
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.5)
     assert only(store).phase is Phase.UNDONE
     assert fleet.find("chat")["spec"] == before
@@ -587,7 +619,7 @@ def test_a_release_can_be_undone_after_it_succeeded(store: SqliteRemediations) -
     drive(fleet, executor, 3)
     assert only(store).phase is Phase.SUCCEEDED
     assert suspended(fleet)
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 0.5)
     assert fleet.find("chat")["spec"] == before
     assert only(store).phase is Phase.UNDONE
@@ -782,7 +814,7 @@ def test_a_detector_that_was_wrong_only_suggests(store: SqliteRemediations) -> N
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, executor, 1)
-    store.ask_undo(only(store).name)
+    store.ask_undo(only(store).id)
     drive(fleet, executor, 1)
     fleet.now += timedelta(days=1)
     fleet.propose(executor)
@@ -791,6 +823,6 @@ def test_a_detector_that_was_wrong_only_suggests(store: SqliteRemediations) -> N
     assert second.phase is Phase.PROPOSED
     assert "abandoned was right in 0 of 1 verified outcomes" in second.history[-1].message
     assert not suspended(fleet)
-    store.approve(second.name, "ann")
+    store.approve(second.id, "ann")
     drive(fleet, executor, 1)
     assert suspended(fleet)

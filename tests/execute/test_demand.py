@@ -181,7 +181,7 @@ def test_releases_that_make_room_together_are_done_together(store: SqliteRemedia
 def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_all(store: SqliteRemediations) -> None:
     fleet = crowded(chat=4, talk=4)
     executor = begun(fleet, store, replace(ON_DEMAND, modes=SUGGEST.modes))
-    first, second = (each.name for each in store.all())
+    first, second = (each.id for each in store.all())
     store.approve(first, "ann")
     drive(fleet, executor, 0.5)
     assert [each.phase for each in store.all()] == [Phase.ANNOUNCED, Phase.PROPOSED]
@@ -199,7 +199,7 @@ def test_one_of_several_that_comes_to_nothing_takes_the_others_back(store: Sqlit
         fleet.now += timedelta(minutes=1)
         fleet.settle()
     (other,) = [each for each in store.all() if each.phase is not Phase.VERIFYING]
-    store.reject(other.name)
+    store.reject(other.id)
     drive(fleet, executor, 1.5)
     assert sorted(each.phase for each in store.all()) == [Phase.FAILED, Phase.REJECTED]
     assert [job["spec"]["suspend"] for job in (fleet.find("chat"), fleet.find("talk"))] == [False, False]

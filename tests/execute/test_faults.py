@@ -79,7 +79,7 @@ def _heal(fleet: Fleet, _: Any) -> None:
 
 def _undo(_: Fleet, store: Any) -> None:
     for each in store.all():
-        store.ask_undo(each.name)
+        store.ask_undo(each.id)
 
 
 def _nothing(_: Fleet, __: Any) -> None:

@@ -396,7 +396,7 @@ class History:
         known = self.store.all()
         if not known:
             return
-        name = self.random.choice(known[-4:]).name
+        name = self.random.choice(known[-4:]).id
         decision = self.random.choice([lambda n: self.store.approve(n, "ann"), self.store.reject, self.store.ask_undo])
         with contextlib.suppress(StoreError):  # approved and rejected exclude each other
             decision(name)
@@ -417,7 +417,7 @@ class History:
         self.fleet.alerts = ()
         self.store.resume()
         for each in self.store.all():
-            self.store.ask_undo(each.name)
+            self.store.ask_undo(each.id)
         drive(self.fleet, self.executors[0], 12, least_seconds=300)
         left = self.store.open_()
         assert not left, [(each.name, each.phase, each.history[-3:], each.steps[each.step :]) for each in left]

@@ -25,6 +25,7 @@ from gpuwatch.kube.writer import Object
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store.kubernetes import KubernetesRemediations
+from gpuwatch.store.store import StoreError
 
 DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
@@ -131,7 +132,8 @@ def api(plane: ControlPlane) -> Iterator[Api]:
 
 def emptied(api: Api) -> None:
     for path in (
-        "/apis/gpuwatch.dev/v1alpha1/remediations",
+        "/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations",
+        "/apis/gpuwatch.dev/v1alpha1/noderemediations",
         "/api/v1/nodes/n0",
         "/api/v1/nodes/n1",
         *(
@@ -204,10 +206,36 @@ def test_released_and_undone_on_a_real_server(api: Api, plane: ControlPlane, kin
     served.drive(0.6)
     assert (served.only().phase, served.only().verified) == (Phase.HOLDING, {"released": True}), served.only()
     assert served.fleet.pods("chat") == []
-    served.people.ask_undo(served.only().name)
+    served.people.ask_undo(served.only().id)
     served.drive(0.5)
     assert served.only().phase is Phase.UNDONE
     assert served.stands() == served.before
+
+
+def test_what_reaches_out_of_its_namespace_is_never_acted_on(api: Api, plane: ControlPlane) -> None:
+    """Somebody who may create Remediations in one Namespace copies an approved one into theirs."""
+    apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "theirs"}}])
+    served = Served(api, plane.administrator, "kueue")
+    (made,) = served.fleet.propose(served.executor)
+    genuine = api.get(f"/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations/{made.name}")
+    api.delete(genuine)
+    path = "/apis/gpuwatch.dev/v1alpha1/namespaces/theirs/remediations"
+    forged = {**genuine, "metadata": {"name": made.name}, "spec": {**genuine["spec"], "approved": True}}
+    objects = [{**each, "namespace": "theirs"} for each in genuine["spec"]["proposal"]["objects"]]
+    proposal = {**genuine["spec"]["proposal"], "namespace": "theirs", "objects": objects}  # its Pods are others'
+    for name, spec in ((made.name, forged["spec"]), ("other", {"proposal": proposal, "approved": True})):
+        answer = api.answer("POST", path, {**forged, "metadata": {"name": name}, "spec": spec})
+        assert answer.ok, answer.text
+    writes = served.writes
+    assert served.executor.due(served.fleet.now) == ()
+    assert len(served.store.gaps) == 2
+    for name in (made.name, "other"):
+        with pytest.raises(StoreError, match="cannot be understood"):
+            served.executor.run_once(f"theirs/{name}", served.fleet.now)
+    served.drive(0.6)
+    assert served.writes == writes
+    assert served.stands() == served.before
+    assert api.answer("DELETE", path).ok
 
 
 @pytest.mark.slow
@@ -226,7 +254,7 @@ def test_killed_before_each_write_and_undone_on_a_real_server(api: Api, plane: C
         killed, served.kill_at = served.writes >= at, 0
         if not served.people.all():
             served.fleet.propose(served.executor)
-        served.people.ask_undo(served.only().name)
+        served.people.ask_undo(served.only().id)
         served.drive(1)
         assert served.only().phase in (Phase.UNDONE, Phase.REJECTED), (at, served.only().history)
         assert served.stands() == served.before, (at, served.only().history)

@@ -58,10 +58,10 @@ def test_one_more_wrong_outcome_never_wins_trust_below_the_number_that_decides(
         ({"phase": Phase.SUCCEEDED}, Precision(1, 0)),
         ({"phase": Phase.REJECTED}, Precision(0, 1)),
         ({"phase": Phase.UNDONE, "undo_asked": True}, Precision(0, 1)),
-        ({"phase": Phase.REJECTED, "finding_right": True}, Precision(1, 0)),
-        ({"phase": Phase.UNDONE, "undo_asked": True, "finding_right": True}, Precision(1, 0)),
-        ({"phase": Phase.FAILED, "undo_asked": True, "finding_right": True}, Precision(1, 0)),
-        ({"phase": Phase.FAILED, "finding_right": True}, None),  # nobody was asked
+        ({"phase": Phase.REJECTED, "finding_correct": True}, Precision(1, 0)),
+        ({"phase": Phase.UNDONE, "undo_asked": True, "finding_correct": True}, Precision(1, 0)),
+        ({"phase": Phase.FAILED, "undo_asked": True, "finding_correct": True}, Precision(1, 0)),
+        ({"phase": Phase.FAILED, "finding_correct": True}, None),  # nobody was asked
         ({"phase": Phase.UNDONE}, None),
         ({"phase": Phase.LAPSED}, None),
         ({"phase": Phase.LAPSED, "verified": {BUSY_AGAIN: True}}, Precision(0, 1)),

@@ -399,7 +399,7 @@ class Controller:
         note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
         try:
             writers.plain.event(
-                proposal.objects[0], at=proposal.created_at, reason="RemediationProposed", action="Propose", note=note
+                proposal.objects[0], at=_now(), reason="RemediationProposed", action="Propose", note=note
             )
         except WriteError as error:
             log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)
@@ -434,12 +434,12 @@ class Controller:
     def _tell(self, before: Remediation | None, after: Remediation) -> None:
         """What is new in its history. What another process said before is not known, so of one that was never looked at
         here the last turn alone is said, and that only while it is fresh."""
-        first = after.name not in self._said_turns
-        known = self._said_turns.get(after.name, len(before.history) if before else max(len(after.history) - 1, 0))
+        first = after.id not in self._said_turns
+        known = self._said_turns.get(after.id, len(before.history) if before else max(len(after.history) - 1, 0))
         if after.phase.open:
-            self._said_turns[after.name] = len(after.history)
+            self._said_turns[after.id] = len(after.history)
         else:
-            self._said_turns.pop(after.name, None)
+            self._said_turns.pop(after.id, None)
         now = _now()
         for index, turn in enumerate(after.history[known:], known):
             if first and before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):

@@ -17,7 +17,7 @@ from gpuwatch.execute.steps import Near
 from gpuwatch.kube.fights import Surroundings, read_surroundings
 from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.store.remediations import ConflictError, RemediationStore
 
@@ -44,7 +44,7 @@ class Executor:
     fresh: Callable[[], View]
     notify: Notify
     policies: Policies = Policies()
-    _known: dict[str, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
     """As the run began, with what was kept here since: reading all again for each of them would be most of the work."""
 
     def propose(self, plan: Plan, view: View, now: datetime) -> tuple[Remediation, ...]:
@@ -60,11 +60,12 @@ class Executor:
             known.append(kept[-1])
         return tuple(kept)
 
-    def due(self, now: datetime) -> tuple[str, ...]:
-        """Names of those that `run_once` may have something to do for, in the order in which it is best done: what is
+    def due(self, now: datetime) -> tuple[RemediationId, ...]:
+        """Those that `run_once` may have something to do for, in the order in which it is best done: what is
         taken back first, then what was begun; Nodes are fenced before gangs move, so that none lands there again; then
         the best score. Raises StoreError."""
         self._read()
+        self.store.catch_up()
         found = [each for each in self._known.values() if not idle(each, now)]
         rank = {Phase.UNDOING: 0, Phase.ACTING: 1, Phase.VERIFYING: 2, Phase.HOLDING: 3, Phase.ANNOUNCED: 4}
         found.sort(
@@ -72,30 +73,30 @@ class Executor:
                 rank.get(each.phase, 5),
                 each.proposal.action is not ActionKind.TAINT_NODE,
                 -each.proposal.score.value,
-                each.name,
+                each.id,
             )
         )
-        return tuple(each.name for each in found)
+        return tuple(each.id for each in found)
 
     def _read(self) -> None:
         everything = self.store.all()
         self._known.clear()
-        self._known.update((each.name, each) for each in everything)
+        self._known.update((each.id, each) for each in everything)
 
-    def run_once(self, name: str, now: datetime) -> Remediation | None:
+    def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
         """Take one Remediation one step further, with at most one write to the cluster. As it is kept afterwards; None
-        where there is none of this name.
+        where there is none of this id.
 
         Raises StoreError where the store does not answer, and what `fresh` and `notify` raise: then nothing more was
         done, and the next run finds out how far this one came. A write that fails is kept in the Remediation.
         """
-        after = self._step(name, now)
+        after = self._step(at, now)
         if after is not None and self._known:
-            self._known[name] = after
+            self._known[at] = after
         return after
 
-    def _step(self, name: str, now: datetime) -> Remediation | None:
-        remediation = self.store.get(name)
+    def _step(self, at: RemediationId, now: datetime) -> Remediation | None:
+        remediation = self.store.get(at)
         if remediation is None or idle(remediation, now):
             return remediation
         try:
@@ -108,7 +109,7 @@ class Executor:
         try:
             return self._carry_out(remediation, move, now)
         except ConflictError:
-            return self.store.get(name)  # somebody else was at it, or a person decided: what was read is not so
+            return self.store.get(at)  # somebody else was at it, or a person decided: what was read is not so
 
     def _carry_out(self, remediation: Remediation, move: Move, now: datetime) -> Remediation:
         if move.request is None or move.then is None:
@@ -117,15 +118,15 @@ class Executor:
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
-            at = move.intent.step
-            step = replace(move.intent.steps[at], begun_at=remediation.steps[at].begun_at)
-            unsaid = (*move.intent.steps[:at], step, *move.intent.steps[at + 1 :])
+            index = move.intent.step
+            step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
+            unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
             return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, policy))
         kept = self.store.save(move.intent)
         if self.store.paused().paused and not move.under_pause:
             return self.store.save(replace(remediation, version=kept.version))
         try:
-            send(self.writer, move.request, kept, self.notify)
+            send(self.writer, move.request, kept, self.notify, now)
         except WriteError as error:
             return self.store.save(failed(kept, error, now, policy))
         return self.store.save(replace(move.then, version=kept.version))
@@ -136,7 +137,7 @@ class Executor:
         if wanted.others:
             if wanted.latest or not self._known:
                 self._read()
-            others = tuple(each for each in self._known.values() if each.name != remediation.name)
+            others = tuple(each for each in self._known.values() if each.id != remediation.id)
             measured = precision(others)
         return World(
             pause=self.store.paused(),

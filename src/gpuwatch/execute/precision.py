@@ -77,7 +77,7 @@ def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
 
 def _right(remediation: Remediation) -> bool | None:
     if remediation.phase is Phase.REJECTED or remediation.undo_asked:
-        return remediation.finding_right
+        return remediation.finding_correct
     if remediation.phase is Phase.LAPSED and remediation.verified.get(BUSY_AGAIN):
         return False
     # That a gang runs elsewhere says that moving works, not that its GPU was sick.

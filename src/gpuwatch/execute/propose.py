@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, PlanItem, Snapshot
-from gpuwatch.model.remediation import ObjectRef, Proposal, Remediation
+from gpuwatch.model.remediation import ObjectRef, Proposal, Remediation, misplaced
 from gpuwatch.plan.facts import Facts
 
 _EVIDENCE = 20
@@ -26,7 +26,7 @@ def propose(
     taken: Collection[str] = (),
 ) -> Remediation | None:
     """The Remediation of an admitted item; None where the mode is observe, a guard refused it, a later time is cheaper,
-    or its target cannot be named by a uid.
+    its target cannot be named by a uid, or it reaches over Namespaces.
 
     taken: names of those that are kept. Its own is made of the action, the target's uid, the day, and from the second
     of a day on its number: the same for every replica that knows of the same ones, and whoever knows of less makes a
@@ -73,7 +73,8 @@ def propose(
     )
     name = _name(candidate, main, now)
     numbered = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
-    return Remediation(name=next(each for each in numbered if each not in taken), proposal=proposal)
+    found = Remediation(name=next(each for each in numbered if each not in taken), proposal=proposal)
+    return None if misplaced(found, found.namespace) else found
 
 
 def _main(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> ObjectRef | None:

@@ -31,10 +31,9 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An Event on the object; `at` is when it was first meant to be said, so that saying it twice is one Event."""
+    """An Event on the object. Its name is made of what it says, so that saying it twice is one Event."""
 
     regarding: ObjectRef
-    at: datetime
     note: str
 
 
@@ -64,13 +63,13 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
             _write(rehearsal, request)
 
 
-def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify) -> None:
+def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
     """Raises WriteError, and whatever `notify` raises."""
     match request:
         case Eviction(pod):
             writer.evict(pod)
-        case Said(regarding, at, note):
-            writer.event(regarding, at=at, reason="RemediationAnnounced", action="Announce", note=note, warning=True)
+        case Said(regarding, note):
+            writer.event(regarding, at=now, reason="RemediationScheduled", action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
         case _:

@@ -292,7 +292,7 @@ def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Bu
     object_ = near.object
     match step.kind:
         case StepKind.ANNOUNCE:
-            return _announce(step, object_, remediation)
+            return _announce(step, object_)
         case StepKind.CLEAR:
             return _clear(step, object_, remediation)
         case StepKind.TAINT:
@@ -345,13 +345,13 @@ def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
     return Patch(ref_of(object_), {"metadata": {"annotations": dict(annotations)}}, version_of(object_))
 
 
-def _announce(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+def _announce(step: Step, object_: Object | None) -> Built:
     if object_ is None:
         return _gone(step)
     text = step.parameters["text"]
     match step.parameters["by"]:
         case "event":
-            return Ready(Said(step.target, remediation.proposal.created_at, text))
+            return Ready(Said(step.target, text))
         case "notice":
             return Ready(Notice())
     if _annotations(object_).get(keys.ANNOUNCED) == text:
