@@ -168,7 +168,7 @@ def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: P
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
         world.run(10)
-        store.reject(world.only().name)
+        store.reject(world.only().id)
         world.run(2)
         assert world.only().phase is Phase.REJECTED
 
@@ -178,7 +178,7 @@ def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: SqliteRemediat
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
         world.run(10)
-        store.approve(world.only().name, "ana")
+        store.approve(world.only().id, "ana")
         world.run(40, until=lambda: world.suspended)
         assert world.suspended
         assert told(world.only()).startswith("Nobody could be told")
@@ -190,7 +190,7 @@ def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path
         world.propose()
         world.run(3)
         assert server.bodies == []
-        store.approve(world.only().name, "ana")
+        store.approve(world.only().id, "ana")
         world.run(30, until=lambda: world.suspended)
         assert world.suspended
         assert "503" in told(world.only())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,7 @@ from gpuwatch.app.cli import cli
 from gpuwatch.app.remediation_stores import file_beside
 from gpuwatch.model.remediation import Phase, Turn
 from gpuwatch.store.remediation_sqlite import SqliteRemediations
-from store.remediation_stores import course, proposal, remediation
+from store.remediation_stores import course, gang_proposal, of_team, proposal, remediation
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PAGE = FIXTURES / "exposition" / "honor-labels-false.prom"
@@ -117,11 +119,37 @@ def test_what_was_done_is_undone_and_what_was_not_is_refused_with_what_to_do(sta
 @pytest.mark.parametrize(("command", "name"), [("reject", "taint-node-gpu-1"), ("undo", "taint-node-gpu-2")])
 def test_a_person_can_say_that_the_finding_was_right(state: Path, command: str, name: str) -> None:
     done(command, name, "--state", state)
-    for options, expected in (((), False), (("--finding-right",), True)):
+    for options, expected in (((), False), (("--finding-correct",), True)):
         done(command, name, *options, "--state", state)
         with SqliteRemediations.open(file_beside(state)) as store:
             (found,) = [each for each in store.all() if each.name.startswith(name)]
-        assert found.finding_right is expected
+        assert found.finding_correct is expected
+
+
+def test_a_namespace_shows_and_decides_its_own_alone(state: Path) -> None:
+    with SqliteRemediations.open(file_beside(state)) as store:
+        for space in ("team-a", "team-b"):
+            store.create(of_team("release-gang-train-dddd-20260302", proposal=gang_proposal(space, at=NOW)))
+    listed = json.loads(gpuwatch("history", "-n", "team-a", "--state", state, "--format", "json").stdout)
+    assert [item["proposal"]["namespace"] for item in listed["remediations"]] == ["team-a"]
+    assert "5 are known" in refused("history", "zzzz", "--state", state)
+    assert "name the Namespace, with -n" in refused("approve", "release-gang-train-dddd-20260302", "--state", state)
+    assert "there is no Remediation 'taint'" in refused("approve", "taint", "-n", "team-a", "--state", state)
+    assert "gpuwatch reject release-gang-train-dddd-20260302 -n team-a" in done(
+        "history", "release", "-n", "team-a", "--state", state
+    )
+    done("approve", "rem/release-gang-train", "-n", "team-a", "--by", "ana", "--state", state)
+    done("reject", "team-b/release-gang-train", "--state", state)
+    assert kept(state, "team-a/release-gang-train-dddd-20260302") == (True, "ana", False, False)
+    assert kept(state, "team-b/release-gang-train-dddd-20260302") == (False, "", True, False)
+
+
+def test_one_that_cannot_be_understood_is_not_said_to_be_absent(state: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file_beside(state))) as db, db:
+        db.execute("UPDATE remediation SET status = '{}' WHERE id LIKE 'taint-node-gpu-1%'")
+    said = refused("approve", "taint-node-gpu-1", "--state", state)
+    assert "remediation taint-node-gpu-1-aaaa-20260302: damaged" in said
+    assert "status.phase is missing" in said
 
 
 @pytest.mark.parametrize("command", ["approve", "reject", "undo", "history"])

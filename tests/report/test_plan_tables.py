@@ -195,7 +195,8 @@ def test_what_waits_for_a_person_says_until_when(store: SqliteRemediations) -> N
     fleet, told = announced(store, SUGGEST)
     for each, text in zip(store.all(), told, strict=True):
         assert "Next waits for a person until 2026-03-05 12:00Z (in 3 d)" in text
-        assert f"Decide gpuwatch approve {each.name}, or gpuwatch reject {each.name}" in text
+        where = f"{each.name} -n ml" if each.namespace else each.name
+        assert f"Decide gpuwatch approve {where}, or gpuwatch reject {where}" in text
     count = len(store.all())
     assert f"{count} proposals to decide" in shown(history_tables(store.all(), Pause(), (), fleet.now, rows=9))
 

@@ -75,7 +75,7 @@ def test_hours_end_when_it_is_taken_back(
 ) -> None:
     fleet, executor, found = released
     fleet.now += 3 * HOUR
-    store.ask_undo(found.name)
+    store.ask_undo(found.id)
     drive(fleet, executor, 1.0)
     (undone,) = store.all()
     assert undone.phase is Phase.UNDONE

@@ -19,6 +19,7 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.report.announcement import announcement
+from gpuwatch.report.remediation_tables import as_argument
 
 log = logging.getLogger("gpuwatch.announcements")
 
@@ -69,7 +70,7 @@ class Announcements:
         if must_be_told(remediation):
             log.warning(
                 "remediation %s is held back. %s `gpuwatch approve %s` has it done all the same",
-                remediation.name, why, remediation.name,
+                remediation.name, why, as_argument(remediation),
             )  # fmt: skip
             raise WriteError(Failure.THROTTLED, why)
         log.warning("remediation %s goes on unannounced but for its annotation and Event. %s", remediation.name, why)

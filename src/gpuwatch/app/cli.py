@@ -309,13 +309,23 @@ def _remediations(command: F) -> F:
         click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option(
-            "--namespace", metavar="NAME", help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]"
+            "--controller-namespace",
+            metavar="NAME",
+            help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]",
         ),
         click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML)."),
     )
     for option in reversed(options):
         command = option(command)
     return command
+
+
+_within = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Only those for workloads of this Namespace, for which rights in it will do; else all, also for Nodes.",
+)
 
 
 @cli.command()
@@ -334,6 +344,7 @@ def plan(form: str, rows: int, **sources: Any) -> None:
 @cli.command()
 @click.argument("name", required=False, metavar="[NAME]")
 @_remediations
+@_within
 @click.option("--open", "open_only", is_flag=True, help="Only those to which something may still happen.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
@@ -349,7 +360,8 @@ def history(name: str | None, form: str, rows: int, open_only: bool, **where: An
 @cli.command()
 @click.argument("name")
 @_remediations
-@click.option("--by", metavar="WHO", help="Who approves, for the record; by default your user name here.")
+@_within
+@click.option("--by", metavar="WHO", help="Who approves, for the record; a cluster takes its own name for you alone.")
 def approve(name: str, by: str | None, **where: Any) -> None:
     """Have a proposal done: it is announced, checked again, done, and verified."""
     from gpuwatch.app.remediation_commands import run_approve
@@ -357,8 +369,8 @@ def approve(name: str, by: str | None, **where: Any) -> None:
     sys.exit(run_approve(name, by, where))
 
 
-_finding_right = click.option(
-    "--finding-right",
+_finding_correct = click.option(
+    "--finding-correct",
     is_flag=True,
     help="The GPU was idle or degraded as was said; without it, this counts against the rule that said so.",
 )
@@ -367,29 +379,31 @@ _finding_right = click.option(
 @cli.command()
 @click.argument("name")
 @_remediations
-@_finding_right
-def reject(name: str, finding_right: bool, **where: Any) -> None:
+@_within
+@_finding_correct
+def reject(name: str, finding_correct: bool, **where: Any) -> None:
     """Have a proposal, or what is announced, never done."""
     from gpuwatch.app.remediation_commands import run_reject
 
-    sys.exit(run_reject(name, finding_right, where))
+    sys.exit(run_reject(name, finding_correct, where))
 
 
 @cli.command()
 @click.argument("name")
 @_remediations
-@_finding_right
-def undo(name: str, finding_right: bool, **where: Any) -> None:
+@_within
+@_finding_correct
+def undo(name: str, finding_correct: bool, **where: Any) -> None:
     """Have what was done taken back: a released workload is restored as it was, a taint is removed."""
     from gpuwatch.app.remediation_commands import run_undo
 
-    sys.exit(run_undo(name, finding_right, where))
+    sys.exit(run_undo(name, finding_correct, where))
 
 
 @cli.command()
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
-@click.option("--by", metavar="WHO", help="Who; by default your user name here.")
+@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster, or here with --state.")
 def pause(reason: str, by: str | None, **where: Any) -> None:
     """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
     from gpuwatch.app.remediation_commands import run_pause

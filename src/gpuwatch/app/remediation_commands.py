@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import getpass
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.app.commands import FAILED, OK, print_answer, reported
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors
+from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, who_is_it
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
 from gpuwatch.kube.live import LiveCluster, api_client
@@ -24,7 +24,7 @@ from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.analysis import Beside, analyse
-from gpuwatch.report.remediation_tables import history_tables, pause_text, remediation_detail
+from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
 from gpuwatch.store.remediations import RemediationStore
@@ -33,6 +33,9 @@ from gpuwatch.telemetry.alerts import firing
 
 VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""
+
+_KINDS = ("remediation", "rem", "noderemediation", "noderem")
+"""What `kubectl get -o name` and people write before a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +50,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What `history --format json` prints."""
+    """What `history --format json` prints. pause: None where it could not be read, which is a gap."""
 
     version: int
     at: datetime
-    pause: Pause
+    pause: Pause | None
     remediations: tuple[Remediation, ...]
     gaps: tuple[Gap, ...]
 
@@ -106,30 +109,30 @@ def kept_of(
 @reported
 def run_history(name: str | None, form: str, rows: int, open_only: bool, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
-    with _store(options) as store:
-        known, pause, gaps = store.all(), store.paused(), store.gaps
-    if name is not None:
-        known = (_named(name, known),)
-    elif open_only:
+    with _store(options) as (store, _):
+        known = (_one(store, name, options),) if name is not None else _all(store, options)
+        gaps = store.gaps
+        pause, unread = _pause(store)
+    if open_only and name is None:
         known = tuple(each for each in known if each.phase.open)
-    answer = Kept(version=VERSION, at=now, pause=pause, remediations=known, gaps=gaps)
+    answer = Kept(version=VERSION, at=now, pause=pause, remediations=known, gaps=(*gaps, *unread))
     if name is not None:
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
-        print_answer(answer, form, lambda: history_tables(known, pause, gaps, now, rows=rows))
+        print_answer(answer, form, lambda: history_tables(known, pause or Pause(), answer.gaps, now, rows=rows))
     return OK
 
 
 @reported
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
-    with _store(options) as store:
-        found = _named(name, store.all())
+    with _store(options) as (store, who):
+        found = _one(store, name, options)
         # What is announced in the mode enforce may be held back because nobody could be told.
         if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED) and not (found.approved and found.phase.open):
-            raise StoreError(f"{found.name} is {found.phase}{_because(found)}: there is nothing to approve")
+            raise StoreError(f"{found.id} is {found.phase}{_because(found)}: there is nothing to approve")
         if not found.approved:
-            found = store.approve(found.name, by or _whoever())
-        pause = store.paused()
+            found = store.approve(found.id, by if by is not None else who())
+        pause, _ = _pause(store)
     _tell(
         f"{found.name} is approved by {found.approved_by or 'somebody'}: it is announced, and done once owners had "
         "time to object and all guards agree."
@@ -139,27 +142,28 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 
 
 @reported
-def run_reject(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
-    with _store(options) as store:
-        found = _named(name, store.all())
+def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
+    with _store(options) as (store, _):
+        found = _one(store, name, options)
         if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED):
-            what = f"take it back: gpuwatch undo {found.name}" if found.phase.open else "there is nothing to reject"
+            what = f"take it back: gpuwatch undo {as_argument(found)}"
+            what = what if found.phase.open else "there is nothing to reject"
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
-        found = store.reject(found.name, finding_right)
+        found = store.reject(found.id, finding_correct)
     _tell(f"{found.name} is rejected, and is not done.")
     return OK
 
 
 @reported
-def run_undo(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
-    with _store(options) as store:
-        found = _named(name, store.all())
+def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
+    with _store(options) as (store, _):
+        found = _one(store, name, options)
         if found.phase is Phase.PROPOSED:
-            raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {found.name}")
+            raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {as_argument(found)}")
         if not found.phase.open and found.phase not in (Phase.SUCCEEDED, Phase.FAILED):
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: nothing of it stands")
-        found = store.ask_undo(found.name, finding_right)
-        pause = store.paused()
+        found = store.ask_undo(found.id, finding_correct)
+        pause, _ = _pause(store)
     _tell(
         f"{found.name} is taken back: what is still as gpuwatch left it becomes as it was before, and what others "
         "changed since stays."
@@ -171,15 +175,15 @@ def run_undo(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
 @reported
 def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
-    with _store(options, create=True) as store:
-        pause = store.pause(by or _whoever(), reason, now)
+    with _store(options, create=True) as (store, who):
+        pause = store.pause(by if by is not None else who(), reason, now)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
     return OK
 
 
 @reported
 def run_resume(options: Mapping[str, Any]) -> int:
-    with _store(options, create=True) as store:
+    with _store(options, create=True) as (store, _):
         before = store.paused()
         store.resume()
     _tell("It goes on." if before.paused else "It was not paused.")
@@ -187,8 +191,9 @@ def run_resume(options: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def _store(options: Mapping[str, Any], create: bool = False) -> Iterator[RemediationStore]:
-    """That of --state, else that of the cluster. create: an SQLite file may be made."""
+def _store(options: Mapping[str, Any], create: bool = False) -> Iterator[tuple[RemediationStore, Callable[[], str]]]:
+    """That of --state, else that of the cluster, and what tells who decides there. create: an SQLite file may be
+    made."""
     settings = load_settings(options["config"])
     state: Path | None = options["state"]
     if state is not None:
@@ -199,27 +204,62 @@ def _store(options: Mapping[str, Any], create: bool = False) -> Iterator[Remedia
                 "Remediations of a cluster"
             )
         with open_remediations(None, "", file) as store:
-            yield store
+            yield store, _user_here
         return
     try:
         client = api_client(options["kubeconfig"], options["context"])
     except ClusterError as error:
         raise SourceError(f"{error} Or use --state FILE, where `gpuwatch run` keeps them without a cluster.") from error
     writer = LiveWriter(client, instance="gpuwatch-cli")
-    with open_remediations(writer, options["namespace"] or namespace_of(settings), Path()) as store:
-        yield store
+    namespace = options["controller_namespace"] or namespace_of(settings)
+    within = options.get("namespace") or ""
+    with open_remediations(writer, namespace, Path(), within=within, forgiving=True) as store:
+        yield store, lambda: who_is_it(writer)
 
 
-def _named(name: str, known: tuple[Remediation, ...]) -> Remediation:
+def _all(store: RemediationStore, options: Mapping[str, Any]) -> tuple[Remediation, ...]:
+    """Those of --namespace, else all. Raises StoreError with what to do where they may not be listed."""
+    namespace = options.get("namespace")
+    try:
+        known = store.all()
+    except StoreError as error:
+        if namespace or options["state"] is not None:
+            raise
+        raise StoreError(f"{error} Your rights in one Namespace may do: -n NAMESPACE") from error
+    return tuple(each for each in known if not namespace or each.namespace == namespace)
+
+
+def _pause(store: RemediationStore) -> tuple[Pause | None, tuple[Gap, ...]]:
+    """Who decides in a Namespace of their own need not see it."""
+    try:
+        return store.paused(), ()
+    except StoreError as error:
+        return None, (Gap(kind=GapKind.REFUSED, what="pause", detail=str(error)),)
+
+
+def _one(store: RemediationStore, name: str, options: Mapping[str, Any]) -> Remediation:
     """The one of this name, or the only one that begins so. Raises StoreError."""
-    name = name.removeprefix("remediation/").removeprefix("rem/")
-    exact = [each for each in known if each.name == name]
-    begun = exact or [each for each in known if name and each.name.startswith(name)]
+    for kind in _KINDS:
+        name = name.removeprefix(f"{kind}/")
+    try:
+        known = _all(store, options)
+    except StoreError:
+        with suppress(StoreError):  # who may list none may read one
+            found = store.get(f"{options.get('namespace') or ''}/{name}".removeprefix("/"))
+            if found is not None:
+                return found
+        raise
+    exact = [each for each in known if name in (each.name, each.id)]
+    begun = exact or [each for each in known if name and (each.name.startswith(name) or each.id.startswith(name))]
     if len(begun) == 1:
         return begun[0]
     if begun:
-        shown = ", ".join(each.name for each in begun[:3]) + (" …" if len(begun) > 3 else "")
-        raise StoreError(f"{name!r} begins the names of {len(begun)} Remediations: {shown}; give more of it")
+        shown = ", ".join(each.id for each in begun[:3]) + (" …" if len(begun) > 3 else "")
+        more = "name the Namespace, with -n" if exact else "give more of it"
+        raise StoreError(f"{name!r} begins the names of {len(begun)} Remediations: {shown}; {more}")
+    for gap in store.gaps:
+        if gap.kind is GapKind.BAD_INPUT and name and gap.what.rpartition("/")[2].rpartition(" ")[2].startswith(name):
+            raise StoreError(f"{gap.what}: {gap.detail}")
     names = [each.name for each in known]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else f"{len(names)} are known" + (": gpuwatch history" if names else "")
@@ -233,7 +273,7 @@ def _because(remediation: Remediation) -> str:
     return f" since {last.at:%Y-%m-%d %H:%MZ} ({last.message.rstrip('.')})"
 
 
-def _whoever() -> str:
+def _user_here() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -244,8 +284,8 @@ def _tell(text: str) -> None:
     output().print(text, markup=False, soft_wrap=True)
 
 
-def _tell_pause(pause: Pause) -> None:
-    if pause.paused:
+def _tell_pause(pause: Pause | None) -> None:
+    if pause is not None and pause.paused:
         Console(stderr=True, soft_wrap=True, highlight=False).print(
             f"gpuwatch is paused ({pause.reason or 'no reason given'}): nothing is done before `gpuwatch resume`.",
             style="yellow", markup=False,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuwatch.execute.precision import poor, precision
-from gpuwatch.kube.writer import ClusterWriter
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import Mode
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.weekly import DetectorRecord
@@ -19,6 +19,7 @@ from gpuwatch.store.remediation_sqlite import SqliteRemediations
 from gpuwatch.store.remediations import RemediationStore
 
 NAMESPACE = "gpuwatch"
+_WHO = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
 
 def namespace_of(settings: Settings) -> str:
@@ -38,14 +39,26 @@ def file_beside(state: Path) -> Path:
 
 
 @contextmanager
-def open_remediations(writer: ClusterWriter | None, namespace: str, file: Path) -> Iterator[RemediationStore]:
-    """For one thread. Raises StoreError where the file cannot be used."""
+def open_remediations(
+    writer: ClusterWriter | None, namespace: str, file: Path, *, within: str = "", forgiving: bool = False
+) -> Iterator[RemediationStore]:
+    """For one thread. within, forgiving: of a cluster, see KubernetesRemediations. Raises StoreError where the file
+    cannot be used."""
     if writer is not None:
-        yield KubernetesRemediations(writer, namespace)
+        yield KubernetesRemediations(writer, namespace, within=within, forgiving=forgiving)
     else:
         file.parent.mkdir(parents=True, exist_ok=True)
         with SqliteRemediations.open(file) as store:
             yield store
+
+
+def who_is_it(writer: ClusterWriter) -> str:
+    """The name by which the API server knows whoever writes here; '' where it does not say."""
+    try:
+        answer = writer.create({**_WHO, "metadata": {"name": ""}})
+    except WriteError:
+        return ""
+    return str(((answer.get("status") or {}).get("userInfo") or {}).get("username", ""))
 
 
 def observes(policy: PlanPolicy) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.model.remediation import Remediation, StepKind
+from gpuwatch.report.remediation_tables import as_argument
 from gpuwatch.report.weekly_markdown import escaped
 from gpuwatch.report.words import plural
 
@@ -22,7 +23,7 @@ def announcement(remediation: Remediation) -> tuple[str, str]:
         + (f" in {escaped(proposal.namespace)}" if proposal.namespace else "")
         + (f" for {escaped(proposal.waiter)}, which waits for them" if proposal.waiter else "")
         + ".",
-        f"- Stop it: gpuwatch reject {remediation.name}",
-        f"- Once it is done, take it back: gpuwatch undo {remediation.name}",
+        f"- Stop it: gpuwatch reject {as_argument(remediation)}",
+        f"- Once it is done, take it back: gpuwatch undo {as_argument(remediation)}",
     ]
     return " ".join(title.split()), "\n".join(lines) + "\n"

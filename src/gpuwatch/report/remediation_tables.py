@@ -95,6 +95,11 @@ def phase_text(remediation: Remediation) -> Text:
     return Text(f"{remediation.phase}{decided}", style=_COLOUR.get(remediation.phase, "dim"))
 
 
+def as_argument(remediation: Remediation) -> str:
+    """What the commands take to find it, with no more rights than those of its Namespace."""
+    return remediation.name + (f" -n {remediation.namespace}" if remediation.namespace else "")
+
+
 def remediation_detail(remediation: Remediation, now: datetime) -> RenderableType:
     """One Remediation in full: why, what was done, what is next."""
     proposal = remediation.proposal
@@ -140,7 +145,7 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
 
 def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str, str]]:
     """What it waits for, when, what holds it up, and how a person stops it."""
-    name, end = remediation.name, remediation.deadline_at
+    name, end = as_argument(remediation), remediation.deadline_at
     if not remediation.phase.open:
         released = remediation.proposal.action is ActionKind.RELEASE_GANG and remediation.phase is Phase.SUCCEEDED
         if released or remediation.phase is Phase.FAILED:
