@@ -25,7 +25,7 @@ from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import publish
 from parts.processes import wait_until
-from store.remediation_stores import remediation
+from store.remediation_stores import of_team, remediation
 from store.values import advice, book, key
 
 TEAM = "team-a"
@@ -111,7 +111,7 @@ def deployed(administrator: Api, living: ControlPlane) -> Path:
     apply(administrator, documents(DEPLOY / "base"))
     account = living.service_account("gpuwatch", "gpuwatch")
     counted(account, "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases/gpuwatch")  # its Role
-    return counted(account, "/apis/gpuwatch.dev/v1alpha1/remediations")  # its ClusterRole
+    return counted(account, "/apis/gpuwatch.dev/v1alpha1/noderemediations")  # its ClusterRole
 
 
 def counted(kubeconfig: Path, path: str, method: str = "GET") -> Path:
@@ -239,7 +239,7 @@ def test_the_state_and_the_profiles_are_its_own_to_write(deployed: Path, writer:
 
 def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -> None:
     assert refused(store.create, remediation())
-    assert refused(writer.event, NODE, at=NOW, reason="Remediation", action="Announce", note="x")
+    assert refused(writer.event, NODE, at=NOW, reason="Remediation", action="Notify", note="x")
     assert refused(write_to_node, writer)
     assert refused(writer.patch, NODE, {"status": {}}, kind=PatchKind.STRATEGIC, subresource="status")
     assert refused(writer.create, RULE)
@@ -287,19 +287,21 @@ def test_suggest_keeps_proposals_and_says_them_and_decides_nothing(
     administrator: Api, deployed: Path, writer: LiveWriter, store: RemediationStore
 ) -> None:
     apply(administrator, documents(DEPLOY / "roles" / "suggest.yaml"))
-    counted(deployed, "/apis/gpuwatch.dev/v1alpha1/remediations?dryRun=All", "POST")
-    created = store.create(remediation(attempts=1))
-    stored = store.save(replace(created, phase=Phase.EXPIRED))
-    assert store.get(created.name) == stored
+    counted(deployed, "/apis/gpuwatch.dev/v1alpha1/noderemediations?dryRun=All", "POST")
+    for wanted in (remediation(attempts=1), of_team(attempts=1)):
+        created = store.create(wanted)
+        stored = store.save(replace(created, phase=Phase.EXPIRED))
+        assert store.get(created.id) == stored
     for _ in range(2):
-        writer.event(NODE, at=NOW, reason="RemediationAnnounced", action="Announce", note="tomorrow")
-    assert refused(store.approve, created.name, "gpuwatch")
-    assert refused(store.reject, created.name)
-    assert refused(store.ask_undo, created.name)
+        writer.event(NODE, at=NOW, reason="RemediationScheduled", action="Notify", note="tomorrow")
+    for at in (remediation().id, of_team().id):
+        assert refused(store.approve, at, "gpuwatch")
+        assert refused(store.reject, at)
+        assert refused(store.ask_undo, at)
     assert refused(write_to_node, writer)
     assert refused(suspend, writer)
     assert refused(writer.evict, POD, dry_run=True)
-    assert store.forget_final(NOW, at_most=0) == 1
+    assert store.forget_final(NOW, at_most=0) == 2
 
 
 # Mode enforce, one kind of action after the other
@@ -360,29 +362,6 @@ def test_guardrails_leave_it_its_own_taint_and_annotations(
 
 
 @pytest.mark.usefixtures("guardrails")
-def test_guardrails_take_no_proposal_that_is_decided_already(
-    administrator: Api, deployed: Path, writer: LiveWriter, store: RemediationStore
-) -> None:
-    apply(administrator, documents(DEPLOY / "roles" / "suggest.yaml"))
-    path = "/apis/gpuwatch.dev/v1alpha1/remediations?dryRun=All"
-    counted(deployed, path, "POST")
-    store.create(remediation("fence-gpu-9"))
-    made = writer.objects("gpuwatch.dev/v1alpha1", "Remediation")[0]
-    again = {**made, "metadata": {"name": "fence-gpu-10"}, "status": {}}
-    api = Api(deployed)
-
-    def said(decided: Object) -> str:
-        """What the guardrail says against it; nothing is made, so that it can be asked until it counts."""
-        answer = api.answer("POST", path, {**again, "spec": {**made["spec"], **decided}})
-        return "" if answer.ok else answer.text
-
-    wait_until(lambda: "people decide" in said({"approved": True}), lambda: "it does not count")
-    for decided in ({"approved": True}, {"rejected": True}, {"undo": True}):
-        assert "people decide" in said(decided)
-    assert said({}) == ""
-
-
-@pytest.mark.usefixtures("guardrails")
 def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
     apply(administrator, documents(DEPLOY / "roles" / "enforce-release.yaml"))
     counted(deployed, f"/apis/apps/v1/namespaces/{TEAM}/deployments/{DEPLOYMENT.name}")
@@ -425,48 +404,3 @@ def test_enforcing_evictions_evicts_and_deletes_nothing(administrator: Api, depl
     assert refused(writer.delete, JOB)
     assert refused(writer.delete, NODE)
     assert refused(writer.patch, replace(POD, name="other"), {"metadata": {"labels": {"a": "b"}}})
-
-
-# People
-
-
-def test_people_decide_and_pause_with_their_roles_alone(administrator: Api, living: ControlPlane) -> None:
-    apply(administrator, documents(DEPLOY / "roles" / "people.yaml"))
-    subject = [{"kind": "User", "name": "stranger", "apiGroup": "rbac.authorization.k8s.io"}]
-    group = "rbac.authorization.k8s.io"
-    apply(
-        administrator,
-        [
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": "approvers"},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "gpuwatch-approver"},
-                "subjects": subject,
-            },
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "RoleBinding",
-                "metadata": {"name": "pausers", "namespace": "gpuwatch"},
-                "roleRef": {"apiGroup": group, "kind": "Role", "name": "gpuwatch-pauser"},
-                "subjects": subject,
-            },
-        ],
-    )
-    person = living.user("stranger")
-    counted(person, "/apis/gpuwatch.dev/v1alpha1/remediations")
-    counted(person, f"/api/v1/namespaces/gpuwatch/configmaps/{PAUSE.name}")
-    with api_client(living.administrator) as client:
-        KubernetesRemediations(LiveWriter(client), "gpuwatch").create(remediation())
-    with api_client(person) as client:
-        writer = LiveWriter(client)
-        theirs = KubernetesRemediations(writer, "gpuwatch")
-        assert theirs.approve(remediation().name, "ana").approved
-        assert theirs.ask_undo(remediation().name).undo_asked
-        assert theirs.pause("ana", "enough", NOW).paused
-        assert theirs.resume() == theirs.paused() == Pause()
-        found = theirs.get(remediation().name)
-        assert found is not None
-        assert refused(theirs.save, replace(found, phase=Phase.SUCCEEDED))
-        assert refused(theirs.create, remediation("another"))
-        assert refused(writer.get, ObjectRef("v1", "ConfigMap", "gpuwatch-settings", "gpuwatch"))

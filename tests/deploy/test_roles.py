@@ -15,6 +15,8 @@ from gpuwatch.kube.kinds import Kind, KindKey
 
 PLACES = ["base", *sorted(f"roles/{each.name}" for each in (DEPLOY / "roles").glob("*.yaml"))]
 
+DECIDED = ("remediations", "noderemediations")
+
 Rights = set[tuple[str, str, str]]
 """API group, resource with its subresource, verb."""
 
@@ -88,9 +90,8 @@ def test_taint_is_nodes_and_devices() -> None:
 
 def test_suggest_writes_proposals_and_events_alone() -> None:
     assert rights(DEPLOY / "roles" / "suggest.yaml") == {
-        ("gpuwatch.dev", "remediations", "create"),
-        ("gpuwatch.dev", "remediations", "delete"),
-        ("gpuwatch.dev", "remediations/status", "patch"),
+        *(("gpuwatch.dev", kind, verb) for kind in DECIDED for verb in ("create", "delete")),
+        *(("gpuwatch.dev", f"{kind}/status", "patch") for kind in DECIDED),
         *(("events.k8s.io", "events", verb) for verb in ("create", "get", "patch")),
     }
 
@@ -109,11 +110,24 @@ def test_without_a_mode_only_own_objects_are_written() -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_nobody_but_people_may_decide_or_pause(place: str) -> None:
     found = rights(DEPLOY / place) | rights(DEPLOY / place, "Role")
-    decides = {each for each in found if each[:2] == ("gpuwatch.dev", "remediations")} & {
-        ("gpuwatch.dev", "remediations", verb) for verb in ("patch", "update")
-    }
+    decides = found & {("gpuwatch.dev", kind, verb) for kind in DECIDED for verb in ("patch", "update")}
     pauses = {each for each in found if each[1] == "configmaps" and each[2] != "get"}
     assert bool(decides) == bool(pauses) == (place == "roles/people.yaml")
+
+
+def test_people_of_a_namespace_decide_by_their_own_rights_and_those_of_the_platform_by_a_role() -> None:
+    people = {each["metadata"]["name"]: each for each in documents(DEPLOY / "roles" / "people.yaml")}
+    part_of = "rbac.authorization.k8s.io/aggregate-to-"
+    assert people["gpuwatch-approver"]["metadata"]["labels"] == {f"{part_of}edit": "true"}
+    assert people["gpuwatch-view"]["metadata"]["labels"] == {f"{part_of}view": "true"}
+    assert "labels" not in people["gpuwatch-node-approver"]["metadata"]
+    resources = {name: [rule["resources"] for rule in each["rules"]] for name, each in people.items()}
+    assert resources == {
+        "gpuwatch-approver": [["remediations"]],
+        "gpuwatch-node-approver": [["noderemediations"]],
+        "gpuwatch-view": [["remediations", "workloadprofiles"]],
+        "gpuwatch-pauser": [["configmaps"]],
+    }
 
 
 @pytest.mark.parametrize("place", PLACES)
