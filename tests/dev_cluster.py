@@ -81,6 +81,7 @@ def _break(fleet: LiveFleet, count: int, nodes: int) -> None:
 
 def _tell(living: World, faults: int) -> None:
     kubeconfig = living.cluster.administrator
+    account = f"KUBECONFIG={shlex.quote(str(living.cluster.account('dev')))}"  # which alone may propose
     settings = living.settings("observe", run={"listen_port": 8080})
     modes = dict.fromkeys(("taint_node", "evict_gang", "release_gang"), "suggest")
     suggest = living.settings("suggest", run={"listen_port": 8080}, plan={"modes": modes})
@@ -97,9 +98,9 @@ def _tell(living: World, faults: int) -> None:
         f"  gpuwatch analyze --config {settings}",
         f"  gpuwatch plan --config {settings}",
         "Run it, and it only tells what it would do:",
-        f"  gpuwatch run --config {settings}",
+        f"  {account} gpuwatch run --config {settings}",
         "Or have it propose, in one terminal, and decide in another:",
-        f"  gpuwatch run --config {suggest}",
+        f"  {account} gpuwatch run --config {suggest}",
         "  gpuwatch history",
         "  gpuwatch approve NAME; gpuwatch history NAME; gpuwatch undo NAME",
         "  gpuwatch pause --reason lunch; gpuwatch resume",

@@ -22,18 +22,21 @@ from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
 from e2e.exporters import exporters
 from e2e.live_fleet import LiveFleet, node, reporting, workload
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.store.api_form import camel_enum
 from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild
 from parts.prometheus_server import running as running_prometheus
 
 REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/remediations"
+NODE_REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/noderemediations"
 ACCOUNT = "system:serviceaccount:gpuwatch:gpuwatch"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases/gpuwatch"
 HISTORY_SECONDS = 1200
 LEASE_SECONDS = 6
 
-OWN = frozenset({"leases", "checkpoints", "workloadprofiles", "remediations", "events"})
+OWN = frozenset({"leases", "checkpoints", "workloadprofiles", "remediations", "noderemediations", "events"})
 """Resources of which gpuwatch writes objects of its own; all others are somebody's."""
 
 UNSEEN: list[str] = []
@@ -154,17 +157,27 @@ class World:
         environment |= {"KUBECONFIG": self.cluster.administrator, "COLUMNS": "200"}
         return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=self.folder)
 
+    @property
+    def user(self) -> str:
+        """Who gives a person's commands, as the API server knows them."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        answer = self.api.answer("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
+        return str(answer.json()["status"]["userInfo"]["username"])
+
     def remediations(self, action: str = "", target: str = "") -> list[Object]:
+        """Of workloads and of Nodes. action: as the settings name it; '' for all."""
+        named = camel_enum(ActionKind(action)) if action else ""
         return [
             item
-            for item in self.api.get(REMEDIATIONS)["items"]
-            if item["spec"]["proposal"]["action"] == (action or item["spec"]["proposal"]["action"])
+            for path in (REMEDIATIONS, NODE_REMEDIATIONS)
+            for item in self.api.get(path)["items"]
+            if item["spec"]["proposal"]["action"] == (named or item["spec"]["proposal"]["action"])
             and target in item["spec"]["proposal"]["target"]
         ]
 
     def newest(self, action: str, target: str) -> Object | None:
         """The newest Remediation of it."""
-        found = sorted(self.remediations(action, target), key=lambda item: item["spec"]["proposal"]["createdAt"])
+        found = sorted(self.remediations(action, target), key=lambda item: item["spec"]["proposal"]["proposedTime"])
         return found[-1] if found else None
 
     def phase(self, action: str, target: str) -> str:
@@ -176,7 +189,7 @@ class World:
         """Were its owners told all, and may object now?"""
         found = self.newest(action, target)
         status = (found or {}).get("status") or {}
-        return status.get("phase") == "Announced" and "deadlineAt" in status
+        return status.get("phase") == "Announced" and "deadlineTime" in status
 
     def pods(self, app: str) -> list[Object]:
         found = self.api.get("/api/v1/namespaces/team-a/pods", labelSelector=f"app={app}")["items"]
@@ -250,9 +263,9 @@ class World:
 def _course(remediation: Object) -> str:
     """What became of it so far, in a few lines."""
     status = remediation.get("status") or {}
-    turns = (f"  {each['at']} {each['phase']}: {each['message']}" for each in status.get("history", ()))
+    turns = (f"  {each['time']} {each['phase']}: {each['message']}" for each in status.get("history", ()))
     steps = (
-        f"  {each['kind']} {each.get('begunAt', '-')} {each.get('doneAt', '-')} {each.get('error', '')}"
+        f"  {each['kind']} {each.get('startTime', '-')} {each.get('completionTime', '-')} {each.get('error', '')}"
         for each in status.get("steps", ())
     )
     rest = {name: value for name, value in status.items() if name not in ("history", "steps", "saved")}
