@@ -83,7 +83,7 @@ def test_a_job_that_hangs_is_complained_about_and_others_go_on() -> None:
     with started(*jobs) as (run, _):
         assert run.complaints() == []
         soon(lambda: bool(run.complaints()))
-        assert "job hang has been running" in run.complaints()[0]
+        assert "task hang has been running" in run.complaints()[0]
         soon(lambda: len(others) >= 2)
         let_go.set()
         soon(lambda: not run.complaints())

@@ -201,8 +201,8 @@ def test_the_one_with_a_finding_of_its_own_is_named() -> None:
     devices = [item.uuid for item in FLEET]
     answers = stuck(FLEET, devices) | {recovery_action_needs(POLICY).now: spread(FLEET, 0.0, gpu_1_2=1.0)}
     found = findings(scene(FLEET, answers, state=GANG))
-    assert found["driver_verdict:device/gpu-1-2"].verdict is Verdict.DEGRADED
-    assert "look first at gpu-1-2 (driver verdict)" in found[JOB].summary
+    assert found["recovery_action:device/gpu-1-2"].verdict is Verdict.DEGRADED
+    assert "look first at gpu-1-2 (recovery action)" in found[JOB].summary
 
 
 def test_the_one_that_draws_less_than_all_who_wait_is_suspected() -> None:

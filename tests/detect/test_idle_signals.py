@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from detect.idle_world import POLICY, Holding, bystander, judged, only, steps, world
+from detect.idle_world import POLICY, InEffect, bystander, judged, only, steps, world
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.model.decision import Advice, Finding, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
-SILENT = Holding(name="pod", activity=(steps((".", 3)),))
-LONG_SILENT = Holding(name="pod", activity=(steps((".", 9)),))
+SILENT = InEffect(name="pod", activity=(steps((".", 3)),))
+LONG_SILENT = InEffect(name="pod", activity=(steps((".", 9)),))
 FLOOR = WindowStat(Signal.POWER_WATTS, Statistic.MIN, POLICY.power_floor_seconds)
 
 
@@ -93,7 +93,7 @@ class TestMissing:
         )
 
     def test_every_device_needs_one(self) -> None:
-        pod = Holding(name="pod", activity=(steps((".", 3)),) * 3)
+        pod = InEffect(name="pod", activity=(steps((".", 3)),) * 3)
         found = judged(pod, readings={**NONE_ELSE, highest(Signal.POWER_WATTS): {"GPU-pod-0": 85.0}})
         assert found.missing == ("a second signal of GPU-pod-1 and 1 more over the silence",)
 
@@ -114,7 +114,7 @@ class TestWindows:
 
 
 class TestMig:
-    POD = Holding(
+    POD = InEffect(
         name="mig",
         activity=(steps((".", 7)),),
         device={

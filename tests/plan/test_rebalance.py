@@ -168,7 +168,7 @@ def test_two_gpus_on_which_the_same_contend_are_answered_by_one_move_of_the_gang
     assert "once" in guards(found[B])
 
 
-@pytest.mark.parametrize("phase", [Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING])
+@pytest.mark.parametrize("phase", [Phase.PROPOSED, Phase.NOTIFIED, Phase.ACTING])
 def test_while_one_is_being_moved_the_other_is_not(phase: Phase) -> None:
     """Whichever is worth more now."""
     open_one = remediation(

@@ -176,7 +176,7 @@ class TestSilenceNow:
         calendar, (lane,) = lanes_of("##...?.")
         now = silence_now(calendar, lane, weekends_count=True)
         assert (now.silent_seconds, now.elapsed_seconds, now.coverage_ratio) == (4 * STEP, 5 * STEP, 0.8)
-        assert (now.blind_seconds, now.active_before) == (0, True)
+        assert (now.max_staleness_seconds, now.active_before) == (0, True)
 
     @pytest.mark.parametrize(
         ("text", "counted"),
@@ -196,7 +196,7 @@ class TestSilenceNow:
 
     def test_an_end_of_which_nothing_is_known_is_blind(self) -> None:
         calendar, (lane,) = lanes_of("##.??")
-        assert silence_now(calendar, lane, weekends_count=True).blind_seconds == 2 * STEP
+        assert silence_now(calendar, lane, weekends_count=True).max_staleness_seconds == 2 * STEP
 
     def test_of_a_lane_without_work_all_is_silence(self) -> None:
         calendar, (lane,) = lanes_of("??..")

@@ -212,7 +212,7 @@ def fleet(timeline: Timeline, hosts: Sequence[str] = ("node-a", "node-b"), gpus:
     return timeline
 
 
-def test_one_gpu_gone_while_its_exporter_is_up(tmp_path: Path) -> None:
+def test_one_gpu_missing_while_its_exporter_is_up(tmp_path: Path) -> None:
     timeline = fleet(Timeline(), gpus=3)
     timeline.add(TEMPERATURE, gpu(3, "node-a"), 40, until=600, ends=True)
     inventory = inventory_of(timeline.store(tmp_path))

@@ -124,14 +124,14 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
-        # What is announced in the mode enforce may be held back because nobody could be told.
-        if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED) and not (found.approved and found.phase.open):
+        # What is notified in the mode enforce may be held back because nobody could be told.
+        if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: there is nothing to approve")
         if not found.approved:
             found = store.approve(found.name, by or _whoever())
         pause = store.paused()
     _tell(
-        f"{found.name} is approved by {found.approved_by or 'somebody'}: it is announced, and done once owners had "
+        f"{found.name} is approved by {found.approved_by or 'somebody'}: it is notified, and done once owners had "
         "time to object and all guards agree."
     )
     _tell_pause(pause)
@@ -142,7 +142,7 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 def run_reject(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
-        if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED):
+        if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
             what = f"take it back: gpuwatch undo {found.name}" if found.phase.open else "there is nothing to reject"
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
         found = store.reject(found.name, finding_right)

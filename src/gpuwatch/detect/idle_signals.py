@@ -60,7 +60,7 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     return {
         "idle.never_used": silence,
         "idle.abandoned": silence,
-        "idle.holding_model": (*silence, memory),
+        "idle.model_loaded": (*silence, memory),
         "idle.in_use": use,
         "idle.bursty": use,
         "idle.host_bound": (

@@ -68,7 +68,7 @@ class Judge:
         # Nothing shorter is ever unexplained, and most are: asked first, it spares the question what explains it.
         return (
             now.silent_seconds > self.policy.min_silence_seconds
-            and now.blind_seconds + self._behind < self.policy.blind_seconds
+            and now.max_staleness_seconds + self._behind < self.policy.max_staleness_seconds
             and now.silent_seconds > self.pasts.explanation(workload, now).seconds
         )
 
@@ -119,8 +119,8 @@ class Judge:
         policy = self.policy
         if item.unseen:
             return item.unseen
-        blind = now.blind_seconds + self._behind
-        if blind >= policy.blind_seconds:
+        blind = now.max_staleness_seconds + self._behind
+        if blind >= policy.max_staleness_seconds:
             return (f"activity of the last {spoken(blind)}",)
         for device in item.devices:
             seen = coverage_ratio(
@@ -182,7 +182,7 @@ class Judge:
             return plain, "how much memory it holds is not known"
         size = f"{used_bytes / _GIB:.1f} GiB"
         if used_bytes >= policy.model_bytes:
-            return FindingKind.HOLDING_MODEL, f"a model of {size} stays in memory"
+            return FindingKind.MODEL_LOADED, f"a model of {size} stays in memory"
         if used_bytes >= policy.context_bytes:
             return plain, f"only a context of {size} is in memory"
         return plain, "nothing is in memory"

@@ -102,7 +102,7 @@ _ACTIONS: dict[float, _Action] = {
 
 def recovery_action(fleet: Fleet) -> Judge:
     """The driver's own verdict (DCGM field 1523; XID 154 is its event): what it says has to be done, now."""
-    kind = FindingKind.DRIVER_VERDICT
+    kind = FindingKind.RECOVERY_ACTION
     now = fleet.answers(recovery_action_needs(fleet.policy).now)
     changes = fleet.changes(Signal.RECOVERY_ACTION_CODE)
 

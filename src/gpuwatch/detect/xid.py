@@ -24,7 +24,7 @@ from gpuwatch.model.telemetry import Vendor
 
 CORROBORATING = frozenset(
     {
-        FindingKind.DRIVER_VERDICT,
+        FindingKind.RECOVERY_ACTION,
         FindingKind.DCGM_HEALTH,
         FindingKind.VENDOR_HEALTH,
         FindingKind.ECC,
@@ -33,7 +33,7 @@ CORROBORATING = frozenset(
         FindingKind.PCIE_REPLAY,
         FindingKind.PCIE_WIDTH,
         FindingKind.NVLINK_ERRORS,
-        FindingKind.GPU_GONE,
+        FindingKind.GPU_MISSING,
     }
 )
 """Findings on the same GPU that do not come from the XID itself."""

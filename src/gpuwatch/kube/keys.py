@@ -11,8 +11,8 @@ OPT_OUT = f"{PREFIX}opt-out"
 SNOOZE_UNTIL = f"{PREFIX}snooze-until"
 """A time such as 2026-01-31T18:00:00Z: no proposal before it."""
 
-OBJECT = f"{PREFIX}object"
-"""The owner's reason against an announced action; any text objects."""
+OBJECTION = f"{PREFIX}objection"
+"""The owner's reason against an notified action; any text objects."""
 
 MODE = f"{PREFIX}mode"
 """observe, suggest or enforce on a Namespace: the mildest of this and the policy's mode holds."""
@@ -24,14 +24,14 @@ REMEDIATION = f"{PREFIX}remediation"
 """Annotation on whatever was changed, written in the same request as the change: the Remediation that did it. It goes
 in the request that takes the change back, so that a controller that was killed finds in it what it had done."""
 
-ANNOUNCED = f"{PREFIX}announced"
+NOTICE = f"{PREFIX}notice"
 """Annotation on the owner or the Node: which Remediation is coming, when, why, and how to object."""
 
 DEGRADED = f"{PREFIX}degraded"
 """Taint on a Node (and on a device, by a DeviceTaintRule); its value is the cause. Other values than those that
 gpuwatch wrote itself are somebody else's and never touched."""
 
-FENCED = f"{PREFIX}fenced"
+TAINT = f"{PREFIX}taint"
 """Annotation beside the taint: JSON with the Remediation, the reason and when the taint expires."""
 
 CONDITION = "GPUDegraded"

@@ -76,7 +76,7 @@ class Verdict(StrEnum):
 class FindingKind(StrEnum):
     # health
     XID = "xid"
-    DRIVER_VERDICT = "driver_verdict"
+    RECOVERY_ACTION = "recovery_action"
     DCGM_HEALTH = "dcgm_health"
     VENDOR_HEALTH = "vendor_health"
     ECC = "ecc"
@@ -87,15 +87,15 @@ class FindingKind(StrEnum):
     NVLINK_ERRORS = "nvlink_errors"
     THERMAL_THROTTLE = "thermal_throttle"
     POWER_BRAKE = "power_brake"
-    GPU_GONE = "gpu_gone"
-    EXPORTER_GONE = "exporter_gone"
-    TELEMETRY_GONE = "telemetry_gone"
+    GPU_MISSING = "gpu_missing"
+    EXPORTER_DOWN = "exporter_down"
+    TELEMETRY_MISSING = "telemetry_missing"
     HUNG = "hung"
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the device's health
     # idle: the classes of an allocation
     NEVER_USED = "never_used"
     ABANDONED = "abandoned"
-    HOLDING_MODEL = "holding_model"  # silent, with a loaded model in memory
+    MODEL_LOADED = "model_loaded"  # silent, with a loaded model in memory
     HOST_BOUND = "host_bound"  # the GPU waits for the host: busy, but hardly
     BURSTY = "bursty"  # silent now, as it often was before it worked again
     IN_USE = "in_use"
@@ -326,7 +326,7 @@ class Coverage:
     devices: int = 0
     devices_present: int = 0
     devices_resolved: int = 0  # with a verified Node
-    devices_held: int = 0
+    devices_allocated: int = 0
     devices_shared: int = 0
     health_unknown: int = 0  # devices whose health no rule could tell
     idle_unknown: int = 0  # Pods whose use could not be told

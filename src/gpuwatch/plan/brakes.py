@@ -86,7 +86,7 @@ def _storm(facts: Facts, policy: PlanPolicy) -> str:
 def _cooling(facts: Facts, policy: PlanPolicy) -> str:
     if facts.last_storm is None:
         return ""
-    until = facts.last_storm + timedelta(seconds=policy.storm_cool_down_seconds)
+    until = facts.last_storm + timedelta(seconds=policy.storm_cooldown_seconds)
     if facts.snapshot.at >= until:
         return ""
     return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; nothing is done before {until:%H:%M:%S}."

@@ -123,7 +123,7 @@ class SilenceNow:
     proven_step: the step from which on enough is known; `first_step` where the silence has no large holes.
     proven_seconds: calendar time from `proven_step` to the end of the lane.
     coverage_ratio: known share of the steps since `first_step`.
-    blind_seconds: time at the lane's end in which nothing is known.
+    max_staleness_seconds: time at the lane's end in which nothing is known.
     active_before: the lane has activity before this silence.
     """
 
@@ -133,7 +133,7 @@ class SilenceNow:
     proven_step: int
     proven_seconds: float
     coverage_ratio: float
-    blind_seconds: float
+    max_staleness_seconds: float
     active_before: bool
 
 
@@ -289,7 +289,7 @@ def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_covera
         proven_step=calendar.steps - proven,
         proven_seconds=float(proven * calendar.step_seconds),
         coverage_ratio=float(silent.mean()) if len(silent) else 1.0,
-        blind_seconds=float((int(np.argmax(silent)) if silent.any() else len(silent)) * calendar.step_seconds),
+        max_staleness_seconds=float((int(np.argmax(silent)) if silent.any() else len(silent)) * calendar.step_seconds),
         active_before=len(active) > 0,
     )
 

@@ -136,7 +136,7 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
     health_unknown = {
         device
         for finding in unknown
-        if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
+        if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
         for device in finding.devices
     }
     idle_unknown = {ref for finding in unknown if finding.kind is FindingKind.IDLE_UNKNOWN for ref in finding.pods}
@@ -144,7 +144,7 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         devices=len(snapshot.devices),
         devices_present=len(present),
         devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
-        devices_held=sum(1 for device in present if device.holders),
+        devices_allocated=sum(1 for device in present if device.holders),
         devices_shared=sum(1 for device in present if device.shared),
         health_unknown=len(health_unknown),
         idle_unknown=len(idle_unknown),

@@ -22,7 +22,7 @@ class Connection:
     headers: sent with each query, e.g. `X-Scope-OrgID` for Mimir's tenants.
     timeout_seconds: for one query; the server is told, and is given 5 s more to say that it gave up.
     retries: further attempts on 429, 5xx and broken connections, after backoff_seconds, then twice that, and so on;
-    a longer Retry-After is honoured up to retry_cap_seconds.
+    a longer Retry-After is honoured up to retry_max_seconds.
     concurrency: queries at once.
     max_samples_per_query: questions about more samples are divided by Node beforehand; below the 50 million of
     Prometheus' --query.max-samples. A server that allows less makes gpuwatch divide further.
@@ -43,7 +43,7 @@ class Connection:
     timeout_seconds: float = 60.0
     retries: int = 3
     backoff_seconds: float = 0.5
-    retry_cap_seconds: float = 30.0
+    retry_max_seconds: float = 30.0
     concurrency: int = 4
     max_samples_per_query: int = 20_000_000
 
@@ -54,7 +54,7 @@ class Connection:
         for name in ("timeout_seconds", "concurrency", "max_samples_per_query"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be greater than 0, is {getattr(self, name)}")
-        for name in ("retries", "backoff_seconds", "retry_cap_seconds"):
+        for name in ("retries", "backoff_seconds", "retry_max_seconds"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: must not be negative, is {getattr(self, name)}")
 
