@@ -41,7 +41,7 @@ def analysed(fleet: Fleet) -> Analysis:
         cluster=view.snapshot.cluster,
         findings=view.findings,
         plan=view.plan(ENFORCE, (), {}),
-        schema=Schema(),
+        telemetry_schema=Schema(),
         gaps=(Gap(kind=GapKind.REFUSED, what="rayclusters.ray.io", detail="403"),),
     )
 

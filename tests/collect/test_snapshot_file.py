@@ -53,7 +53,7 @@ def full() -> Snapshot:
     uuid = "GPU-0a1b2c3d-1111"
     return Snapshot(
         at=AT,
-        schema=Schema(
+        telemetry_schema=Schema(
             vocabularies=("dcgm",),
             signals=(
                 SignalFound(

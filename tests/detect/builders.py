@@ -165,7 +165,7 @@ def scene(
     signals = {stat.signal for stat in [*(answers or {}), *(variants or {})]}
     return Snapshot(
         at=AT,
-        schema=Schema(
+        telemetry_schema=Schema(
             interval_seconds=interval,
             signals=tuple(
                 SignalFound(signal=signal, vocabulary="dcgm", metric=signal.value, scale=1.0, devices=len(known))

@@ -223,7 +223,7 @@ def snapshot_of(members: Sequence[Member], at: int, window: int) -> Snapshot:
     floor = WindowStat(Signal.POWER_WATTS, Statistic.MIN, 7 * 86400).key
     return Snapshot(
         at=moment,
-        schema=Schema(interval_seconds=30),
+        telemetry_schema=Schema(interval_seconds=30),
         devices=tuple(
             Device(id=name, uuid=name, vendor=Vendor.NVIDIA, vocabulary="dcgm", holders=(f"ns/{member.name}",))
             for name, member in zip(names, there, strict=True)

@@ -162,7 +162,7 @@ def world(
     )
     return Snapshot(
         at=AT,
-        schema=Schema(interval_seconds=30),
+        telemetry_schema=Schema(interval_seconds=30),
         devices=devices,
         readings=Readings(values=values, promql={stat.key: "max(DCGM{$device})" for stat in needs(policy)}),
         activity=(*(row for holding in holdings for row in holding.histories(length)), *extra),

@@ -62,7 +62,7 @@ def snapshot(
             values.setdefault(WindowStat(signal, Statistic.MAX, WINDOW).key, {})[name] = value
     return Snapshot(
         at=AT,
-        schema=Schema(interval_seconds=30),
+        telemetry_schema=Schema(interval_seconds=30),
         devices=tuple(devices),
         cluster=Cluster(pods=tuple(pods), known=True),
         readings=Readings(values=values, promql={key: f"{key}{{$device}}" for key in values}),

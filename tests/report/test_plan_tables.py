@@ -65,7 +65,7 @@ def analysis(policy: PlanPolicy = PlanPolicy()) -> Analysis:  # noqa: B008 - fro
         cluster=state.cluster,
         findings=findings,
         plan=draw_plan(state, findings, policy),
-        schema=Schema(),
+        telemetry_schema=Schema(),
         gaps=(),
     )
 

@@ -73,7 +73,7 @@ def full() -> Status:
         cluster=view.snapshot.cluster,
         findings=view.findings,
         plan=plan,
-        schema=Schema(),
+        telemetry_schema=Schema(),
         gaps=(
             Gap(kind=GapKind.REFUSED, what=f"rayclusters {HOSTILE_NAMESPACE}", detail=HOSTILE),
             Gap(kind=GapKind.SIGNAL_MISSING, what="sm_active_ratio", detail="No series."),

@@ -137,7 +137,7 @@ def test_times_and_targets_select(store: RemediationStore) -> None:
 def test_open_are_those_that_something_may_happen_to(store: RemediationStore) -> None:
     for phase in Phase:
         store.create(remediation(f"rem-{phase.lower()}", phase=phase))
-    opened = {"proposed", "notified", "acting", "verifying", "holding", "undoing"}
+    opened = {"proposed", "notified", "acting", "verifying", "ineffect", "undoing"}
     assert {each.name for each in store.open_()} == {f"rem-{name}" for name in opened}
     for phase in Phase:
         store.ask_undo(f"rem-{phase.lower()}")

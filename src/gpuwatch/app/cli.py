@@ -2,7 +2,7 @@
 
 Only click is imported here; each command imports its rooms when it runs, so that `--help` answers at once.
 
-Exit codes: 0 done; 1 something asked for could not be done; 2 wrong usage; `doctor` has its own, see its help.
+Exit codes stand in `exit_code.py`.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def report(
 def doctor(form: str, csv_out: Path | None, **sources: Any) -> None:
     """What is connected, what telemetry speaks, and which rule lacks which signal, with the lines that enable it.
 
-    Exit code: 0 all rules have what they can use, 1 a source cannot be read, 3 readable, but some rule is limited.
+    Exit code: 0 all rules have what they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
     from gpuwatch.app.commands import run_doctor
 
@@ -416,7 +416,16 @@ def schema() -> None:
 
 def main() -> None:
     """Entry point of both commands."""
-    cli(prog_name="gpuwatch")
+    from gpuwatch.app.exit_code import ExitCode
+
+    try:
+        sys.exit(cli.main(prog_name="gpuwatch", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("gpuwatch: interrupted", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

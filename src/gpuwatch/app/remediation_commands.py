@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.app.commands import FAILED, OK, print_answer, reported
+from gpuwatch.app.commands import print_answer, reported
+from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
@@ -64,7 +65,7 @@ def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, beside)
     answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
-    return OK if snapshot.devices else FAILED
+    return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
 def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
@@ -117,7 +118,7 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
         print_answer(answer, form, lambda: history_tables(known, pause, gaps, now, rows=rows))
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -135,7 +136,7 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
         "time to object and all guards agree."
     )
     _tell_pause(pause)
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -147,7 +148,7 @@ def run_reject(name: str, finding_right: bool, options: Mapping[str, Any]) -> in
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
         found = store.reject(found.name, finding_right)
     _tell(f"{found.name} is rejected, and is not done.")
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -165,7 +166,7 @@ def run_undo(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
         "changed since stays."
     )
     _tell_pause(pause)
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -174,7 +175,7 @@ def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
     with _store(options, create=True) as store:
         pause = store.pause(by or _whoever(), reason, now)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -183,7 +184,7 @@ def run_resume(options: Mapping[str, Any]) -> int:
         before = store.paused()
         store.resume()
     _tell("It goes on." if before.paused else "It was not paused.")
-    return OK
+    return ExitCode.OK
 
 
 @contextmanager

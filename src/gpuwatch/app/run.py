@@ -20,9 +20,10 @@ from types import FrameType
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.commands import EXPECTED, FAILED, OK, reported
+from gpuwatch.app.commands import EXPECTED, reported
 from gpuwatch.app.controller import Controller, UnreachableError, Writers
 from gpuwatch.app.counted_writer import CountedWriter
+from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.http_server import serving
 from gpuwatch.app.jobs import Jobs
 from gpuwatch.app.leader import Election, NotLeadingError
@@ -106,14 +107,14 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
             # What was begun stands in its Remediation, and the Lease keeps others away until it runs out.
             log.error("still running after %d s: %s", controller.settings.run.shutdown_timeout_seconds, ", ".join(left))
             sys.stderr.flush()
-            os._exit(FAILED)
+            os._exit(ExitCode.FAILED)
         controller.close()
         if election is not None and thread is not None:
             # An attempt at the Lease that nobody answers ends by its own timeouts.
             thread.join(max(controller.settings.run.shutdown_timeout_seconds - (time.monotonic() - asked), 1.0))
             election.release()
     log.info("stopped")
-    return OK
+    return ExitCode.OK
 
 
 class _Pulse:

@@ -144,7 +144,7 @@ def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs
         gaps += found
     return replace(
         snapshot,
-        schema=schema,
+        telemetry_schema=schema,
         devices=devices,
         exporters=exporters,
         readings=readings,

@@ -43,7 +43,7 @@ def pseudonymise(snapshot: Snapshot, key: bytes | None = None) -> Snapshot:
     alias = _Alias(key or secrets.token_bytes(32))
     return replace(
         snapshot,
-        schema=replace(snapshot.schema, backend=_URL.sub("URL", snapshot.schema.backend)),
+        telemetry_schema=replace(snapshot.telemetry_schema, backend=_URL.sub("URL", snapshot.telemetry_schema.backend)),
         devices=tuple(_device(item, alias) for item in snapshot.devices),
         exporters=tuple(_exporter(item, alias) for item in snapshot.exporters),
         readings=_readings(snapshot.readings, alias),

@@ -224,7 +224,7 @@ class Contention:
     def _answer(self, device: Device, signal: Signal, statistic: Statistic) -> float | None:
         """The median or the mean of the window; None where too little of it was seen."""
         window = self._policy.window_seconds
-        readings, schema = self._snapshot.readings, self._snapshot.schema
+        readings, schema = self._snapshot.readings, self._snapshot.telemetry_schema
         share = coverage_ratio(readings, schema, device, signal, window)
         if share is None or share < self._policy.min_coverage_ratio:
             return None

@@ -227,7 +227,7 @@ class Fleet:
     def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[Gpu], bool]:
         """Whether enough samples of any of these signals are there."""
         counts = [self.answers(coverage_stat(signal, window_seconds)) for signal in signals]
-        schema = self.snapshot.schema
+        schema = self.snapshot.telemetry_schema
         bound = self.policy.min_coverage_ratio
 
         def enough(gpu: Gpu) -> bool:

@@ -124,7 +124,11 @@ class Judge:
             return (f"activity of the last {spoken(blind)}",)
         for device in item.devices:
             seen = coverage_ratio(
-                self.snapshot.readings, self.snapshot.schema, device, Signal.BUSY_RATIO, policy.recent_window_seconds
+                self.snapshot.readings,
+                self.snapshot.telemetry_schema,
+                device,
+                Signal.BUSY_RATIO,
+                policy.recent_window_seconds,
             )
             if seen is not None and seen < policy.min_coverage_ratio:
                 return (f"samples of {device.id}: {seen:.0%} of those of the last hour are there",)

@@ -91,7 +91,9 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
     last, *counting = (fleet.answers(stat) for stat in stats)
     reporting = fleet.reporting(fleet.policy.change_window_seconds)
     gauge_is_there = (
-        bool(last.values) or bool(fleet.changes(last.stat.signal)) or fleet.snapshot.schema.has(last.stat.signal)
+        bool(last.values)
+        or bool(fleet.changes(last.stat.signal))
+        or fleet.snapshot.telemetry_schema.has(last.stat.signal)
     )
 
     def class_of(code: int | str) -> XidClass | None:

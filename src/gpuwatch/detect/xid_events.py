@@ -172,7 +172,7 @@ def _telemetry_began(fleet: Fleet) -> Callable[[Gpu], datetime | None]:
     """Until when a GPU's gauge may be showing an XID from before the window: two samples after its telemetry
     began within it. None where it reported all along, and where it is gone now: then the end is what lacks."""
     window = fleet.policy.change_window_seconds
-    interval = fleet.snapshot.schema.interval_seconds
+    interval = fleet.snapshot.telemetry_schema.interval_seconds
     counts = [fleet.answers(coverage_stat(signal, window)) for signal in REPORTING_SIGNALS]
 
     def began(gpu: Gpu) -> datetime | None:

@@ -26,7 +26,7 @@ class Snapshot:
     """Everything one cycle decides on. Saved with `gpuwatch capture`; any decision can be replayed from it."""
 
     at: datetime
-    schema: Schema = Schema()
+    telemetry_schema: Schema = Schema()
     devices: tuple[Device, ...] = ()
     exporters: tuple[Exporter, ...] = ()
     readings: Readings = Readings()
@@ -74,6 +74,9 @@ class Verdict(StrEnum):
 
 
 class FindingKind(StrEnum):
+    """What a finding says. RESERVED kinds have no rule yet; the words are taken, so that filters and alerts can name
+    them once."""
+
     # health
     XID = "xid"
     RECOVERY_ACTION = "recovery_action"
@@ -92,6 +95,9 @@ class FindingKind(StrEnum):
     TELEMETRY_MISSING = "telemetry_missing"
     HUNG = "hung"
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the device's health
+    FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state
+    COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
+    SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation
     NEVER_USED = "never_used"
     ABANDONED = "abandoned"
@@ -99,11 +105,25 @@ class FindingKind(StrEnum):
     HOST_BOUND = "host_bound"  # the GPU waits for the host: busy, but hardly
     BURSTY = "bursty"  # silent now, as it often was before it worked again
     IN_USE = "in_use"
+    SUSPECTED_IDLE = "suspected_idle"  # looks idle, and is not proven to be: shown, never acted on
     IDLE_UNKNOWN = "idle_unknown"
     # misfit: Pods that would do better elsewhere
     HBM_CONTENTION = "hbm_contention"  # workloads that share a GPU want more of its memory's bandwidth than there is
     PCIE_CONTENTION = "pcie_contention"  # the same of the link to the host
     SCATTERED = "scattered"  # a gang over more NVLink domains or racks than it needs
+    FRAGMENTATION = "fragmentation"  # free GPUs that no waiting gang can use where they are
+
+
+RESERVED_KINDS = frozenset(
+    (
+        FindingKind.FABRIC,
+        FindingKind.COMMON_CAUSE,
+        FindingKind.SLOW_GPU,
+        FindingKind.SUSPECTED_IDLE,
+        FindingKind.FRAGMENTATION,
+    )
+)
+"""No rule concludes these yet."""
 
 
 class Severity(StrEnum):
@@ -344,5 +364,5 @@ class Analysis:
     cluster: Cluster
     findings: tuple[Finding, ...]
     plan: Plan
-    schema: Schema = Schema()
+    telemetry_schema: Schema = Schema()
     gaps: tuple[Gap, ...] = ()

@@ -94,7 +94,7 @@ def analyse(snapshot: Snapshot, policies: Policies, beside: Beside = Beside()) -
             beside.precision,
             beside.storm_at,
         ),
-        schema=snapshot.schema,
+        telemetry_schema=snapshot.telemetry_schema,
         gaps=snapshot.gaps,
     )
 
@@ -150,6 +150,6 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         idle_unknown=len(idle_unknown),
         rules_limited={
             rule: tuple(str(signal) for signal in signals)
-            for rule, signals in missing_signals(snapshot.schema, policies).items()
+            for rule, signals in missing_signals(snapshot.telemetry_schema, policies).items()
         },
     )

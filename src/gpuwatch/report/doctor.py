@@ -55,7 +55,7 @@ class Diagnosis:
     facts: tuple[tuple[str, str], ...]
     rules: tuple[RuleLimit, ...]
     gaps: tuple[Gap, ...]
-    schema: Schema
+    telemetry_schema: Schema
     counters_csv: str
     service_monitor: str
 
@@ -70,7 +70,7 @@ class Diagnosis:
 
 def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:
     """Everything that limits the answers here, with the lines that would lift each limit."""
-    schema = snapshot.schema
+    schema = snapshot.telemetry_schema
     found = {item.signal for item in schema.signals}
     signals_of = rule_signals(policies)
     rules = tuple(
@@ -88,7 +88,7 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
         facts=tuple(_facts(snapshot)),
         rules=rules,
         gaps=snapshot.gaps,
-        schema=schema,
+        telemetry_schema=schema,
         counters_csv=_counters_csv(schema, rules),
         service_monitor=_SERVICE_MONITOR,
     )
@@ -126,7 +126,7 @@ def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
 
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
-    schema = snapshot.schema
+    schema = snapshot.telemetry_schema
     devices = snapshot.devices
     down = [item.instance for item in snapshot.exporters if item.up is False]
     facts = [
