@@ -32,6 +32,7 @@ from gpuwatch.detect.health import assess_health
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
+from gpuwatch.kube import keys
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Remediation
@@ -54,9 +55,6 @@ _FRESH_SECONDS = 15
 
 _STEPS_AT_ONCE = 12
 """Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
-
-_STORM = "gpuwatch.dev/last-storm"
-"""Annotation on the Lease."""
 
 _SHOWN = 4
 """Refused candidates in a line for people; JSON has all."""
@@ -368,13 +366,13 @@ class Controller:
         self._storm_at = at
         if self._election is not None:
             try:
-                self._election.note(_STORM, at.isoformat() if at is not None else "")
+                self._election.note(keys.LAST_STORM, at.isoformat() if at is not None else "")
             except WriteError as error:
                 log.warning("the last storm was not noted on the Lease: %s", error.message)
 
     def _recall_storm(self, election: Election) -> None:
         try:
-            said = election.recall(_STORM)
+            said = election.recall(keys.LAST_STORM)
             self._storm_at = datetime.fromisoformat(said) if said else None
         except (WriteError, ValueError) as error:
             # As if there had been one just now: what is not known is no reason to act.

@@ -34,18 +34,18 @@ class ObjectRef:
 class Phase(StrEnum):
     """Where a Remediation is. The first six are open: something may still happen to them."""
 
-    PROPOSED = "Proposed"  # waits for approval (suggest)
-    NOTIFIED = "Notified"  # approved or enforced; owners may object until `next_at`
-    ACTING = "Acting"  # a step is about to be written, or was: `step` says which
-    VERIFYING = "Verifying"  # written; is it released, rescheduled, healthy?
-    IN_EFFECT = "InEffect"  # verified, and its taint or suspension stays until proof of health, expiry or undo
-    UNDOING = "Undoing"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    UNDONE = "Undone"
-    REJECTED = "Rejected"  # by a person, or by an owner's objection
-    EXPIRED = "Expired"  # nobody approved in time
-    REFUSED = "Refused"  # the guards said no on fresh facts
+    PROPOSED = "Proposed"  # waits for approval
+    NOTIFIED = "Notified"  # owners were notified, and may object until the notice period ends
+    ACTING = "Acting"  # the steps are written, one after the other
+    VERIFYING = "Verifying"  # written; checked: released, rescheduled, tainted?
+    IN_EFFECT = "InEffect"  # verified; the taint or release stands until proof of health, expiry or undo
+    UNDOING = "Undoing"  # what was changed is taken back
+    SUCCEEDED = "Succeeded"  # it did what it was for
+    FAILED = "Failed"  # a step or its verification failed; what was done was taken back
+    UNDONE = "Undone"  # taken back: by a person, its owner, or the taint's expiry
+    REJECTED = "Rejected"  # a person rejected it, or an owner objected
+    EXPIRED = "Expired"  # nobody approved it, or no opening was found, in time
+    REFUSED = "Refused"  # a guard refused it on fresh facts
     OBSOLETE = "Obsolete"  # the reason for it went away before anything was done
 
     @property
@@ -64,20 +64,20 @@ _OPEN = frozenset((Phase.PROPOSED, Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING
 class StepKind(StrEnum):
     """One write. Each is idempotent, or detectable on the object itself."""
 
-    NOTIFY = "notify"  # Event and annotation on the target
-    TAINT = "taint"
-    UNTAINT = "untaint"
-    DEVICE_TAINT = "device_taint"  # a DRA DeviceTaintRule
-    DEVICE_UNTAINT = "device_untaint"
-    CONDITION = "condition"  # of a Node
-    HAND_OFF = "hand_off"  # label or custom resource for a repair system
+    NOTIFY = "notify"  # annotation, Event and message on and about the target
+    TAINT = "taint"  # the taint on the Node
+    UNTAINT = "untaint"  # the taint off the Node
+    DEVICE_TAINT = "device_taint"  # a DeviceTaintRule for one device (DRA)
+    DEVICE_UNTAINT = "device_untaint"  # the DeviceTaintRule away
+    CONDITION = "condition"  # the Node condition GPUDegraded
+    HAND_OFF = "hand_off"  # a label or an object for a repair system
     RELEASE = "release"  # suspend or scale to zero through the owner
-    COMMAND = "command"  # an order that the owner's controller carries out later, where that is how it is released
-    WITHDRAW = "withdraw"  # such an order, before it is carried out
+    COMMAND = "command"  # an order that the owner's controller carries out later (Volcano)
+    WITHDRAW = "withdraw"  # such an order taken back before it is carried out
     RESTORE = "restore"  # the saved state back
-    RESTART = "restart"  # suspend and resume, or a rollout: the gang starts anew elsewhere
+    RESTART = "restart"  # a rollout: the Pods start anew elsewhere
     EVICT = "evict"  # one Pod through the Eviction API
-    CLEAR = "clear"  # our annotations off the object
+    CLEAR = "clear"  # gpuwatch's annotations off the object
 
     @property
     def only_notes(self) -> bool:

@@ -289,16 +289,16 @@ class Readings:
 class GapKind(StrEnum):
     """Why something is not known."""
 
-    UNREACHABLE = "unreachable"
-    REFUSED = "refused"  # 401, 403
-    QUERY_FAILED = "query_failed"
-    SIGNAL_MISSING = "signal_missing"  # no series of any vocabulary
-    NODE_UNRESOLVED = "node_unresolved"  # telemetry's host is no Node of the cluster
-    IMPLAUSIBLE = "implausible"  # a blank sentinel or a value outside of physics was dropped
+    UNREACHABLE = "unreachable"  # no connection, or no answer in time
+    REFUSED = "refused"  # no right to read it (401, 403)
+    QUERY_FAILED = "query_failed"  # the server answered with an error
+    SIGNAL_MISSING = "signal_missing"  # no series of any vocabulary has the signal
+    NODE_UNRESOLVED = "node_unresolved"  # telemetry names a host that is no Node of the cluster
+    IMPLAUSIBLE = "implausible"  # a value outside of physics was dropped
     NOT_SERVED = "not_served"  # the API server does not serve the kind
-    BAD_INPUT = "bad_input"  # a file or an object could not be read
-    CLOCK = "clock"
-    PARTIAL = "partial"  # the server itself said that parts of the data are missing
+    BAD_INPUT = "bad_input"  # a file or an object could not be understood
+    CLOCK = "clock"  # the clocks of gpuwatch and its source differ
+    PARTIAL = "partial"  # the server said that parts of the data are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
