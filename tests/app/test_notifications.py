@@ -131,9 +131,9 @@ def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_the
         world.run(60, until=lambda: len(server.bodies) == 3 and world.value("gpuwatch_notifications_undelivered") == 1)
         held = world.only()
         assert (held.phase, world.suspended) == (Phase.NOTIFIED, False)
-        assert told(held).startswith("Nobody could be told: json 127.0.0.1")
+        assert told(held).startswith("No receiver took the notification: json 127.0.0.1")
         assert "503" in told(held)
-        assert f"{held.name} is held back" in caplog.text
+        assert f"{held.name} waits" in caplog.text
         world.run(60, until=lambda: bool(server.taken))
         since = world.fleet.now
         world.run(120, until=lambda: world.suspended)
@@ -151,9 +151,9 @@ def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Pa
         assert world.only().phase is Phase.NOTIFIED
         world.run(30, until=lambda: not world.only().phase.open)
     lapsed = world.only()
-    assert lapsed.phase is Phase.OBSOLETE
+    assert lapsed.phase is Phase.EXPIRED
     assert not world.suspended
-    assert any("It was not notified in time: Nobody could be told" in turn.message for turn in lapsed.history)
+    assert any("Its owners could not be notified in time: No receiver took" in turn.message for turn in lapsed.history)
     assert "gpuwatch.dev/notice" not in json.dumps(world.fleet.find("chat")["metadata"].get("annotations", {}))
 
 
@@ -186,7 +186,7 @@ def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: SqliteRemediat
         store.approve(world.only().name, "ana")
         world.run(40, until=lambda: world.suspended)
         assert world.suspended
-        assert told(world.only()).startswith("Nobody could be told")
+        assert told(world.only()).startswith("No receiver took the notification")
 
 
 def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path, store: SqliteRemediations) -> None:
@@ -214,7 +214,7 @@ def test_a_taint_waits_for_one_try_and_not_for_a_receiver_that_is_down(
         world.run(20, until=lambda: bool(fleet.node("n0")["spec"].get("taints")))
         assert fleet.node("n0")["spec"]["taints"]
         assert server.bodies
-        assert told(world.only()).startswith("Nobody could be told")
+        assert told(world.only()).startswith("No receiver took the notification")
 
 
 def test_without_anybody_to_tell_annotation_and_event_are_the_notification(

@@ -166,7 +166,7 @@ def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteReme
         (keys.OBJECTION, "demo at four", Phase.REJECTED),
         (keys.OPT_OUT, "true", Phase.REJECTED),
         (keys.SNOOZE_UNTIL, "2026-03-02T13:00:00Z", Phase.IN_EFFECT),
-        (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.OBSOLETE),
+        (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.EXPIRED),
     ],
 )
 def test_an_owner_can_object_or_snooze(store: SqliteRemediations, key: str, value: str, end: Phase) -> None:

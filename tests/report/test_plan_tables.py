@@ -86,7 +86,7 @@ ACTING = PlanPolicy(
 def test_what_would_be_done_says_when_why_at_what_cost_and_how_to_stop_it(width: int) -> None:
     text = flat(shown(plan_tables(analysis(ACTING), "test"), width))
     for words in (
-        "evict gang Job/ml/train: notified, and done unless somebody objects (mode enforce)",
+        "evict gang Job/ml/train: owners are notified, and it is done unless one objects (mode enforce)",
         "release gang Deployment/ml/a: done once a person approves it (mode suggest)",
         "why xid: ",
         "(confidence 0.90)",
@@ -218,12 +218,12 @@ def test_what_holds_it_up_is_told(store: SqliteRemediations) -> None:
     notified(store, ENFORCE)
     one = store.all()[0]
     steps = tuple(
-        replace(step, done_at=None, begun_at=None, error="Nobody could be told: json: 503.", attempts=3)
+        replace(step, done_at=None, begun_at=None, error="No receiver took the notification: json: 503.", attempts=3)
         if step.parameters.get("by") == "notice"
         else step
         for step in one.steps
     )
     held = replace(one, steps=steps, step=2)
     text = flat(shown(remediation_detail(held, NOW)))
-    assert "Held up Nobody could be told: json: 503. (tried 3 times)" in text
-    assert "Nobody could be told: json: 503." in shown(history_tables((held,), Pause(), (), NOW, rows=9), 160)
+    assert "Held up No receiver took the notification: json: 503. (tried 3 times)" in text
+    assert "No receiver took the notification: json: 503." in shown(history_tables((held,), Pause(), (), NOW, rows=9), 160)

@@ -138,7 +138,7 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
         "Not well the API server does not answer",
         "Pause Paused since",
         "Brake An alert fires",
-        "Untold Nobody could be told of 2 notifications.",
+        "Notifications No receiver took 2 notifications.",
         " UTC, 40 s ago",
         "Mode of taint node observe",
         "UTC: not everywhere yet",

@@ -351,7 +351,7 @@ def history(name: str | None, form: str, rows: int, open_only: bool, **where: An
 @_remediations
 @click.option("--by", metavar="WHO", help="Who approves, for the record; by default your user name here.")
 def approve(name: str, by: str | None, **where: Any) -> None:
-    """Have a proposal done: it is notified, checked again, done, and verified."""
+    """Approve a proposal: owners are notified, it is checked again, done, and verified."""
     from gpuwatch.app.remediation_commands import run_approve
 
     sys.exit(run_approve(name, by, where))
@@ -369,7 +369,7 @@ _finding_right = click.option(
 @_remediations
 @_finding_right
 def reject(name: str, finding_right: bool, **where: Any) -> None:
-    """Have a proposal, or what is notified, never done."""
+    """Reject a proposal, or an action of which owners were notified: it is never done."""
     from gpuwatch.app.remediation_commands import run_reject
 
     sys.exit(run_reject(name, finding_right, where))

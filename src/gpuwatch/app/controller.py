@@ -395,7 +395,7 @@ class Controller:
     def _say(self, proposed: Remediation, writers: Writers) -> None:
         """An Event on what it is about; that it could not be said changes nothing."""
         proposal = proposed.proposal
-        wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "it is notified next"
+        wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "its owners are notified next"
         note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
         try:
             writers.plain.event(

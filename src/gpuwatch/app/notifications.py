@@ -32,8 +32,8 @@ _FILE = "notification.md"
 
 
 def must_be_told(remediation: Remediation) -> bool:
-    """Is it held back until somebody was told? What ends or moves people's work is, unless a person approved it; a
-    taint touches no Pod, and the longer it waits, the more lands on the GPU."""
+    """Does it wait until a receiver took its notification? What ends or moves people's work does, unless a person
+    approved it; a taint ends no Pod, and while it waits more Pods land on the GPU."""
     proposal = remediation.proposal
     return (
         proposal.mode is Mode.ENFORCE
@@ -49,13 +49,13 @@ class Notifications:
         self.folder = folder
         self._metrics = metrics
         self._stopping = stopping
-        self.undelivered = 0  # of which nobody could be told
+        self.undelivered = 0  # that no receiver took
         self._over: set[str] = set()  # folders of which everything arrived, or was given up
 
     def tell(self, remediation: Remediation, policy: DeliveryPolicy) -> None:
-        """Have it sent, once to each destination. Returns where somebody who reads was told, or nobody is to be.
+        """Have it sent, once to each destination. Returns once a recipient accepted it, or where none is configured.
 
-        Raises WriteError where not: THROTTLED while that may change, INVALID where it goes on without. OutboxError.
+        Raises WriteError else: THROTTLED while that may change, INVALID where the action goes on without. OutboxError.
         """
         title, text = notification(remediation)
         files = {_FILE: f"# {title}\n\n{text}".encode()}
@@ -65,14 +65,14 @@ class Notifications:
             return
         if any(item.state is DeliveryState.PENDING for item in people):
             raise WriteError(Failure.THROTTLED, "The notification is on its way.")
-        why = f"Nobody could be told: {_said(people)}."
+        why = f"No receiver took the notification: {_said(people)}."
         if must_be_told(remediation):
             log.warning(
-                "remediation %s is held back. %s `gpuwatch approve %s` has it done all the same",
+                "remediation %s waits. %s `gpuwatch approve %s` lets it go on without",
                 remediation.name, why, remediation.name,
             )  # fmt: skip
             raise WriteError(Failure.THROTTLED, why)
-        log.warning("remediation %s goes on unnotified but for its annotation and Event. %s", remediation.name, why)
+        log.warning("remediation %s goes on, notified by its annotation and Event alone. %s", remediation.name, why)
         raise WriteError(Failure.INVALID, why)
 
     def send(self, policy: DeliveryPolicy, now: datetime) -> bool:

@@ -125,15 +125,15 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
-        # What is notified in the mode enforce may be held back because nobody could be told.
+        # In mode enforce it may be held back because no owner could be notified.
         if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: there is nothing to approve")
         if not found.approved:
             found = store.approve(found.name, by or _whoever())
         pause = store.paused()
     _tell(
-        f"{found.name} is approved by {found.approved_by or 'somebody'}: it is notified, and done once owners had "
-        "time to object and all guards agree."
+        f"{found.name} is approved by {found.approved_by or 'somebody'}: owners are notified, and it is done once "
+        "the notice period is over and all guards agree."
     )
     _tell_pause(pause)
     return ExitCode.OK

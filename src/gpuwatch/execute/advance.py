@@ -204,7 +204,7 @@ def _proposed(remediation: Remediation, world: World, now: datetime, policies: P
                 return Move(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
             return None
     why = f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
-    # What was notified before a person was asked stays known, so that it can be taken back.
+    # A notification that went out before a person was asked stays known, so that it can be taken back.
     told = tuple(step for step in remediation.steps if step.begun_at is not None or step.done_at is not None)
     begun = replace(
         remediation,
@@ -225,7 +225,7 @@ def _notified(remediation: Remediation, world: World, now: datetime, policies: P
             and untold.begun_at is None
             and _older(_notified_at(remediation), policy.action_timeout_seconds, now)
         ):
-            return _undo(remediation, Phase.OBSOLETE, f"It was not notified in time: {untold.error}", now, policy)
+            return _undo(remediation, Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}", now, policy)
         return _step(remediation, world, now, policy)
     if remediation.deadline_at is None:
         due = now + timedelta(seconds=policy.notice_period_seconds)
@@ -234,7 +234,7 @@ def _notified(remediation: Remediation, world: World, now: datetime, policies: P
     if world.pause.paused or world.view is None:
         return None
     if now >= remediation.deadline_at:
-        return _undo(remediation, Phase.OBSOLETE, "No opening was found in time.", now, policy)
+        return _undo(remediation, Phase.EXPIRED, "No opening was found in time.", now, policy)
     check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
     if check.answer is not Answer.GO:
         return _not_now(remediation, check, now, policy)
@@ -260,7 +260,7 @@ def _notified(remediation: Remediation, world: World, now: datetime, policies: P
 
 
 def _notified_at(remediation: Remediation) -> datetime | None:
-    """Since when it is to be notified, this time."""
+    """Since when its owners are to be notified, this time."""
     found = None
     for turn in reversed(remediation.history):
         if turn.phase is not Phase.NOTIFIED:

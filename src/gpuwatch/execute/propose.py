@@ -34,7 +34,7 @@ def propose(
     """
     if not item.admitted or item.mode is Mode.OBSERVE:
         return None
-    # What is notified now is done after the notification.
+    # It is done after the notice period.
     if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.notice_period_seconds):
         return None
     candidate, facts = item.candidate, Facts(snapshot, findings)

@@ -121,7 +121,7 @@ def recheck(
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Answer.WAIT, stopped)
-    # One that was notified is about to be done. To the plan it would be out of reach, and releases that make room for
+    # One whose owners were notified is about to be done. To the plan it would be out of reach, and releases that make room for
     # a Pod together would wait for each other.
     known = tuple(each for each in others if each.phase is not Phase.NOTIFIED)
     plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
@@ -224,7 +224,7 @@ def _unseen(proposal: Proposal, view: View) -> str:
 
 
 def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
-    """How the targets differ from those that were proposed and notified, by uid; '' where they are the same."""
+    """How the targets differ from those in the proposal, by uid; '' where they are the same."""
     if proposal.action is ActionKind.TAINT_NODE:
         known = {ref.uid for ref in proposal.objects}
         for name in proposal.nodes:
@@ -234,7 +234,7 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
         return ""
     uids = {facts.pods[ref].uid for ref in candidate.pods if ref in facts.pods}
     if uids != set(proposal.pod_uids):
-        return "Its Pods are not those that were notified."
+        return "Its Pods are not those of the proposal."
     return ""
 
 

@@ -146,7 +146,7 @@ class Facts:
             for item in self.history
             if item.phase.in_flight
             and (item.phase is not Phase.IN_EFFECT or item.proposal.action is ActionKind.TAINT_NODE)
-            # Of one that was only notified nothing but the notification is taken back.
+            # Before the first step nothing but the notification is taken back.
             and (item.phase is not Phase.UNDOING or item.began_at is not None)
         )
 

@@ -35,7 +35,7 @@ _NAMES = 3
 _WHAT_HAPPENS = {
     Mode.OBSERVE: ("only told (mode observe)", "yellow"),
     Mode.SUGGEST: ("done once a person approves it (mode suggest)", "yellow"),
-    Mode.ENFORCE: ("notified, and done unless somebody objects (mode enforce)", "bold cyan"),
+    Mode.ENFORCE: ("owners are notified, and it is done unless one objects (mode enforce)", "bold cyan"),
 }
 
 

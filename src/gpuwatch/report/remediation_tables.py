@@ -155,7 +155,7 @@ def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str
         return
     tainted = remediation.proposal.action is ActionKind.TAINT_NODE
     doing = {
-        Phase.PROPOSED: "is notified",
+        Phase.PROPOSED: "owners are notified",
         Phase.NOTIFIED: "tells of it" if step is not None else "owners may object; then all is checked again",
         Phase.ACTING: "writes the next step",
         Phase.VERIFYING: "looks whether it had its effect",

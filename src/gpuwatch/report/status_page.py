@@ -36,7 +36,7 @@ class Status:
     """All that one replica knows of itself, and where it leads of the fleet. complaints: why it is not ready or not
     alive. analysis, remediations: of the last look; None before it, and where another replica leads.
 
-    undelivered: notifications of which nobody could be told. modes: what is set, in words.
+    undelivered: notifications that no receiver took. modes: what is set, in words.
     """
 
     at: datetime
@@ -131,5 +131,5 @@ def _stops(status: Status) -> tuple[tuple[str, str], ...]:
     if status.analysis is not None and status.analysis.plan.brake:
         found.append(("Brake", status.analysis.plan.brake))
     if status.undelivered:
-        found.append(("Untold", f"Nobody could be told of {plural(status.undelivered, 'notification')}."))
+        found.append(("Notifications", f"No receiver took {plural(status.undelivered, 'notification')}."))
     return tuple(found)

@@ -14,7 +14,7 @@ from gpuwatch.report.words import plural
 
 BECAME = {
     Phase.PROPOSED: "waits for approval",
-    Phase.NOTIFIED: "notified",
+    Phase.NOTIFIED: "owners notified",
     Phase.ACTING: "under way",
     Phase.VERIFYING: "done, not verified yet",
     Phase.IN_EFFECT: "done, and stands",
@@ -23,7 +23,7 @@ BECAME = {
     Phase.FAILED: "failed",
     Phase.UNDONE: "taken back",
     Phase.REJECTED: "rejected",
-    Phase.EXPIRED: "expired unapproved",
+    Phase.EXPIRED: "expired",
     Phase.REFUSED: "refused",
     Phase.OBSOLETE: "obsolete",
 }

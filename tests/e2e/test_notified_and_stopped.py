@@ -53,12 +53,12 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
             delivery={"urls": [f"json://{receiver.address}/"], "attempts": 1, "retry_seconds": 6},
         )
         with proxied.gpuwatch("told-a", settings) as first:
-            living.until(lambda: "is held back. Nobody could be told: json 127.0.0.1" in first.said(), first)
+            living.until(lambda: "waits. No receiver took the notification: json 127.0.0.1" in first.said(), first)
             (waits,) = living.remediations("release_gang", "told")
             assert waits["status"]["phase"] == "Notified"
             living.until(lambda: "gpuwatch_notifications_undelivered 1.0" in first.asked("/metrics")[1], first)
             told = living.command("history")
-            assert "Nobody could be told" in " ".join(told.stdout.split()), told.stdout
+            assert "No receiver took the notification" in " ".join(told.stdout.split()), told.stdout
             assert len(living.running("told")) == 2
             living.until(lambda: bool(receiver.taken), first)
             assert not held.is_set()  # owners have their time yet
