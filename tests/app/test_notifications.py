@@ -110,7 +110,7 @@ def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, sto
             "2 idle GPUs",
             f"gpuwatch reject {world.only().name}",
             "gpuwatch.dev/objection",
-            "Silent for good",
+            "Idle for good",
         ):
             assert words in message["message"], message["message"]
         assert not world.suspended

@@ -314,7 +314,7 @@ def test_nobodys_time_is_not_known_where_telemetry_names_no_pod(tmp_path: Path, 
     store = Timeline().add(ENGINE, gpu(1), 0.5, ago=7200).store(tmp_path)
     book, gaps = update(store)
     assert (book.until, ledger.windows) == (SETTLED, [])
-    assert "holders of devices" in [gap.what for gap in gaps]
+    assert "Pods of devices" in [gap.what for gap in gaps]
     update(store, cluster=Cluster())
     assert ledger.windows == []
     update(store, cluster=Cluster(known=True))

@@ -59,7 +59,7 @@ class TestNeverUsed:
         used = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
         found = judged(InEffect(name="new", activity=(steps((".", 5)),)), readings={used: None})
         assert found.kind is FindingKind.NEVER_USED
-        assert "how much memory it holds is not known" in found.summary
+        assert "how much memory it uses is not known" in found.summary
 
     @pytest.mark.parametrize(("known", "verdict"), [(15, Verdict.IDLE), (14, Verdict.UNKNOWN)])
     def test_four_fifths_of_its_life_must_be_known(self, known: int, verdict: Verdict) -> None:
@@ -70,7 +70,7 @@ class TestNeverUsed:
         old = InEffect(name="old", activity=("." * 14 * A_DAY,), age_hours=20 * 24, memory_bytes=0)
         found = judged(old)
         assert found.kind is FindingKind.ABANDONED
-        assert "silent for 14 days (" in found.summary
+        assert "idle for 14 days (" in found.summary
         assert "all that was seen of it; no work of it was seen, and" in found.summary
         assert found.confidence_ratio == 0.7
 
@@ -88,7 +88,7 @@ class TestAfterOthersOfItsWorkload:
         lazy = InEffect(name="chat-b", workload="chat", activity=(steps((".", 1.75)),), memory_bytes=0)
         found = judged(lazy, busy)
         assert found.kind is FindingKind.NEVER_USED
-        assert "since it started; no silence in 3 days 14 h without weekends; up to 1 h 30 min" in found.summary
+        assert "since it started; no idle time in 3 days 14 h without weekends; up to 1 h 30 min" in found.summary
 
     def test_one_that_started_at_night_waits_for_the_morning(self) -> None:
         """The workload rests every night, so a Pod that was rolled out in the night is no surprise."""
@@ -129,7 +129,7 @@ class TestStopped:
         text = OFFICE[: 9 * A_DAY + 7 * AN_HOUR]
         found = judged(InEffect(name="office", kind="InferenceService", activity=(text,)))
         assert (found.kind, found.verdict) == (FindingKind.BURSTY, Verdict.BUSY)
-        assert "silent for 13 h; longest of its 333 silences in 9 days: 15 h, of which more than" in found.summary
+        assert "idle for 13 h; longest of its 333 idle times in 9 days: 15 h, of which more than" in found.summary
         assert found.advice is Advice.NONE
         assert found.since == AT - timedelta(hours=13)
 
@@ -150,7 +150,7 @@ class TestStopped:
         for others in (0, 19):
             past = [InEffect(name=f"job-{number}", kind="Job", activity=("#" * A_DAY,)) for number in range(others)]
             evidence = judged(InEffect(name="one", activity=(text,)), *past).evidence
-            bounds.append(next(item.bound for item in evidence if item.statistic == "silence"))
+            bounds.append(next(item.bound for item in evidence if item.statistic == "idle_time"))
         # The bystander works as well. Two hours fit 72 times into its six days.
         for bound, workloads in zip(bounds, (2, 21), strict=True):
             expected = 2 * 3600 * (1 + math.log(workloads / 0.005) / math.log(1 + 72))
@@ -213,7 +213,7 @@ class TestStopped:
 
     @pytest.mark.parametrize(("kin_work", "verdict"), [(True, Verdict.IDLE), (False, Verdict.BUSY)])
     def test_hours_in_which_its_kin_rest_hardly_count(self, kin_work: bool, verdict: Verdict) -> None:
-        """They work for half of the day and rest for the other; it is silent for twelve hours of either."""
+        """They work for half of the day and rest for the other; it is idle for twelve hours of either."""
         day = (("#", 12), (".", 12)) if not kin_work else ((".", 12), ("#", 12))
         kin = [InEffect(name=f"kin-{number}", activity=(steps(*day) * 3,)) for number in range(6)]
         young = InEffect(name="young", activity=(steps(("#", 1), (".", 12)),))
@@ -411,7 +411,7 @@ class TestGang:
         worker = steps(("#", 44), (".", 3))
         found = only(world(*self.members(launcher, worker), bystander()), "run")
         assert found.verdict is Verdict.IDLE
-        assert found.summary.startswith("silent for 3 h; no silence in 47 h")
+        assert found.summary.startswith("idle for 3 h; no idle time in 47 h")
 
     def test_its_youngest_member_must_have_the_age(self) -> None:
         old, young = self.members(steps((".", 9)), steps((".", 1)))
@@ -429,7 +429,7 @@ class TestGang:
         found = only(world(*members, bystander(), min_available=2), "run")
         assert found.kind is FindingKind.IN_USE
         assert found.summary == (
-            "works now; 1 of its 3 Pods are silent for longer than explained, and 1 are above its minimum of 2"
+            "works now; 1 of its 3 Pods are idle for longer than their past explains, and 1 are above its minimum of 2"
         )
         assert only(world(*members, bystander(), min_available=3), "run").summary == "works now"
 
@@ -439,7 +439,7 @@ class TestDevices:
         pod = InEffect(name="pod", kind="Job", activity=(steps(("#", 59)), *(steps((".", 59)),) * 7))
         found = judged(pod)
         assert found.kind is FindingKind.IN_USE
-        assert found.summary == "works now; 7 of its 8 devices have been silent for longer than explained"
+        assert found.summary == "works now; 7 of its 8 devices have been idle for longer than their past explains"
 
     def test_each_device_is_judged_where_everything_is_asked_for(self) -> None:
         pod = InEffect(name="pod", kind="Job", activity=(steps(("#", 59)), steps((".", 59))), memory_bytes=0)

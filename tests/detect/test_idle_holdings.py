@@ -67,7 +67,7 @@ class TestAge:
         pod = InEffect(name="db-0", kind="StatefulSet", activity=(text,), age_hours=2, memory_bytes=0)
         found = only(world(pod, bystander()), pod.ref)
         assert found.kind is FindingKind.NEVER_USED
-        assert "since it started; no silence in" in found.summary
+        assert "since it started; no idle time in" in found.summary
 
     def test_a_pod_of_unknown_age_is_as_old_as_its_activity(self) -> None:
         snapshot = with_pod(world(IDLE, bystander()), IDLE.ref, started=None, created=None)

@@ -488,7 +488,7 @@ class Fleet:
                         kind=FindingKind.ABANDONED if idle else FindingKind.IN_USE,
                         subject=Subject(SubjectKind.POD, ref),
                         verdict=Verdict.IDLE if idle else Verdict.BUSY,
-                        summary="silent for good" if idle else "works",
+                        summary="idle for good" if idle else "works",
                         confidence_ratio=0.9,
                         devices=tuple(device.id for device in devices if ref in device.holders),
                         pods=(ref,),

@@ -101,7 +101,7 @@ def idle(ref: str, devices: Iterable[Device], **changes: object) -> Finding:
         kind=FindingKind.ABANDONED,
         subject=Subject(SubjectKind.POD, ref),
         verdict=Verdict.IDLE,
-        summary="silent for good",
+        summary="idle for good",
         severity=Severity.WARNING,
         advice=Advice.RECLAIM,
         confidence_ratio=0.9,

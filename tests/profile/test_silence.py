@@ -87,7 +87,7 @@ class TestSeveralUnits:
         assert (past.count, past.longest_seconds) == (3, 5 * STEP)
 
     def test_a_silence_that_outlasts_a_pod_is_the_workloads(self) -> None:
-        # The first Pod is replaced in the night; neither of them alone was silent for the seven steps.
+        # The first Pod is replaced in the night; neither of them alone was idle for the seven steps.
         past = learnt("##....????", "??????...#", lasts=False)
         assert past.longest_seconds == 7 * STEP
 

@@ -116,7 +116,7 @@ def test_budgets_that_nothing_weighs_on_are_a_line() -> None:
 def test_in_the_mode_observe_it_is_said_that_nothing_is_done() -> None:
     text = flat(shown(plan_tables(analysis(), "test")))
     assert "(mode observe: nothing is done)" in text
-    assert "only told (mode observe)" in text
+    assert "advisory (mode observe)" in text
     assert "mode observe. Settings for everything." in text
     assert "gpuwatch pause" not in text
 
@@ -210,7 +210,7 @@ def test_what_is_enforced_waits_for_nobody(store: SqliteRemediations) -> None:
     (held,) = store.all()
     text = flat(shown(remediation_detail(held, fleet.now)))
     assert held.phase is Phase.IN_EFFECT
-    assert "Next looks whether somebody took it back" in text
+    assert "Next checks whether its owner took it back" in text
     assert f"Take it back gpuwatch undo {held.name}" in text
 
 
@@ -225,5 +225,7 @@ def test_what_holds_it_up_is_told(store: SqliteRemediations) -> None:
     )
     held = replace(one, steps=steps, step=2)
     text = flat(shown(remediation_detail(held, NOW)))
-    assert "Held up No receiver took the notification: json: 503. (tried 3 times)" in text
-    assert "No receiver took the notification: json: 503." in shown(history_tables((held,), Pause(), (), NOW, rows=9), 160)
+    assert "Waits No receiver took the notification: json: 503. (tried 3 times)" in text
+    assert "No receiver took the notification: json: 503." in shown(
+        history_tables((held,), Pause(), (), NOW, rows=9), 160
+    )

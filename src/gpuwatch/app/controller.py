@@ -102,7 +102,7 @@ class Controller:
         self._sizing = threading.Lock()
         self._seen: tuple[Analysis, View] | None = None
         self._good_at: float | None = None
-        self._wrong = "no look at the sources has ended yet"
+        self._wrong = "no cycle has ended yet"
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
@@ -149,7 +149,7 @@ class Controller:
             self._good_at is not None
             and time.monotonic() - self._good_at > run.stuck_after_seconds + 5 * run.cycle_interval_seconds
         ):
-            found.append(f"the last good look at the sources was {time.monotonic() - self._good_at:.0f} s ago")
+            found.append(f"the last cycle that read its sources was {time.monotonic() - self._good_at:.0f} s ago")
         return found
 
     def status(self, identity: str, started_at: datetime, jobs: tuple[JobTimes, ...], unwell: list[str]) -> Status:

@@ -236,7 +236,7 @@ def _idle_power(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], _Idle | None]:
 
     def idle(gpu: Gpu) -> _Idle | None:
         limit = _limit(gpu, answers)
-        for name, found in (("held idle peers", held), ("idle peers", free)):
+        for name, found in (("allocated idle peers", held), ("idle peers", free)):
             watts = found.get(gpu.model, [])
             if len(watts) >= policy.min_peers:
                 return _Idle(median(watts), f"median of {len(watts)} {name}")

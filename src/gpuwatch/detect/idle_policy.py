@@ -62,10 +62,10 @@ class IdlePolicy:
             replace peers and prior. 24 h, a day and its night, and 4 h.
 
     Second signal, against a device that shows no activity
-        power_floor_factor, power_floor_watts, power_floor_seconds: a card that does nothing draws no more than
-            factor × floor + watts, where the floor is the least that it drew in power_floor_seconds. 2, 35 W and 7 days: a context without
-            work takes a T4 from 9 to 27 W, an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to
-            about 120. Cards of 70 W can work below that; there the memory's activity tells.
+        power_floor_factor, power_floor_watts, power_floor_seconds: a card that does nothing draws no more than factor ×
+            floor + watts, where the floor is the least that it drew in power_floor_seconds. 2, 35 W and 7 days: a
+            context without work takes a T4 from 9 to 27 W, an A10G from 12 to about 55, an A100 from 62 to 100, an H100
+            from 70 to about 120. Cards of 70 W can work below that; there the memory's activity tells.
         dram_active_ratio: highest memory activity that is none. 0.02: refresh and monitoring stay below one percent.
         copy_util_ratio: the same for memory-copy utilisation, an integer percentage. 0.01: one percent.
         sm_active_ratio: the same for SM activity. 0.01.

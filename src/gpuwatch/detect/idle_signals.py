@@ -192,7 +192,7 @@ class Looks:
         if missing:
             what = "power and memory activity" if len(missing) == len(devices) else "a second signal"
             return SecondOpinion(
-                agrees=None, evidence=shown, missing=(f"{what} of {_some(missing)} over the silence",), video=video
+                agrees=None, evidence=shown, missing=(f"{what} of {_some(missing)} over the idle time",), video=video
             )
         return SecondOpinion(agrees=bool(devices) or None, evidence=shown, video=video)
 

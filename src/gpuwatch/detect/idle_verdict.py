@@ -63,7 +63,7 @@ class Judge:
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
 
     def unexplained(self, workload: str, lane: Lane) -> bool:
-        """Whether this lane has been silent for longer than explained; for parts of an allocation."""
+        """Whether this lane has been idle for longer than explained; for parts of an allocation."""
         now = self.pasts.silence(workload, lane)
         # Nothing shorter is ever unexplained, and most are: asked first, it spares the question what explains it.
         return (
@@ -155,9 +155,9 @@ class Judge:
         """Silent for longer than explained (None: never worked, nor did any Pod of its workload)."""
         opinion = self.looks.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
-            return self._unknown(item, f"silent for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
+            return self._unknown(item, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
         if opinion.agrees is False:
-            text = f"its engines are silent for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
+            text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
             return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
         held = self.looks.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
@@ -183,7 +183,7 @@ class Judge:
         never = not now.active_before and item.started is not None
         plain = FindingKind.NEVER_USED if never else FindingKind.ABANDONED
         if used_bytes is None:
-            return plain, "how much memory it holds is not known"
+            return plain, "how much memory it uses is not known"
         size = f"{used_bytes / _GIB:.1f} GiB"
         if used_bytes >= policy.model_bytes:
             return FindingKind.MODEL_LOADED, f"a model of {size} stays in memory"
@@ -197,7 +197,7 @@ class Judge:
         counted = ""
         if now.proven_seconds - now.silent_seconds > 0.1 * now.proven_seconds:
             counted = f" ({spoken(now.silent_seconds)} of them count)"
-        silent = f"silent for {spoken(now.proven_seconds)}{counted}"
+        silent = f"idle for {spoken(now.proven_seconds)}{counted}"
         if not now.active_before:
             what = "since it started" if item.started is not None else "all that was seen of it"
             silent = f"{silent}, {what}"
@@ -271,7 +271,7 @@ class Judge:
             signal=Signal.BUSY_RATIO.value,
             value=now.silent_seconds if explanation is not None else self._since_start(item),
             unit="seconds",
-            statistic="silence",
+            statistic="idle_time",
             window_seconds=round(now.proven_seconds),
             comparison=comparison if explanation is not None else ">=",
             bound=float(bound),

@@ -150,11 +150,11 @@ def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> 
     names = ", ".join(machine.name for machine in silent[:5]) + (" …" if len(silent) > 5 else "")
     jobs = "|".join(sorted({exporter.job for machine in silent for exporter in machine.exporters if exporter.job}))
     return _fleet_finding(
-        f"{len(silent)} of {total} machines' exporters are silent: scraping, network or a rollout, rather than all "
+        f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than all "
         "those machines",
         evidence=[
             Evidence(
-                signal="silent_exporters",
+                signal="exporters_down",
                 value=len(silent) / total,
                 unit="ratio",
                 comparison=">=",
@@ -309,7 +309,7 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
     siblings = fleet.at_home.get(gpu.home, ())
     evidence = [
         Evidence(
-            signal="device_silence",
+            signal="unreported_seconds",
             value="unknown" if silence is None else silence,
             unit="seconds",
             comparison=">=",
@@ -332,7 +332,7 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
             advice=Advice.WATCH,
             since=seen,
             evidence=evidence,
-            missing=[f"{policy.missing_seconds // 60} min of silence"],
+            missing=[f"{policy.missing_seconds // 60} min without a sample"],
         )
     # Silence beside reporting siblings has few other causes; where most of a machine is silent, a change of the
     # exporter's device filter is one, and an XID 79 just before leaves none.

@@ -226,7 +226,7 @@ def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Findi
             advice=Advice.RESET_WHEN_IDLE,
             confidence_ratio=_TWO_WORKLOADS_CONFIDENCE,
         )
-    who = f" (held by {', '.join(workloads)})" if workloads else ""
+    who = f" (allocated to {', '.join(workloads)})" if workloads else ""
     return _conclude(
         fleet,
         event,

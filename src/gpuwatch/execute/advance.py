@@ -225,7 +225,9 @@ def _notified(remediation: Remediation, world: World, now: datetime, policies: P
             and untold.begun_at is None
             and _older(_notified_at(remediation), policy.action_timeout_seconds, now)
         ):
-            return _undo(remediation, Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}", now, policy)
+            return _undo(
+                remediation, Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}", now, policy
+            )
         return _step(remediation, world, now, policy)
     if remediation.deadline_at is None:
         due = now + timedelta(seconds=policy.notice_period_seconds)

@@ -121,8 +121,8 @@ def recheck(
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Answer.WAIT, stopped)
-    # One whose owners were notified is about to be done. To the plan it would be out of reach, and releases that make room for
-    # a Pod together would wait for each other.
+    # One whose owners were notified is about to be done. To the plan it would be out of reach, and releases that make
+    # room for a Pod together would wait for each other.
     known = tuple(each for each in others if each.phase is not Phase.NOTIFIED)
     plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
     item = _item(proposal, plan)

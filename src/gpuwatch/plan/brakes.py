@@ -79,7 +79,9 @@ def _storm(facts: Facts, policy: PlanPolicy) -> str:
     held = {device.id for device in present if device.holders}
     idle = _devices(facts, Family.IDLE, Verdict.IDLE) & held
     if len(idle) >= policy.storm_min_gpus and len(idle) > policy.idle_storm_ratio * len(held):
-        return f"{len(idle)} of {len(held)} held devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
+        return (
+            f"{len(idle)} of {len(held)} allocated devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
+        )
     return ""
 
 

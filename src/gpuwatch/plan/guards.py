@@ -195,7 +195,7 @@ def _attribution(case: Case) -> str | None:
         return None
     shared = [name for name in case.candidate.devices if name in case.facts.devices and case.facts.devices[name].shared]
     if shared:
-        return f"Device {shared[0]} is shared by several Pods, so its telemetry does not tell who is idle."
+        return f"Device {shared[0]} is shared by several Pods, so its telemetry does not say which of them is idle."
     return None
 
 

@@ -116,13 +116,13 @@ def _others(
 
 
 def past_text(own: Silences) -> str:
-    """What was seen, such as 'longest of its 212 silences in 6 days: 3 h 05 min'."""
+    """What was seen, such as 'longest of its 212 idle times in 6 days: 3 h 05 min'."""
     if not own.worked:
         return "it was never seen to work"
     span = spoken(own.observed_seconds) + ("" if own.weekends_counted else " without weekends")
     if not own.count:
-        return f"no silence in {span}"
-    its = "its only silence" if own.count == 1 else f"longest of its {own.count} silences"
+        return f"no idle time in {span}"
+    its = "its only idle time" if own.count == 1 else f"longest of its {own.count} idle times"
     return f"{its} in {span}: {spoken(own.longest_seconds)}"
 
 

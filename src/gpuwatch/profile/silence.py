@@ -5,7 +5,7 @@ Pod, and Pods that work together, are joined into one lane: it is active where a
 was active and any is unknown, silent where all of them were.
 
 Silences are measured in counted time. Steps in which the whole telemetry is missing count for nobody; Saturdays and
-Sundays count only for workloads that were seen to work on them. An office-hours service is then silent for the same
+Sundays count only for workloads that were seen to work on them. An office-hours service is then idle for the same
 15 hours from Friday to Monday as from Monday to Tuesday, in every time zone, because a whole weekend of 48 hours
 lies within its long silence wherever midnight is.
 """
@@ -313,7 +313,7 @@ def unlikely_silence_seconds(
 
 
 def chance_of_longer(past: Silences, silent_seconds: float, step_seconds: float) -> float:
-    """The chance, by the same reckoning, that a workload with this past is silent for so long and works again."""
+    """The chance, by the same reckoning, that a workload with this past is idle for so long and works again."""
     longest = max(past.longest_seconds, step_seconds)
     fits = max(past.observed_seconds / longest, 1.0)
     return math.exp(min(0.0, (1 - silent_seconds / longest) * math.log(1 + fits)))

@@ -131,9 +131,9 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     down = [item.instance for item in snapshot.exporters if item.up is False]
     facts = [
         ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
-        ("backend", schema.backend or "not told"),
+        ("backend", schema.backend or "unknown"),
         ("host labels", ", ".join(schema.node_labels) or "none"),
-        ("workload labels", schema.pod_labels or "none: who holds which GPU is not known from telemetry"),
+        ("workload labels", schema.pod_labels or "none: telemetry does not say which Pod has which GPU"),
         ("sampling", f"every {duration(schema.interval_seconds)}" if schema.interval_seconds else "interval unknown"),
         ("signals", f"{len({item.signal for item in schema.signals})} of {len(Signal)} that gpuwatch knows"),
         ("exporters", f"{len(snapshot.exporters)}" + (f", down: {', '.join(down)}" if down else "")),

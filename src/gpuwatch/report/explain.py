@@ -167,7 +167,7 @@ def _device(snapshot: Snapshot, name: str) -> Found:
         ("index", device.index),
         ("driver", device.driver_version),
         ("MIG", ", ".join(item.mig_profile or "?" for item in found if item.mig_instance is not None) or "no"),
-        ("held by", ", ".join(sorted({ref for item in found for ref in item.holders})) or "nobody"),
+        ("allocated to", ", ".join(sorted({ref for item in found for ref in item.holders})) or "no Pod"),
         ("reports", "now" if device.present else f"not since {ago(device.last_seen, snapshot.at)}"),
     ]
     return {item.id for item in found}, {ref for item in found for ref in item.holders}, facts

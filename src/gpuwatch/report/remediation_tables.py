@@ -148,7 +148,7 @@ def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str
         return
     step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
     if step is not None and step.error:
-        yield "Held up", f"{step.error} (tried {plural(step.attempts, 'time')})"
+        yield "Waits", f"{step.error} (tried {plural(step.attempts, 'time')})"
     if _to_decide(remediation):
         yield "Next", f"waits for a person until {_when(remediation.proposal.expires_at, now)}"
         yield "Decide", f"gpuwatch approve {name}, or gpuwatch reject {name}"
@@ -156,10 +156,10 @@ def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str
     tainted = remediation.proposal.action is ActionKind.TAINT_NODE
     doing = {
         Phase.PROPOSED: "owners are notified",
-        Phase.NOTIFIED: "tells of it" if step is not None else "owners may object; then all is checked again",
+        Phase.NOTIFIED: "notifies owners" if step is not None else "owners may object; then all is checked again",
         Phase.ACTING: "writes the next step",
-        Phase.VERIFYING: "looks whether it had its effect",
-        Phase.IN_EFFECT: "looks whether it is proven healthy" if tainted else "looks whether somebody took it back",
+        Phase.VERIFYING: "verifies its effect",
+        Phase.IN_EFFECT: "checks for proof of health" if tainted else "checks whether its owner took it back",
         Phase.UNDOING: "takes it back",
     }[remediation.phase]
     later = remediation.next_at is not None and remediation.next_at > now

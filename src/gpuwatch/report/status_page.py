@@ -112,9 +112,9 @@ def _changed(remediation: Remediation) -> datetime:
 
 def _headline(status: Status) -> str:
     if not status.leads:
-        return f"Standing by: {status.leader or 'nobody'} leads. What the fleet looks like is told by the leader alone."
+        return f"Standing by: {status.leader or 'nobody'} leads; the leader alone shows the fleet."
     if status.analysis is None:
-        return "It leads, and no look at the fleet has ended yet."
+        return "It leads; its first cycle has not ended yet."
     coverage = status.analysis.coverage
     findings = [str(item.verdict) for item in status.analysis.findings]
     return (

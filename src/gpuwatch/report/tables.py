@@ -79,7 +79,7 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
         "Fleet",
         f"{plural(coverage.devices, 'device')} on {plural(len(nodes), 'node')}"
         + (f", [red]{missing} not reporting now[/]" if missing else "")
-        + f" · {coverage.devices_allocated} held by {plural(len(pods), 'Pod')} · "
+        + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
         + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
         + (" …" if len(models) > 4 else ""),
     )

@@ -299,8 +299,8 @@ class _Grid:
             "/var/lib/kubelet/pod-resources; check also that no relabelling drops the labels)"
         )
         if given:
-            detail += f"; the windows of {given} devices are given to the Pod that is known to hold them now"
-        yield Gap(kind=GapKind.SIGNAL_MISSING, what="holders of devices", detail=detail)
+            detail += f"; the windows of {given} devices are counted for the Pod that has them now"
+        yield Gap(kind=GapKind.SIGNAL_MISSING, what="Pods of devices", detail=detail)
 
     def gaps(self) -> Iterator[Gap]:
         for signal, error in self._errors.items():
