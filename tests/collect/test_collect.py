@@ -88,7 +88,7 @@ def test_an_exporter_that_the_cluster_knows_holds_no_device(known: bool, tmp_pat
     timeline.add(TEMPERATURE, gpu(0) | own, 40)
     cluster = Nodes(["node-a"], ("mon/gpu-telemetry-b4x9z",) if known else ())
     [found] = collect(TelemetrySource(timeline.store(tmp_path)), cluster, AT, NEEDS).devices
-    assert found.holders == (() if known else ("mon/gpu-telemetry-w8kfd",))
+    assert found.pods == (() if known else ("mon/gpu-telemetry-w8kfd",))
 
 
 @pytest.mark.parametrize("hours", [0.5, 3, 30])

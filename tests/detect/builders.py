@@ -68,7 +68,7 @@ def device(
         exporter=f"{host}:9400",
         pci_bus_id=pci,
         index=index,
-        holders=tuple(pods),
+        pods=tuple(pods),
         present=present,
         last_seen=last_seen,
     )

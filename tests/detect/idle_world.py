@@ -68,7 +68,7 @@ class InEffect:
                     "vendor": Vendor.NVIDIA,
                     "vocabulary": "dcgm",
                     "node": f"node-{self.name}",
-                    "holders": (self.ref,),
+                    "pods": (self.ref,),
                     **self.device,
                 }
             )

@@ -136,7 +136,7 @@ class TestDevices:
             name="pod",
             activity=(steps((".", 9)),),
             pod={"claims": ("gpu",), "accelerators": {}},
-            device={"holders": ()},
+            device={"pods": ()},
         )
         snapshot = world(pod, bystander())
         claim = ClaimedDevice(claim="chat/gpu", driver="gpu.nvidia.com", pool="n", name="gpu-0", device="GPU-pod-0")
@@ -186,7 +186,7 @@ class TestDevices:
             ({"mig_profile": "3g.40gb"}, 3 / 7),
             ({"mig_profile": "1g.24gb+me"}, 1 / 7),
             ({"mig_profile": "2g.12gb", "model": "NVIDIA A30"}, 0.5),
-            ({"shared": True, "holders": ("a/a", "a/b")}, 0.5),
+            ({"shared": True, "pods": ("a/a", "a/b")}, 0.5),
         ],
     )
     def test_part_of_a_gpu(self, changes: dict[str, object], share: float) -> None:

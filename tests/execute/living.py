@@ -372,7 +372,7 @@ class Fleet:
                 index=str(i),
                 node_label=f"n{n}",
                 node=f"n{n}",
-                holders=(holders[_device(f"n{n}", i)],) if _device(f"n{n}", i) in holders else (),
+                pods=(holders[_device(f"n{n}", i)],) if _device(f"n{n}", i) in holders else (),
                 present=_device(f"n{n}", i) not in self.silent,
             )
             for n in range(self.nodes)
@@ -490,7 +490,7 @@ class Fleet:
                         verdict=Verdict.IDLE if idle else Verdict.BUSY,
                         summary="idle for good" if idle else "works",
                         confidence_ratio=0.9,
-                        devices=tuple(device.id for device in devices if ref in device.holders),
+                        devices=tuple(device.id for device in devices if ref in device.pods),
                         pods=(ref,),
                     )
                 )

@@ -52,7 +52,7 @@ def device(node_name: str, index: int, holder: str = "", **changes: object) -> D
         index=str(index),
         node_label=node_name,
         node=node_name,
-        holders=(holder,) if holder else (),
+        pods=(holder,) if holder else (),
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

@@ -259,7 +259,7 @@ def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
     ]
     pods = [pod(f"t{name}/p", name, sizes[at]) for at, name in enumerate(names)]
     findings = (
-        *(idle(f"tn{i}/p", [d for d in devices if d.holders == (f"tn{i}/p",)]) for i in sorted(idle_pods)),
+        *(idle(f"tn{i}/p", [d for d in devices if d.pods == (f"tn{i}/p",)]) for i in sorted(idle_pods)),
         *(sick(devices[8 * i]) for i in sorted(sick_nodes)),
     )
 

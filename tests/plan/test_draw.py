@@ -534,7 +534,7 @@ def test_no_random_fleet_gets_past_its_budget(
         if item.admitted and item.candidate.action is ActionKind.TAINT_NODE:
             disturbed |= {d.id for d in devices if d.node in item.candidate.nodes}
         elif item.admitted:
-            disturbed |= {d.id for d in devices if set(d.holders) & set(item.candidate.pods)}
+            disturbed |= {d.id for d in devices if set(d.pods) & set(item.candidate.pods)}
     # A GPU on a cordoned Node is out of service already, and no further harm.
     out = {d.id for d in devices if d.node in {f"n{i}" for i in cordoned}}
     for use in plan.budgets:

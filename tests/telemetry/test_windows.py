@@ -304,7 +304,7 @@ def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Pat
     schema, _ = source.discover(AT)
     inventory = source.inventory(AT, schema)
     first, second = inventory.devices
-    known_holder = replace(first, holders=("team/a",), containers=("main",), node="node-a")
+    known_holder = replace(first, pods=("team/a",), containers=("main",), node="node-a")
     given = replace(inventory, devices=(known_holder, second))
     found, gaps = source.windows((BUSY,), AT - timedelta(hours=1), AT, 600, schema, given)
     assert [(each.device, each.pod, each.container, each.node) for each in found] == [

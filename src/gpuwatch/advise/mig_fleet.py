@@ -105,7 +105,7 @@ def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tu
     ended = {pod.ref for pod in cluster.pods if pod.phase in ("Succeeded", "Failed")}
     holders: dict[DeviceId, set[PodRef]] = defaultdict(set)
     for device in devices:
-        holders[device.id] |= {ref for ref in device.holders if ref not in ended}
+        holders[device.id] |= {ref for ref in device.pods if ref not in ended}
     claimed: dict[str, list[DeviceId]] = defaultdict(list)
     for claim in cluster.claims:
         if claim.device:

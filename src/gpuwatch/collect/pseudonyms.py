@@ -96,7 +96,7 @@ def _device(item: Device, alias: _Alias) -> Device:
         node_label=alias("node", item.node_label),
         exporter=alias("target", item.exporter),
         pci_bus_id="",
-        holders=tuple(alias.ref(ref) for ref in item.holders),
+        pods=tuple(alias.ref(ref) for ref in item.pods),
         containers=tuple(alias("container", name) for name in item.containers),
     )
 

@@ -346,4 +346,4 @@ def gpu_share(device: Device) -> float:
     slices = (device.mig_profile or "").partition("g.")[0]
     if slices.isdigit():
         share = int(slices) / (4 if "A30" in device.model else 7)
-    return share / max(1, len(device.holders)) if device.shared else share
+    return share / max(1, len(device.pods)) if device.shared else share

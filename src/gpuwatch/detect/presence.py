@@ -183,7 +183,7 @@ def _fleet_finding(
         evidence=tuple(evidence),
         missing=tuple(missing),
         devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
     )
 
 
@@ -226,7 +226,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         ),
         missing=("telemetry of this machine's GPUs",),
         devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
         node=machine.node,
     )
 

@@ -213,7 +213,7 @@ def _authority(fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[Gpu], t
         ),
         missing=_ONE_GPU,
         devices=tuple(device.id for gpu in bad for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in bad for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in bad for pod in gpu.pods)),
     )
 
 

@@ -351,7 +351,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             evidence=(*evidence, *catalog),
             missing=("a sign on one GPU alone that would make it that GPU's hardware",),
             devices=tuple(device.id for gpu in gpus.values() for device in gpu.devices),
-            pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.holders)),
+            pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.pods)),
             node=next(iter(nodes)) if len(nodes) == 1 else None,
         )
 

@@ -625,7 +625,7 @@ def _to_hand_off(remediation: Remediation, facts: Facts, taints: list[Step], pol
     for name in remediation.proposal.nodes:
         if any(pod.node == name for pods in facts.members.values() for pod in pods):
             return ()
-        if any(device.holders for device in facts.devices_of_node.get(name, ())):
+        if any(device.pods for device in facts.devices_of_node.get(name, ())):
             return ()
     return acts.hand_off_steps(remediation, policy)
 

@@ -170,7 +170,7 @@ class Device:
     """A GPU or MIG instance that telemetry knew within the inventory window.
 
     `node` is the Kubernetes Node's name, checked against the cluster, or None where it could not be resolved
-    (then nothing may be written about this device). `holders` are the Pods that telemetry says hold it now.
+    (then nothing may be written about this device). `pods` are those that it is allocated to, as telemetry says.
     """
 
     id: DeviceId
@@ -186,8 +186,8 @@ class Device:
     node_label: str = ""  # the host as telemetry spells it
     node: str | None = None
     exporter: str = ""  # `instance` of the scrape target, '' in a bare exposition page
-    holders: tuple[PodRef, ...] = ()
-    containers: tuple[str, ...] = ()  # container names, in the order of `holders`
+    pods: tuple[PodRef, ...] = ()
+    containers: tuple[str, ...] = ()  # container names, in the order of `pods`
     shared: bool = False  # several Pods on one device: attribution of device-wide values is ambiguous
     present: bool = True  # False: seen within the inventory window, but not now
     last_seen: datetime | None = None  # of a device that is present: the moment of the question

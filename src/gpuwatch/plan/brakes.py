@@ -76,7 +76,7 @@ def _storm(facts: Facts, policy: PlanPolicy) -> str:
     sick = _devices(facts, Family.HEALTH, Verdict.DEGRADED)
     if len(sick) >= policy.storm_min_gpus and len(sick) > policy.storm_ratio * known:
         return f"{len(sick)} of {known} devices look degraded at once, more than {policy.storm_ratio:.0%}."
-    held = {device.id for device in present if device.holders}
+    held = {device.id for device in present if device.pods}
     idle = _devices(facts, Family.IDLE, Verdict.IDLE) & held
     if len(idle) >= policy.storm_min_gpus and len(idle) > policy.idle_storm_ratio * len(held):
         return (

@@ -115,7 +115,7 @@ class Facts:
         """Node → GPUs that report, that nobody holds, and that nothing is said against."""
         sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
         return {
-            name: sum(1 for item in devices if item.present and not item.holders and item.id not in sick)
+            name: sum(1 for item in devices if item.present and not item.pods and item.id not in sick)
             for name, devices in self.devices_of_node.items()
         }
 
@@ -170,7 +170,7 @@ class Facts:
 
     def pods_on(self, devices: Iterable[DeviceId]) -> list[Pod]:
         """Pods of the cluster that telemetry says hold these devices."""
-        refs = {ref for name in devices if name in self.devices for ref in self.devices[name].holders}
+        refs = {ref for name in devices if name in self.devices for ref in self.devices[name].pods}
         return [self.pods[ref] for ref in sorted(refs) if ref in self.pods]
 
     def pool(self, node: Node | None) -> str:
@@ -222,7 +222,7 @@ class Facts:
         sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
         nodes = []
         for node in self.nodes.values():
-            idle = sum(1 for item in self.devices_of_node.get(node.name, ()) if item.id in sick and not item.holders)
+            idle = sum(1 for item in self.devices_of_node.get(node.name, ()) if item.id in sick and not item.pods)
             main = max(node.allocatable, key=lambda name: (node.allocatable[name], name), default=None)
             if idle and main is not None:
                 # A device plugin that noticed has taken them off already.

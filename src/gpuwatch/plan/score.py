@@ -72,7 +72,7 @@ def _whole_groups(pods: list[Pod], facts: Facts) -> list[Pod]:
 
 def _next_user(candidate: Candidate, facts: Facts) -> float:
     """GPUs of the gang that a free sick GPU will stop, as expected: like those that the pool's held GPUs belong to."""
-    free = any(not facts.devices[name].holders for name in candidate.devices if name in facts.devices)
+    free = any(not facts.devices[name].pods for name in candidate.devices if name in facts.devices)
     return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
 
 

@@ -144,7 +144,7 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         devices=len(snapshot.devices),
         devices_present=len(present),
         devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
-        devices_allocated=sum(1 for device in present if device.holders),
+        devices_allocated=sum(1 for device in present if device.pods),
         devices_shared=sum(1 for device in present if device.shared),
         health_unknown=len(health_unknown),
         idle_unknown=len(idle_unknown),

@@ -75,7 +75,7 @@ def held_windows(
     which it is not. Where an exporter writes rows per process beside that of the device, a sole holder has the
     device's value. A PHYSICAL signal of a MIG instance is its own row's, else that of the GPU's other rows.
 
-    Without any Pod in the rows, devices are those of `inventory.devices[].holders` where there is one, else nobody's,
+    Without any Pod in the rows, devices are those of `inventory.devices[].pods` where there is one, else nobody's,
     with a Gap. Node: `Device.node` of the inventory. A signal that fails is a Gap and missing in the windows.
     """
     for row in rows:
@@ -289,8 +289,8 @@ class _Grid:
         given = 0
         for (device, _), held in self.devices.items():
             found = known.get(device)
-            if found is not None and len(found.holders) == 1:
-                holder = (found.holders[0], found.containers[0] if found.containers else "")
+            if found is not None and len(found.pods) == 1:
+                holder = (found.pods[0], found.containers[0] if found.containers else "")
                 held.holders = {holder: next(iter(held.holders.values()))}
                 given += 1
         detail = (
