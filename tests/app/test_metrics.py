@@ -36,12 +36,12 @@ def analysed(fleet: Fleet) -> Analysis:
     return Analysis(
         version=1,
         at=START,
-        coverage=Coverage(devices=64, devices_present=63, devices_held=10, health_unknown=1, idle_unknown=2),
+        coverage=Coverage(devices=64, devices_present=63, devices_allocated=10, health_unknown=1, idle_unknown=2),
         devices=view.snapshot.devices,
         cluster=view.snapshot.cluster,
         findings=view.findings,
         plan=view.plan(ENFORCE, (), {}),
-        schema=Schema(),
+        telemetry_schema=Schema(),
         gaps=(Gap(kind=GapKind.REFUSED, what="rayclusters.ray.io", detail="403"),),
     )
 
@@ -68,7 +68,7 @@ def filled(store: SqliteRemediations) -> Metrics:
     with pytest.raises(WriteError):
         writer.delete(ObjectRef("v1", "Pod", "none", "ml"))
     metrics.proposed.labels("taint_node").inc()
-    metrics.turns.labels("taint_node", "Holding").inc()
+    metrics.turns.labels("taint_node", "InEffect").inc()
     metrics.delivered("report", sent=False)
     metrics.untold(1)
     return metrics
@@ -82,7 +82,7 @@ DOCS = (Path(__file__).parents[2] / "docs" / "controller.md").read_text(encoding
 
 WANTED = (
     "gpuwatch_analysis_timestamp_seconds",
-    "gpuwatch_announcements_undelivered",
+    "gpuwatch_notifications_undelivered",
     "gpuwatch_brake",
     "gpuwatch_budget_in_flight_gpus",
     "gpuwatch_budget_limit_gpus",
@@ -133,7 +133,9 @@ def test_prometheus_own_linter_has_nothing_to_say(store: SqliteRemediations, new
 def test_precision_counts_outcomes_and_nothing_else(store: SqliteRemediations) -> None:
     metrics = filled(store)
     assert value(metrics, "gpuwatch_detector_outcomes", detector="abandoned", right="true") is None  # still held
-    held = next(each for each in store.all() if each.phase is Phase.HOLDING and "abandoned" in each.proposal.detectors)
+    held = next(
+        each for each in store.all() if each.phase is Phase.IN_EFFECT and "abandoned" in each.proposal.detectors
+    )
     right = [replace(held, name=f"right-{number}", phase=Phase.SUCCEEDED) for number in range(3)]
     wrong = replace(held, name="wrong", phase=Phase.UNDONE, undo_asked=True)
     metrics.remembered((*right, wrong), Pause())

@@ -31,11 +31,11 @@ def controller(caplog: pytest.LogCaptureFixture) -> Controller:
 
 def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptureFixture) -> None:
     now = datetime.now(UTC)
-    old = turned(remediation("fence"), "long ago", Phase.PROPOSED, now - timedelta(hours=1))
+    old = turned(remediation("taint"), "long ago", Phase.PROPOSED, now - timedelta(hours=1))
     waits = turned(old, "it waits", Phase.PROPOSED, now)
     for _ in range(3):  # runs in which nothing new comes to it
         controller._tell(None, waits)
-    begun = turned(waits, "approved", Phase.ANNOUNCED, now)
+    begun = turned(waits, "approved", Phase.NOTIFIED, now)
     controller._tell(waits, begun)
     controller._tell(begun, begun)
     done = turned(turned(begun, "acting", Phase.ACTING, now), "done", Phase.SUCCEEDED, now)
@@ -45,6 +45,6 @@ def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptur
 
 
 def test_what_was_said_long_ago_is_not_said_again(controller: Controller, caplog: pytest.LogCaptureFixture) -> None:
-    old = turned(remediation("fence"), "long ago", Phase.HOLDING, datetime.now(UTC) - timedelta(hours=1))
+    old = turned(remediation("taint"), "long ago", Phase.IN_EFFECT, datetime.now(UTC) - timedelta(hours=1))
     controller._tell(None, old)
     assert caplog.records == []

@@ -119,7 +119,7 @@ def test_names_are_camel_case_and_keys_of_mappings_are_not_touched() -> None:
     assert form["verified"] == {"taint_stands": True, "podsGone": False}
     assert form["nextStepTime"] == "2026-03-02T12:05:00Z"
     assert form["steps"][0]["completionTime"] == "2026-03-02T12:01:00Z"
-    assert [step["kind"] for step in form["steps"]] == [camel_enum(StepKind.ANNOUNCE), "Taint"]
+    assert [step["kind"] for step in form["steps"]] == [camel_enum(StepKind.NOTIFY), "Taint"]
     assert (form["phase"], form["undoTo"]) == ("Verifying", "Expired")
 
 

@@ -71,11 +71,11 @@ class Metrics:
             ["what"], registry=registry,
         )  # fmt: skip
         self._untold = Gauge(
-            "gpuwatch_announcements_undelivered",
-            "Announcements of which nobody could be told, although somebody is to be.",
+            "gpuwatch_notifications_undelivered",
+            "Notifications of which nobody could be told, although somebody is to be.",
             registry=registry,
         )
-        for what in ("report", "announcement"):
+        for what in ("report", "notification"):
             self._pending.labels(what)
             for result in ("sent", "failed"):
                 self._deliveries.labels(what, result)
@@ -150,14 +150,14 @@ class Metrics:
         self.job_missed.labels(name)
 
     def delivered(self, what: str, sent: bool) -> None:
-        """One destination was tried; what: 'report' or 'announcement'."""
+        """One destination was tried; what: 'report' or 'notification'."""
         self._deliveries.labels(what, "sent" if sent else "failed").inc()
 
     def pending(self, what: str, count: int) -> None:
         self._pending.labels(what).set(count)
 
-    def untold(self, announcements: int) -> None:
-        self._untold.set(announcements)
+    def untold(self, notifications: int) -> None:
+        self._untold.set(notifications)
 
     def requested(self, rehearsal: bool) -> Callable[[str, str], None]:
         """What counts the requests of one writer."""
@@ -177,7 +177,7 @@ class Metrics:
         self._analysed.set(analysis.at.timestamp())
         self._devices.labels("known").set(coverage.devices)
         self._devices.labels("reporting").set(coverage.devices_present)
-        self._devices.labels("held").set(coverage.devices_held)
+        self._devices.labels("held").set(coverage.devices_allocated)
         self._unknown.labels("health").set(coverage.health_unknown)
         self._unknown.labels("use").set(coverage.idle_unknown)
         notable = [item for item in analysis.findings if item.notable]

@@ -45,7 +45,7 @@ class Notice:
 Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
 
 Notify = Callable[[Remediation], None]
-"""Told of each announcement at least once; whoever sends it knows the Remediation's name, and sends it once. Raises
+"""Told of each notification at least once; whoever sends it knows the Remediation's name, and sends it once. Raises
 WriteError while nobody could be told: THROTTLED where that holds the action back, INVALID where it goes on without."""
 
 

@@ -55,7 +55,7 @@ _Told = tuple[ConditionStatus, str, str]
 """Status, reason and message."""
 
 _NOTHING_YET = "Nothing is written yet."
-_UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.LAPSED)
+_UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE)
 
 
 def conditions(remediation: Remediation, generation: int) -> tuple[Condition, ...]:
@@ -145,7 +145,7 @@ def _applied(phases: Sequence[Phase], why: str) -> _Told:
 
 def _verified(phases: Sequence[Phase], why: str) -> _Told:
     phase = _before_undoing(phases)[-1]
-    if phase in (Phase.HOLDING, Phase.SUCCEEDED):
+    if phase in (Phase.IN_EFFECT, Phase.SUCCEEDED):
         return ConditionStatus.TRUE, "Verified", why
     if phase is Phase.VERIFYING:
         return ConditionStatus.UNKNOWN, "Verifying", why

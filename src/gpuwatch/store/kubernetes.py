@@ -40,7 +40,7 @@ PAUSE = "gpuwatch-pause"
 
 
 class KubernetesRemediations:
-    """A RemediationStore in the cluster of `writer`; its fence, where it has one, holds for every write here.
+    """A RemediationStore in the cluster of `writer`; its lease check, where it has one, holds for every write here.
 
     namespace: where the pause is: the controller's own. within: all that is listed lies in this Namespace; '' for
     everything. forgiving: of what this account may not list there is a gap, and the rest is listed; for people alone,
