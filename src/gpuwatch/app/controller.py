@@ -32,6 +32,7 @@ from gpuwatch.detect.health import assess_health
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
+from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.kube import keys
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
@@ -398,9 +399,7 @@ class Controller:
         wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "its owners are notified next"
         note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
         try:
-            writers.plain.event(
-                proposal.objects[0], at=_now(), reason="RemediationProposed", action="Propose", note=note
-            )
+            writers.plain.event(proposal.objects[0], at=_now(), reason=PROPOSED, action="Propose", note=note)
         except WriteError as error:
             log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)
 

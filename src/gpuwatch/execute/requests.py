@@ -44,6 +44,12 @@ class Notice:
 
 Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
 
+PROPOSED = "RemediationProposed"
+"""Something is proposed for the object; in the mode suggest a person decides."""
+
+SCHEDULED = "RemediationScheduled"
+"""It is done once the notice period is over, unless somebody objects."""
+
 Notify = Callable[[Remediation], None]
 """Told of each notification at least once; whoever sends it knows the Remediation's name, and sends it once. Raises
 WriteError while nobody could be told: THROTTLED where that holds the action back, INVALID where it goes on without."""
@@ -69,7 +75,7 @@ def send(writer: ClusterWriter, request: Request, remediation: Remediation, noti
         case Eviction(pod):
             writer.evict(pod)
         case Said(regarding, note):
-            writer.event(regarding, at=now, reason="RemediationScheduled", action="Notify", note=note, warning=True)
+            writer.event(regarding, at=now, reason=SCHEDULED, action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
         case _:

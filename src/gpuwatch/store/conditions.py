@@ -49,7 +49,15 @@ class Condition:
     message: str = field(metadata=said("Why, in one sentence.", maxLength=_MAX_MESSAGE))
 
 
-TYPES = ("Approved", "Applied", "Verified", "Finished")
+MEANINGS: Mapping[str, str] = {
+    "Approved": "a person approved it, or the mode asks for no approval",
+    "Applied": "all writes are done, and were not taken back",
+    "Verified": "the writes had their effect",
+    "Finished": "nothing is done any more; the reason is the final phase",
+}
+"""What is so where the condition is True."""
+
+TYPES = tuple(MEANINGS)
 
 _Told = tuple[ConditionStatus, str, str]
 """Status, reason and message."""

@@ -29,7 +29,7 @@ from gpuwatch.model.remediation import (
 from gpuwatch.model.sizing import AbstentionKind
 from gpuwatch.store.api_fields import said
 from gpuwatch.store.api_form import FormError, camel_enum, schema
-from gpuwatch.store.conditions import CONDITIONS_LIST, TYPES, Condition, conditions, pending
+from gpuwatch.store.conditions import CONDITIONS_LIST, MEANINGS, TYPES, Condition, conditions, pending
 
 GROUP = "gpuwatch.dev"
 VERSION = "v1alpha1"
@@ -40,6 +40,14 @@ ADVISED = "Advised"
 
 NODE_KIND = "NodeRemediation"
 KIND = "Remediation"
+PROFILE_KIND = "WorkloadProfile"
+CONDITIONS: Mapping[str, Mapping[str, str]] = {
+    KIND: MEANINGS,
+    NODE_KIND: MEANINGS,
+    PROFILE_KIND: {ADVISED: "something is recommended; where it is False, the reason says why not"},
+}
+"""By kind and type, what is so where the condition is True."""
+
 CURRENCY = "USD"
 """Of all savings, for now."""
 
@@ -318,7 +326,7 @@ def _workload_profile() -> dict[str, Any]:
     status["default"] = {"conditions": pending(ADVISED)}
     advised = ".status.recommendation"
     return _definition(
-        "WorkloadProfile",
+        PROFILE_KIND,
         "workloadprofiles",
         "wlp",
         "Namespaced",

@@ -25,6 +25,7 @@ from gpuwatch.store.custom_resources import (
     ADVISED,
     API_VERSION,
     CURRENCY,
+    PROFILE_KIND,
     NotRecommended,
     Recommended,
     WorkloadProfileSpec,
@@ -32,7 +33,7 @@ from gpuwatch.store.custom_resources import (
 )
 from gpuwatch.store.store import StoreError
 
-KIND = "WorkloadProfile"
+KIND = PROFILE_KIND
 _NAME_LENGTH = 200
 
 
