@@ -82,14 +82,14 @@ class Announcements:
         if tries:
 
             def sent(_: str) -> None:
-                self._metrics.delivered("announcement", True)
+                self._metrics.delivered("notification", True)
 
             course = Course(now=now, stopping=self._stopping, on_sent=sent)
             for item in deliver_pending(policy, self.folder, log.info, course):
                 if item.state is not DeliveryState.SENT and item.tried_at == now:
-                    self._metrics.delivered("announcement", False)
+                    self._metrics.delivered("notification", False)
             waiting = self._waiting(policy)
-        self._metrics.pending("announcement", sum(not over(item, policy) for found in waiting for item in found))
+        self._metrics.pending("notification", sum(not over(item, policy) for found in waiting for item in found))
         self.undelivered = sum(_untold(found, policy) for found in waiting)
         self._metrics.untold(self.undelivered)
         return tries
