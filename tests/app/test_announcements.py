@@ -114,7 +114,7 @@ def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, sto
         assert len(server.taken) == 1
     (file,) = (tmp_path / "inbox").glob("*/announcement.md")
     assert world.only().name in file.read_text()
-    assert world.value("gpuwatch_deliveries_total", what="announcement", result="sent") == 2
+    assert world.value("gpuwatch_deliveries_total", content="notification", result="sent") == 2
 
 
 def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_their_whole_time(
@@ -123,7 +123,7 @@ def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_the
     with webhook(503, 503, 503) as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
-        world.run(60, until=lambda: len(server.bodies) == 3 and world.value("gpuwatch_announcements_undelivered") == 1)
+        world.run(60, until=lambda: len(server.bodies) == 3 and world.value("gpuwatch_notifications_undelivered") == 1)
         held = world.only()
         assert (held.phase, world.suspended) == (Phase.ANNOUNCED, False)
         assert told(held).startswith("Nobody could be told: json 127.0.0.1")
@@ -134,8 +134,8 @@ def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_the
         world.run(120, until=lambda: world.suspended)
         assert world.fleet.now - since >= timedelta(seconds=600)
         assert len(server.taken) == 1
-    assert world.value("gpuwatch_announcements_undelivered") == 0
-    assert world.value("gpuwatch_deliveries_total", what="announcement", result="failed") == 3
+    assert world.value("gpuwatch_notifications_undelivered") == 0
+    assert world.value("gpuwatch_deliveries_total", content="notification", result="failed") == 3
 
 
 def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Path, store: SqliteRemediations) -> None:
@@ -159,8 +159,8 @@ def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: SqliteRemedi
         world.run(30, until=lambda: world.suspended)
         assert world.suspended
         assert len(good.taken) == 1
-    assert world.value("gpuwatch_announcements_undelivered") == 0
-    assert world.value("gpuwatch_deliveries_pending", what="announcement") == 1
+    assert world.value("gpuwatch_notifications_undelivered") == 0
+    assert world.value("gpuwatch_deliveries_pending", content="notification") == 1
 
 
 def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: Path, store: SqliteRemediations) -> None:
@@ -194,7 +194,7 @@ def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path
         world.run(30, until=lambda: world.suspended)
         assert world.suspended
         assert "503" in told(world.only())
-        assert world.value("gpuwatch_announcements_undelivered") == 1
+        assert world.value("gpuwatch_notifications_undelivered") == 1
 
 
 def test_a_fence_waits_for_one_try_and_not_for_a_receiver_that_is_down(

@@ -56,7 +56,7 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
             living.until(lambda: "is held back. Nobody could be told: json 127.0.0.1" in first.said(), first)
             (waits,) = living.remediations("release_gang", "told")
             assert waits["status"]["phase"] == "Announced"
-            living.until(lambda: "gpuwatch_announcements_undelivered 1.0" in first.asked("/metrics")[1], first)
+            living.until(lambda: "gpuwatch_notifications_undelivered 1.0" in first.asked("/metrics")[1], first)
             told = living.command("history")
             assert "Nobody could be told" in " ".join(told.stdout.split()), told.stdout
             assert len(living.running("told")) == 2
@@ -75,7 +75,7 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
         (done,) = living.remediations("release_gang", "told")
         assert done["metadata"]["uid"] == waits["metadata"]["uid"]
         assert living.pods("told") == []
-        assert "gpuwatch_announcements_undelivered 0.0" in second.asked("/metrics")[1]
+        assert "gpuwatch_notifications_undelivered 0.0" in second.asked("/metrics")[1]
         living.fleet.idle.discard("told")
         assert living.command("undo", done["metadata"]["name"]).returncode == 0
         living.until(lambda: living.phase("release_gang", "told") == "Undone", second)

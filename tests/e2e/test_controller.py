@@ -31,7 +31,7 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
             'gpuwatch_findings{family="health",kind="row_remap",severity="critical",verdict="degraded"} 1.0' in metrics
         )
         assert "gpuwatch_leader 1.0" in metrics
-        assert 'gpuwatch_job_errors_total{job="analysis"} 0.0' in metrics
+        assert 'gpuwatch_task_errors_total{task="analysis"} 0.0' in metrics
         assert replica.asked("/healthz") == (200, "ok\n")
     assert replica.process.returncode == 0
     assert "stopped" in replica.said().splitlines()[-1]
