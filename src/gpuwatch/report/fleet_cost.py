@@ -8,7 +8,7 @@ left out and never zero; `unpriced` counts the GPUs that it leaves out.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -171,32 +171,24 @@ def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> l
 
 
 def _place(
-    node: Node, pods: Iterable[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
+    node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
 ) -> _Place:
-    capacity = allocatable = 0.0
-    for resource, count in node.accelerators.items():
-        unit = _unit_gpus(node, resource)
-        capacity += count * unit
-        allocatable += node.allocatable.get(resource, count) * unit
+    unit = _unit_gpus(node, {resource for pod in pods for resource in pod.accelerators})
+    capacity = sum(count * unit[resource] for resource, count in node.accelerators.items())
+    allocatable = sum(node.allocatable.get(name, count) * unit[name] for name, count in node.accelerators.items())
     if not node.accelerators:  # with DRA nothing is counted; telemetry shows the GPUs that are there
         capacity = float(len({device.uuid for device in devices}))
         allocatable = float(len({device.uuid for device in devices if device.present}))
     taken = {}
     for pod in pods:
-        asked = sum(count * _unit_gpus(node, resource) for resource, count in pod.accelerators.items())
+        asked = sum(count * unit[resource] for resource, count in pod.accelerators.items())
         gpus = asked + sum(claimed.get(f"{pod.namespace}/{claim}", 0.0) for claim in pod.claims)
         if gpus > 0:
             taken[pod.ref] = gpus
     total = sum(taken.values())
-    # Shares of a GPU's instances can add up to a little more than the GPU, and a Pod that ends may still be listed.
-    most = float(node.gpu_count) if node.gpu_count and _only_slices(node) else capacity
-    if 0 < most < capacity:
-        allocatable *= most / capacity
-        taken = {ref: count * most / capacity for ref, count in taken.items()}
-        total *= most / capacity
-    if 0 < most < total:
-        taken = {ref: count * most / total for ref, count in taken.items()}
-        total = most
+    if 0 < capacity < total:  # a Pod that has ended is still listed beside the one that came after it
+        taken = {ref: count * capacity / total for ref, count in taken.items()}
+        total = capacity
     gpu = find_gpu(node.gpu_product or next((device.model for device in devices if device.model), ""))
     return _Place(
         gpu_model=gpu.name if gpu is not None else node.gpu_product,
@@ -208,12 +200,25 @@ def _place(
     )
 
 
-def _only_slices(node: Node) -> bool:
-    return all(_profile_of(node, resource) for resource, count in node.accelerators.items() if count)
+def _unit_gpus(node: Node, asked: Collection[str]) -> dict[str, float]:
+    """Physical GPUs that one unit of each resource stands for on this Node.
+
+    The larger of an instance's shares of compute and memory counts, so that a GPU's instances can add up to more than
+    the GPU (3g + 2g + 1g + 1g: 1.07). They are made to fit where the Node tells its GPUs.
+    """
+    units = {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
+    slices = whole = 0.0
+    for resource, count in node.accelerators.items():
+        if _profile_of(node, resource):
+            slices += count * units[resource]
+        else:
+            whole += count * units[resource]
+    room = node.gpu_count - whole
+    fit = room / slices if 0 < room < slices else 1.0
+    return {resource: unit * (fit if _profile_of(node, resource) else 1.0) for resource, unit in units.items()}
 
 
-def _unit_gpus(node: Node, resource: str) -> float:
-    """Physical GPUs that one unit of the resource stands for on this Node."""
+def _share_of(node: Node, resource: str) -> float:
     told = node.labels.get(f"{_bare(resource)}.replicas", "")
     shared = node.replicas if node.sharing is not Sharing.NONE else 1
     sharers = int(told) if told.isdecimal() and int(told) else shared
