@@ -86,7 +86,7 @@ def test_gpus_are_counted_by_team_and_paid_for_by_the_hour() -> None:
         ("nlp", "allocated"): 0.0,
         ("nlp", "idle"): 4.0,
     }
-    assert list(found.cost)[0] == ("", "free")
+    assert next(iter(found.cost)) == ("", "free")
     assert [key[0] for key in found.allocated] == ["vision", "nlp"]  # the largest first
     assert found.saving == {
         ("nlp", "release", "likely"): 4.0,
