@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
 
 from parts.go_tools import GoTools
 from parts.processes import free_port, running_process
@@ -40,6 +43,19 @@ def find_operator() -> OperatorBuild | None:
     return build if os.access(build.program, os.X_OK) and build.crds.is_dir() else None
 
 
+def definitions(build: OperatorBuild) -> Iterator[dict[str, Any]]:
+    """Its custom resource definitions, to be applied before it starts."""
+    for file in sorted(build.crds.glob("*.yaml")):
+        yield yaml.load(file.read_text(encoding="utf-8"), _Loader)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """With the plain scalar `=`, which an enum of these files has, as the text that it is."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
+
+
 @contextlib.contextmanager
 def running_operator(build: OperatorBuild, kubeconfig: Path) -> Iterator[Path]:
     """It works for the cluster of this kubeconfig, where its definitions have to be. Yields the file of its log."""
@@ -47,8 +63,9 @@ def running_operator(build: OperatorBuild, kubeconfig: Path) -> Iterator[Path]:
         log = Path(temporary) / "operator.log"
         address = f"127.0.0.1:{free_port()}"
         command: list[str | Path] = [
+            "env",  # which becomes the operator
+            f"KUBECONFIG={kubeconfig}",
             build.program,
-            f"--kubeconfig={kubeconfig}",
             f"--web.listen-address={address}",
             "--log-level=info",
         ]
