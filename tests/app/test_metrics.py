@@ -305,8 +305,9 @@ def test_no_metric_that_names_things_is_without_a_bound() -> None:
 
 def test_how_long_a_phase_lasts_is_counted_when_it_is_left() -> None:
     metrics = Metrics()
-    minutes = [(0, Phase.PROPOSED), (5, Phase.PROPOSED), (20, Phase.ANNOUNCED), (21, Phase.ACTING), (23, Phase.FAILED)]
+    minutes = [(5, Phase.PROPOSED), (20, Phase.ANNOUNCED), (21, Phase.ACTING), (23, Phase.FAILED)]
     each = remediation(history=tuple(Turn(T0 + timedelta(minutes=at), phase, str(at)) for at, phase in minutes))
+    metrics.proposed(each)  # at T0, before any line of its history
     for index in range(len(each.history)):
         metrics.transitioned(each, index)
 
@@ -323,6 +324,7 @@ def test_how_long_a_phase_lasts_is_counted_when_it_is_left() -> None:
              for phase in Phase}  # fmt: skip
     assert {phase for phase, number in turns.items() if number} == {phase for _, phase in minutes}
     assert set(turns.values()) == {0, 1}
+    assert value(metrics, "gpuwatch_proposals_total", action="taint_node") == 1
 
 
 def test_precision_counts_outcomes_and_nothing_else() -> None:

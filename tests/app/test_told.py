@@ -15,7 +15,7 @@ from gpuwatch.app.sources import Opened
 from gpuwatch.model.remediation import Phase, Remediation, Turn
 from gpuwatch.report.analysis import Policies
 from gpuwatch.settings import load_settings
-from store.remediation_stores import remediation
+from store.remediation_stores import proposal, remediation
 
 
 def turned(kept: Remediation, message: str, phase: Phase, at: datetime) -> Remediation:
@@ -46,7 +46,8 @@ def counted(metrics: Metrics, name: str) -> dict[str, float]:
 
 def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptureFixture, metrics: Metrics) -> None:
     now = datetime.now(UTC)
-    old = turned(remediation("fence"), "long ago", Phase.PROPOSED, now - timedelta(hours=1))
+    kept = remediation("fence", proposal=proposal(at=now - timedelta(hours=2)))
+    old = turned(kept, "long ago", Phase.PROPOSED, now - timedelta(hours=1))
     waits = turned(old, "it waits", Phase.PROPOSED, now)
     for _ in range(3):  # runs in which nothing new comes to it
         controller._tell(None, waits)
@@ -60,7 +61,7 @@ def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptur
     assert counted(metrics, "transitions_total") == {str(each): 1 for each in (Phase.ANNOUNCED, *_LAST)}
     left = {str(each): 1 for each in (Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING)}
     assert counted(metrics, "phase_seconds_count") == left
-    assert counted(metrics, "phase_seconds_sum") == {str(Phase.PROPOSED): 3600}
+    assert counted(metrics, "phase_seconds_sum") == {str(Phase.PROPOSED): 7200}
 
 
 _LAST = (Phase.ACTING, Phase.SUCCEEDED)

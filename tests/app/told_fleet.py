@@ -76,6 +76,7 @@ def leading(analysis: Analysis) -> Metrics:
     metrics.advised(advice_counts([notebook], [], [], END))
     done = remediations()
     for each in done:
+        metrics.proposed(each)
         for index in range(len(each.history)):
             metrics.transitioned(each, index)
     last = max(turn.at for each in done for turn in each.history)

@@ -396,7 +396,7 @@ class Controller:
         # What another replica proposed at the same moment is given back as it is.
         proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
-            self._metrics.proposed.labels(str(each.proposal.action)).inc()
+            self._metrics.proposed(each)
             self._say(each, self._writers)
         return proposed
 

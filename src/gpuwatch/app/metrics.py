@@ -19,7 +19,7 @@ from gpuwatch.app.metric_table import ALL_METRICS, DROPPED, METRICS, Exporters, 
 from gpuwatch.execute.precision import precision
 from gpuwatch.kube.followed import Followed
 from gpuwatch.model.decision import Analysis, Verdict
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.report.culprits import culprits, health_unknown, tainted_since, worst_first
 from gpuwatch.report.fleet_cost import FleetCost
 
@@ -62,7 +62,6 @@ class Metrics:
         self.job_seconds = self._histograms["gpuwatch_task_duration_seconds"]
         self.job_errors = self._counters["gpuwatch_task_errors_total"]
         self.job_missed = self._counters["gpuwatch_task_missed_total"]
-        self.proposed = self._counters["gpuwatch_proposals_total"]
         self.report_due = self._gauges["gpuwatch_report_due_timestamp_seconds"]
         self.report_done = self._gauges["gpuwatch_report_done_timestamp_seconds"]
 
@@ -110,19 +109,26 @@ class Metrics:
 
         return count
 
+    def proposed(self, remediation: Remediation) -> None:
+        """It was kept as a proposal, which is the beginning of its history and no line of it."""
+        action = str(remediation.proposal.action)
+        self._counters["gpuwatch_proposals_total"].labels(action).inc()
+        self._counters["gpuwatch_remediation_transitions_total"].labels(action, str(Phase.PROPOSED)).inc()
+
     def transitioned(self, remediation: Remediation, index: int) -> None:
         """Count the line `index` of its history, where it brought the Remediation to another phase."""
-        history, action = remediation.history, str(remediation.proposal.action)
-        turn = history[index]
-        if index and history[index - 1].phase is turn.phase:
+        proposal = remediation.proposal
+        history = (Turn(proposal.created_at, Phase.PROPOSED, ""), *remediation.history[: index + 1])
+        turn, left = history[-1], history[-2].phase
+        if turn.phase is left:
             return
+        began = len(history) - 2
+        while began and history[began - 1].phase is left:
+            began -= 1
+        action = str(proposal.action)
         self._counters["gpuwatch_remediation_transitions_total"].labels(action, str(turn.phase)).inc()
-        if index:
-            left, began = history[index - 1].phase, index - 1
-            while began and history[began - 1].phase is left:
-                began -= 1
-            spent = (turn.at - history[began].at).total_seconds()
-            self._histograms["gpuwatch_remediation_phase_seconds"].labels(action, str(left)).observe(spent)
+        spent = max((turn.at - history[began].at).total_seconds(), 0.0)
+        self._histograms["gpuwatch_remediation_phase_seconds"].labels(action, str(left)).observe(spent)
 
     def analysed(self, analysis: Analysis) -> None:
         """Replace what the last cycle says about the fleet."""
