@@ -41,7 +41,7 @@ def row(gpu: int, instance: int | None = None, profile: str | None = None, holde
     return Device(
         id=uuid if instance is None else f"{uuid}/{instance}", uuid=uuid, vendor=Vendor.NVIDIA, vocabulary="dcgm",
         mig_instance=None if instance is None else str(instance), mig_profile=profile, index=str(gpu % GPUS_PER_NODE),
-        model=MODEL, node=f"node-{gpu // GPUS_PER_NODE:05}", holders=(holder,) if holder else (),
+        model=MODEL, node=f"node-{gpu // GPUS_PER_NODE:05}", pods=(holder,) if holder else (),
     )  # fmt: skip
 
 

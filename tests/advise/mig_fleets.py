@@ -65,7 +65,7 @@ class MigFleet:
         ref = f"team/{name}"
         number = next(at for at, item in enumerate(self.devices) if item.id == device)
         held = self.devices[number]
-        self.devices[number] = replace(held, holders=(*held.holders, ref))
+        self.devices[number] = replace(held, pods=(*held.pods, ref))
         pod = Pod(namespace="team", name=name, node=held.node or "", phase="Running", workload=f"Job/team/{name}",
                   accelerators={"nvidia.com/gpu": 1})  # fmt: skip
         self.pods.append(pod)
@@ -108,7 +108,7 @@ def check(plan: MigPlan, fleet: MigFleet) -> None:
         valid = [Counter(spot.profile for spot in placed) for placed in placement_sets(shape, set(cut))]  # type: ignore[arg-type]
         assert Counter(cut) in valid, f"{change.after} does not fit on one GPU"
         assert Counter(change.before) == now[change.device]
-        assert set(change.displaced) == {ref for row in rows[change.device] for ref in row.holders}
+        assert set(change.displaced) == {ref for row in rows[change.device] for ref in row.pods}
         after[change.device] = Counter(change.after)
     spots = [spot for text in plan.placements.values() for spot in text.split(", ")]
     taken: dict[str, Counter[str]] = defaultdict(Counter)
@@ -122,7 +122,7 @@ def check(plan: MigPlan, fleet: MigFleet) -> None:
     moved = set(plan.moved) | {ref for change in plan.changes for ref in change.displaced}
     demands = {demand.pod: demand for demand in fleet.demands if demand.pod}
     for device in fleet.devices:
-        for ref in device.holders:
+        for ref in device.pods:
             if ref not in demands or not demands[ref].mig_profile:
                 assert device.uuid not in changed, f"{ref} stays on {device.uuid}, which is to be cut"
                 if not device.mig_profile:

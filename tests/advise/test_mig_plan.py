@@ -414,7 +414,7 @@ class TestBadInput:
         fleet.pods.append(replace(fleet.pods[0], name="unseen"))
         plan = fleet.plan()
         assert plan.changes == ()
-        assert any("nobody knows which of its GPUs team/unseen holds" in line for line in plan.unplaced)
+        assert any("it is not known which of its GPUs team/unseen has" in line for line in plan.unplaced)
 
     def test_a_host_that_is_no_node(self) -> None:
         fleet = MigFleet()
@@ -498,7 +498,7 @@ class TestDemandsFromAdvice:
         fleet.holds("b", "GPU-n-2", "")
         fleet.holds("c", "GPU-n-3/1", "3g.20gb")
         fleet.pods = list({pod.ref: replace(pod, priority=7) for pod in fleet.pods}.values())
-        fleet.devices = [replace(item, containers=("main",) * len(item.holders)) for item in fleet.devices]
+        fleet.devices = [replace(item, containers=("main",) * len(item.pods)) for item in fleet.devices]
         return fleet
 
     def test_advised_others_and_tenants(self) -> None:
@@ -520,7 +520,7 @@ class TestDemandsFromAdvice:
     def test_pods_that_have_ended_and_other_vendors_ask_for_nothing(self) -> None:
         fleet = self.fleet()
         fleet.pods = [replace(pod, phase="Succeeded") if pod.name == "a" else pod for pod in fleet.pods]
-        amd = replace(fleet.devices[0], id="x", uuid="x", vendor=Vendor.AMD, model="MI300X", holders=("team/z",))
+        amd = replace(fleet.devices[0], id="x", uuid="x", vendor=Vendor.AMD, model="MI300X", pods=("team/z",))
         demands = slice_demands([], fleet.cluster, [*fleet.devices, amd])
         assert {item.pod for item in demands} == {"team/b", "team/c"}
 

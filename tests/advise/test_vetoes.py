@@ -323,7 +323,12 @@ def test_models_are_compared_in_money_alone():
 
 @pytest.mark.parametrize(
     ("key", "value", "refused"),
-    [(keys.OPT_OUT, "true", True), (keys.OPT_OUT, "false", False), (keys.OBJECT, "exam week", True), ("a", "b", False)],
+    [
+        (keys.OPT_OUT, "true", True),
+        (keys.OPT_OUT, "false", False),
+        (keys.OBJECTION, "exam week", True),
+        ("a", "b", False),
+    ],
 )
 def test_owners_may_opt_out(key, value, refused):
     worlds = [

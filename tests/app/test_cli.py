@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +17,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gpuwatch.app.cli import cli
+from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.collect.snapshot_file import load_snapshot, save_snapshot
 from gpuwatch.report.machine import analysis_schema, to_json
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -133,7 +139,6 @@ def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(t
         (["--telemetry", "nowhere.prom"], "nowhere.prom"),
         (["--prometheus", "prom:9090"], "must begin with http"),
         (["--prometheus", "http://p", "--telemetry", str(PAGE)], "exclude each other"),
-        (["--telemetry", str(PAGE), "--config", "none.yaml"], "none.yaml: cannot be read"),
     ],
 )
 def test_wrong_input_is_a_sentence_and_exit_code_1(arguments: list[str], complaint: str) -> None:
@@ -141,6 +146,52 @@ def test_wrong_input_is_a_sentence_and_exit_code_1(arguments: list[str], complai
     assert result.exit_code == 1
     assert complaint in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "settings.yaml: cannot be read"), ("plan: {budget: 1}", "plan.budget: there is no such setting")],
+)
+def test_wrong_settings_are_a_sentence_and_exit_code_2(tmp_path: Path, content: str | None, complaint: str) -> None:
+    file = tmp_path / "settings.yaml"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    result = gpuwatch("analyze", "--no-cluster", "--telemetry", PAGE, "--config", file)
+    assert result.exit_code == ExitCode.USAGE == 2
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_doctor_and_analyze_have_codes_of_their_own(tmp_path: Path) -> None:
+    capture = tmp_path / "moment.json.gz"
+    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "-o", capture).exit_code == 0
+    moment = load_snapshot(capture)
+    save_snapshot(replace(moment, cluster=replace(moment.cluster, known=True), gaps=()), capture)
+    assert gpuwatch("doctor", "--telemetry", capture).exit_code == ExitCode.LIMITED == 4
+    assert gpuwatch("analyze", "--telemetry", PAGE, "--no-cluster", "--fail-on-findings").exit_code == ExitCode.OK
+    page = PAGE.read_text(encoding="utf-8")
+    labels = re.search(r"^DCGM_FI_DEV_GPU_TEMP(\{.*?\}) ", page, flags=re.MULTILINE)
+    assert labels is not None
+    sick = tmp_path / "sick.prom"
+    sick.write_text(f"{page}\nDCGM_FI_DEV_ROW_REMAP_FAILURE{labels[1]} 1\n", encoding="utf-8")
+    found = gpuwatch("analyze", "--telemetry", sick, "--no-cluster", "--fail-on-findings")
+    assert found.exit_code == ExitCode.FOUND == 3, found.stdout
+
+
+def test_ctrl_c_ends_with_130() -> None:
+    """In a command that waits for a server which accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "gpuwatch.app.cli", "analyze", "--no-cluster", "--prometheus", url]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+            silent.settimeout(30)
+            connection, _ = silent.accept()
+            with connection:  # it waits for the answer now
+                running.send_signal(signal.SIGINT)
+                _, said = running.communicate(timeout=30)
+    assert running.returncode == ExitCode.INTERRUPTED == 130
+    assert said.endswith("gpuwatch: interrupted\n")
+    assert "Traceback" not in said
 
 
 def test_an_unreachable_prometheus_is_a_gap_and_exit_code_1() -> None:

@@ -36,7 +36,7 @@ class Clock:
 def election(cluster: MemoryCluster, identity: str, clock: Clock, **options: Any) -> Election:
     writer = cluster.writer(**options)
     return Election(
-        writer, "gpuwatch", identity, lease_seconds=LEASE_SECONDS, retry_seconds=2,
+        writer, "gpuwatch", identity, lease_duration_seconds=LEASE_SECONDS, lease_retry_seconds=2,
         wall=clock.wall, monotonic=clock.monotonic,
     )  # fmt: skip
 
@@ -53,9 +53,9 @@ def test_the_first_leads_and_the_second_waits() -> None:
     assert one.attempt()
     assert not two.attempt()
     assert (one.leads, two.leads, two.holder) == (True, False, "one")
-    one.fence()
+    one.check_lease()
     with pytest.raises(NotLeadingError, match="two does not lead; one does"):
-        two.fence()
+        two.check_lease()
 
 
 @pytest.mark.parametrize("off_hours", [-5, 0, 5])
@@ -77,12 +77,12 @@ def test_a_leader_that_cannot_renew_stops_writing_before_anybody_may_take_over()
     one = election(cluster, "one", clock)
     assert one.attempt()
     clock.seconds += LEASE_SECONDS * 2 / 3 - 0.1
-    one.fence()
+    one.check_lease()
     clock.seconds += 0.1
     with pytest.raises(NotLeadingError):
-        one.fence()
+        one.check_lease()
     assert one.attempt()  # nobody took it meanwhile
-    one.fence()
+    one.check_lease()
 
 
 def test_renewals_keep_the_other_away() -> None:
@@ -116,32 +116,32 @@ def test_a_process_that_slept_through_its_lease_is_stopped_though_its_clock_stoo
     assert two.attempt()
     assert one.leads  # as far as its own clock tells
     with pytest.raises(NotLeadingError, match="two holds the Lease"):
-        one.fence()
+        one.check_lease()
     assert not one.leads
 
 
-def test_the_fence_stops_a_write_before_it_is_sent() -> None:
+def test_the_lease_check_stops_a_write_before_it_is_sent() -> None:
     cluster, clock = MemoryCluster([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-0"}}]), Clock()
     one, two = election(cluster, "one", clock), election(cluster, "two", clock)
     assert one.attempt()
     assert not two.attempt()
     patch = {"metadata": {"annotations": {"by": "two"}}}
     with pytest.raises(NotLeadingError):
-        cluster.writer(fence=two.fence).patch(NODE, patch)
+        cluster.writer(lease_check=two.check_lease).patch(NODE, patch)
     node = cluster.get(NODE)
     assert node is not None
     assert "annotations" not in node["metadata"]
-    cluster.writer(fence=one.fence).patch(NODE, {"metadata": {"annotations": {"by": "one"}}})
+    cluster.writer(lease_check=one.check_lease).patch(NODE, {"metadata": {"annotations": {"by": "one"}}})
 
 
-def test_a_fence_that_cannot_be_read_stops_too() -> None:
+def test_a_lease_check_that_cannot_be_read_stops_too() -> None:
     cluster, clock = MemoryCluster(), Clock()
     allowed = True
     one = election(cluster, "one", clock, may=lambda verb, resource: allowed)
     assert one.attempt()
     allowed = False
     with pytest.raises(NotLeadingError, match="could not be read"):
-        one.fence()
+        one.check_lease()
 
 
 def test_of_two_that_take_over_at_once_one_gets_it() -> None:

@@ -41,7 +41,7 @@ def test_the_live_server_and_the_recording_agree(prometheus_build: ServerBuild, 
         gpus=16,
         days=0.5,
         idle_allocations=4,
-        faults=(FaultKind.ROW_REMAP_FAILED, FaultKind.PCIE_REPLAYS, FaultKind.EXPORTER_GONE),
+        faults=(FaultKind.ROW_REMAP_FAILED, FaultKind.PCIE_REPLAYS, FaultKind.EXPORTER_DOWN),
     )
     fleet = build_fleet(plan)
     write_fleet(fleet, tmp_path)

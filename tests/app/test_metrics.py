@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
 from gpuwatch.app.counted_writer import CountedWriter
-from gpuwatch.app.metric_table import Exporters, MetricDescription, MetricKind
+from gpuwatch.app.metric_table import ExportedBy, MetricDescription, MetricType
 from gpuwatch.app.metrics import Metrics, described
 from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, WriteError
@@ -89,7 +89,7 @@ def test_what_is_declared_is_what_is_exported(leader: Metrics) -> None:
     assert set(found) == set(declared)
     for name, family in found.items():
         each = declared[name]
-        assert (family.type, family.documentation) == (str(each.kind), each.meaning)
+        assert (family.type, family.documentation) == (str(each.type), each.meaning)
         assert labels_of(family) == {tuple(sorted(each.labels))}, name
 
 
@@ -102,8 +102,8 @@ def test_declarations_are_in_plain_words() -> None:
         assert all(each.labels.values()), each.name
         assert all(re.fullmatch(r"[a-z_]+|UUID|GPU_I_ID", label) for label in each.labels)
         assert not TARGET_LABELS & set(each.labels), each.name
-        assert (each.kind is MetricKind.HISTOGRAM) == bool(each.buckets)
-        assert (each.kind is MetricKind.COUNTER) == each.name.endswith("_total")
+        assert (each.type is MetricType.HISTOGRAM) == bool(each.buckets)
+        assert (each.type is MetricType.COUNTER) == each.name.endswith("_total")
         for unit, suffix in (
             ("seconds", "_seconds"),
             ("seconds since 1970", "_timestamp_seconds"),
@@ -129,9 +129,9 @@ FROM_THE_START: Mapping[str, Iterable[tuple[str, ...]]] = {
     ),
     "gpuwatch_deliveries_total": product(("report", "notification"), ("sent", "failed")),
     "gpuwatch_deliveries_pending": product(("report", "notification")),
-    "gpuwatch_task_errors_total": product(("analysis",)),
-    "gpuwatch_task_missed_total": product(("analysis",)),
-    "gpuwatch_task_duration_seconds": product(("analysis",)),
+    "gpuwatch_task_errors_total": product(("cycle",)),
+    "gpuwatch_task_missed_total": product(("cycle",)),
+    "gpuwatch_task_duration_seconds": product(("cycle",)),
     "gpuwatch_series_dropped": product(each.name for each in described() if each.most_series),
 }
 OF_WHAT_IS_FOLLOWED = {"gpuwatch_inventory_lists_total", "gpuwatch_inventory_drift_total"}
@@ -139,13 +139,13 @@ OF_WHAT_IS_FOLLOWED = {"gpuwatch_inventory_lists_total", "gpuwatch_inventory_dri
 
 def test_counters_and_histograms_are_there_from_the_start_at_zero() -> None:
     metrics = Metrics()
-    metrics.job("analysis")
+    metrics.job("cycle")
     for each in described():
-        if each.kind is MetricKind.GAUGE and each.name not in FROM_THE_START:
+        if each.type is MetricType.GAUGE and each.name not in FROM_THE_START:
             continue
         if each.name in OF_WHAT_IS_FOLLOWED:  # resources are those that the cluster has
             continue
-        sample = f"{each.name}_count" if each.kind is MetricKind.HISTOGRAM else each.name
+        sample = f"{each.name}_count" if each.type is MetricType.HISTOGRAM else each.name
         found = {tuple(labels[name] for name in each.labels): number for labels, number in series(metrics, sample)}
         assert found == dict.fromkeys(FROM_THE_START[each.name], 0.0), each.name
 
@@ -180,7 +180,7 @@ def test_a_replica_that_leads_no_more_says_nothing_of_the_fleet(leader: Metrics)
     found = exported(leader)
     assert value(leader, "gpuwatch_leader") == 0
     for each in described():
-        if each.exporters is Exporters.LEADER and each.kind is MetricKind.GAUGE:
+        if each.exported_by is ExportedBy.LEADER and each.type is MetricType.GAUGE:
             values = [sample.value for sample in found[each.name].samples]
             assert values == ([] if each.labels else [0.0]), each.name
     assert {number for _, number in series(leader, "gpuwatch_series_dropped")} == {0.0}
@@ -211,7 +211,7 @@ def test_the_numbers_of_the_fleet_agree_with_each_other(leader: Metrics, fleet: 
         return sum(number for found, number in series(leader, name) if labels.items() <= found.items())
 
     assert total("gpuwatch_device_health_unknown") == value(leader, "gpuwatch_unknown", subject="device_health") != 0
-    assert value(leader, "gpuwatch_devices", state="allocated") == fleet.coverage.devices_held
+    assert value(leader, "gpuwatch_devices", state="allocated") == fleet.coverage.devices_allocated
     assert 0 < total("gpuwatch_allocated_gpus") < total("gpuwatch_allocatable_gpus") <= 64
     assert total("gpuwatch_cost_per_hour", state="idle") > 0
     released = total("gpuwatch_saving_per_hour", target="release", confidence="likely")
@@ -305,7 +305,7 @@ def test_no_metric_that_names_things_is_without_a_bound() -> None:
 
 def test_how_long_a_phase_lasts_is_counted_when_it_is_left() -> None:
     metrics = Metrics()
-    minutes = [(5, Phase.PROPOSED), (20, Phase.ANNOUNCED), (21, Phase.ACTING), (23, Phase.FAILED)]
+    minutes = [(5, Phase.PROPOSED), (20, Phase.NOTIFIED), (21, Phase.ACTING), (23, Phase.FAILED)]
     each = remediation(history=tuple(Turn(T0 + timedelta(minutes=at), phase, str(at)) for at, phase in minutes))
     metrics.proposed(each)  # at T0, before any line of its history
     for index in range(len(each.history)):
@@ -317,7 +317,7 @@ def test_how_long_a_phase_lasts_is_counted_when_it_is_left() -> None:
         return value(metrics, f"{name}_count", **labels), value(metrics, f"{name}_sum", **labels)
 
     assert spent(Phase.PROPOSED) == (1, 20 * 60)  # a line of the history that is no other phase is no end of it
-    assert spent(Phase.ANNOUNCED) == (1, 60)
+    assert spent(Phase.NOTIFIED) == (1, 60)
     assert spent(Phase.ACTING) == (1, 120)
     assert spent(Phase.VERIFYING) == (0, 0)
     turns = {phase: value(metrics, "gpuwatch_remediation_transitions_total", action="taint_node", phase=str(phase))
@@ -332,7 +332,7 @@ def test_precision_counts_outcomes_and_nothing_else() -> None:
     (held,) = [
         each
         for each in remediations()
-        if each.phase is Phase.HOLDING and each.proposal.action is ActionKind.RELEASE_GANG
+        if each.phase is Phase.IN_EFFECT and each.proposal.action is ActionKind.RELEASE_GANG
     ]
     metrics.remembered((held,), Pause(), T0)
     assert value(metrics, "gpuwatch_detector_outcomes", detector="abandoned", correct="true") is None  # not yet known

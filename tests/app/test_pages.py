@@ -54,7 +54,7 @@ def test_the_status_page_may_run_and_ask_for_nothing(port: int) -> None:
         status, headers, body = asked(port, path)
         assert status == 200
         assert headers["Content-Type"] == "text/html; charset=utf-8"
-        assert b"Standing by: gpuwatch-1_1234 leads." in body
+        assert b"Standing by: gpuwatch-1_1234 leads;" in body
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'unsafe-inline'")
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-store"

@@ -83,7 +83,7 @@ def test_a_job_that_hangs_is_complained_about_and_others_go_on() -> None:
     with started(*jobs) as (run, _):
         assert run.complaints() == []
         soon(lambda: bool(run.complaints()))
-        assert "job hang has been running" in run.complaints()[0]
+        assert "task hang has been running" in run.complaints()[0]
         soon(lambda: len(others) >= 2)
         let_go.set()
         soon(lambda: not run.complaints())
@@ -136,10 +136,10 @@ def test_new_times_are_taken() -> None:
 
 def test_probes_say_what_is_wrong_and_metrics_are_exposed() -> None:
     metrics = Metrics()
-    wrong = ["no look at the sources has ended yet"]
+    wrong = ["no cycle has ended yet"]
     with serving("127.0.0.1", 0, list, lambda: wrong, metrics.registry) as port:
         assert asked(port, "/healthz") == (200, "ok\n")
-        assert asked(port, "/readyz") == (503, "no look at the sources has ended yet\n")
+        assert asked(port, "/readyz") == (503, "no cycle has ended yet\n")
         wrong.clear()
         assert asked(port, "/readyz?verbose") == (200, "ok\n")
         status, text = asked(port, "/metrics")

@@ -43,7 +43,12 @@ class Run(GpuwatchRun):
     def set(self, prometheus: str = "", delivery: object = None, **run: object) -> None:
         """The settings file anew, as a ConfigMap is swapped: whole, by a rename."""
         draft = self.settings.with_suffix(".new")
-        common = {"analysis_seconds": 1, "watch_seconds": 1, "listen_address": "127.0.0.1", "listen_port": self.port}
+        common = {
+            "cycle_interval_seconds": 1,
+            "settings_check_interval_seconds": 1,
+            "listen_address": "127.0.0.1",
+            "listen_port": self.port,
+        }
         folder = str(self.settings.parent / "work")
         source: dict[str, object] = {"prometheus": {"url": prometheus}} if prometheus else {}
         if delivery is not None:
@@ -107,9 +112,9 @@ def test_settings_are_taken_when_they_change_and_wrong_ones_are_not(
         assert "gpuwatch_settings_last_reload_successful 0.0" in run.asked("/metrics")[1]
         cycles = run.said().count("cycle ")
         run.until(lambda: run.said().count("cycle ") > cycles + 1)
-        run.set(lease_seconds=30)
+        run.set(lease_duration_seconds=30)
         run.until(lambda: "settings taken anew; changed: run" in run.said())
-        run.until(lambda: "run.lease_seconds: a change of it takes a restart" in run.said())
+        run.until(lambda: "run.lease_duration_seconds: a change of it takes a restart" in run.said())
         assert "gpuwatch_settings_last_reload_successful 1.0" in run.asked("/metrics")[1]
         run.process.send_signal(signal.SIGHUP)
         run.until(lambda: "settings taken anew; changed: nothing" in run.said())
@@ -126,7 +131,7 @@ def test_a_source_that_does_not_answer_is_told_and_new_settings_name_another(
         assert status == 503
         assert nobody in why
         assert run.asked("/healthz") == (200, "ok\n")
-        assert 'gpuwatch_task_errors_total{task="analysis"} 0.0' not in run.asked("/metrics")[1]
+        assert 'gpuwatch_task_errors_total{task="cycle"} 0.0' not in run.asked("/metrics")[1]
         with running(newest_prometheus, telemetry) as url:
             run.set(prometheus=url)
             run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
@@ -141,21 +146,21 @@ def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is
     inbox = tmp_path / "inbox"
     with running(newest_prometheus, telemetry) as url, webhook(0, hang_seconds=60) as receiver:
         delivery = {"folder": str(inbox), "urls": [f"json://{receiver.address}/"]}
-        with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as first:
+        with gpuwatch(tmp_path, url, delivery=delivery, report_schedule=cron) as first:
             wait_until(lambda: bool(receiver.bodies), lambda: first.said()[-3000:], 120)
             first.process.kill()  # while the receiver has it, and has not answered
             first.process.wait(10)
         assert "was missed" not in first.said()
         (report,) = inbox.iterdir()
         assert receiver.taken == []
-        with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as second:
+        with gpuwatch(tmp_path, url, delivery=delivery, report_schedule=cron) as second:
             second.until(lambda: bool(receiver.taken))
             second.until(
                 lambda: 'gpuwatch_task_last_success_timestamp_seconds{task="report"}' in second.asked("/metrics")[1]
             )
             looks = second.said().count("cycle ")
             second.until(lambda: second.said().count("cycle ") > looks + 12)  # another look at the report came by
-        with gpuwatch(tmp_path, url, delivery=delivery, report_cron=cron) as third:
+        with gpuwatch(tmp_path, url, delivery=delivery, report_schedule=cron) as third:
             third.until(lambda: bool(third.metric("gpuwatch_report_done_timestamp_seconds")))
             assert f"/reports/{report.name}/report.html" in third.asked("/reports/")[1]
             assert "GPUs in the week of" in third.asked(f"/reports/{report.name}/report.html")[1]
@@ -176,8 +181,8 @@ def test_a_report_that_was_missed_is_made_at_the_next_start_and_another_that_is_
     cron = f"{due.minute} {due.hour} * * *"
     inbox = tmp_path / "inbox"
     with running(newest_prometheus, telemetry) as url:
-        options: dict[str, Any] = {"delivery": {"folder": str(inbox)}, "report_cron": cron}
-        with gpuwatch(tmp_path, url, **options, report_late_seconds=3600) as late:
+        options: dict[str, Any] = {"delivery": {"folder": str(inbox)}, "report_schedule": cron}
+        with gpuwatch(tmp_path, url, **options, report_deadline_seconds=3600) as late:
             late.until(lambda: "cycle 3 in" in late.said())
             assert not inbox.exists()
         with gpuwatch(tmp_path, url, **options) as run:
@@ -192,7 +197,7 @@ def test_a_report_waits_for_telemetry_that_does_not_answer(
     due = datetime.now(UTC) - timedelta(hours=2)
     options: dict[str, Any] = {
         "delivery": {"folder": str(tmp_path / "inbox")},
-        "report_cron": f"{due.minute} {due.hour} * * *",
+        "report_schedule": f"{due.minute} {due.hour} * * *",
     }
     with gpuwatch(tmp_path, "", prometheus=f"http://127.0.0.1:{free_port()}", **options) as run:
         run.until(lambda: "report failed: " in run.said())

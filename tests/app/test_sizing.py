@@ -173,7 +173,7 @@ def test_the_report_tells_what_was_done_by_the_remediations_beside_the_state(
     with living.new_store(tmp_path / "kept-remediations.sqlite") as store:
         fleet = living.Fleet(idle={"chat"})
         fleet.owner("Job", "chat", 2)
-        executor = fleet.executor(store, Policies(living.ENFORCE, living.quick(release_hold_seconds=36_000)))
+        executor = fleet.executor(store, Policies(living.ENFORCE, living.quick(release_observation_seconds=36_000)))
         fleet.propose(executor)
         living.drive(fleet, executor, 12.0)
         (done,) = store.all()

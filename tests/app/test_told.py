@@ -46,20 +46,20 @@ def counted(metrics: Metrics, name: str) -> dict[str, float]:
 
 def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptureFixture, metrics: Metrics) -> None:
     now = datetime.now(UTC)
-    kept = remediation("fence", proposal=proposal(at=now - timedelta(hours=2)))
+    kept = remediation("taint", proposal=proposal(at=now - timedelta(hours=2)))
     old = turned(kept, "long ago", Phase.PROPOSED, now - timedelta(hours=1))
     waits = turned(old, "it waits", Phase.PROPOSED, now)
     for _ in range(3):  # runs in which nothing new comes to it
         controller._tell(None, waits)
-    begun = turned(waits, "approved", Phase.ANNOUNCED, now)
+    begun = turned(waits, "approved", Phase.NOTIFIED, now)
     controller._tell(waits, begun)
     controller._tell(begun, begun)
     done = turned(turned(begun, "acting", Phase.ACTING, now), "done", Phase.SUCCEEDED, now)
     controller._tell(None, done)
     said = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
     assert said == ["it waits", "approved", "acting", "done"]
-    assert counted(metrics, "transitions_total") == {str(each): 1 for each in (Phase.ANNOUNCED, *_LAST)}
-    left = {str(each): 1 for each in (Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING)}
+    assert counted(metrics, "transitions_total") == {str(each): 1 for each in (Phase.NOTIFIED, *_LAST)}
+    left = {str(each): 1 for each in (Phase.PROPOSED, Phase.NOTIFIED, Phase.ACTING)}
     assert counted(metrics, "phase_seconds_count") == left
     assert counted(metrics, "phase_seconds_sum") == {str(Phase.PROPOSED): 7200}
 
@@ -70,7 +70,7 @@ _LAST = (Phase.ACTING, Phase.SUCCEEDED)
 def test_what_was_said_long_ago_is_not_said_again(
     controller: Controller, caplog: pytest.LogCaptureFixture, metrics: Metrics
 ) -> None:
-    old = turned(remediation("fence"), "long ago", Phase.HOLDING, datetime.now(UTC) - timedelta(hours=1))
+    old = turned(remediation("taint"), "long ago", Phase.IN_EFFECT, datetime.now(UTC) - timedelta(hours=1))
     controller._tell(None, old)
     assert caplog.records == []
     assert counted(metrics, "transitions_total") == {}

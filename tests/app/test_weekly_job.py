@@ -48,7 +48,12 @@ class Replica:
         self.election: Election | None = None
         if cluster is not None:
             self.election = Election(
-                cluster, "gpuwatch", name, lease_seconds=15, retry_seconds=2, monotonic=lambda: self.clock
+                cluster,
+                "gpuwatch",
+                name,
+                lease_duration_seconds=15,
+                lease_retry_seconds=2,
+                monotonic=lambda: self.clock,
             )
         self.made: list[datetime] = []
         self.fault: Exception | None = None

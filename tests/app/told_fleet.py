@@ -65,9 +65,9 @@ def remediations() -> tuple[Remediation, ...]:
 def leading(analysis: Analysis) -> Metrics:
     """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
     metrics = Metrics()
-    Jobs((Job("analysis", lambda: None, 60, seconds=60),), metrics, ())
+    Jobs((Job("cycle", lambda: None, 60, seconds=60),), metrics, ())
     metrics.settings(True, END)
-    metrics.job_success.labels("analysis").set_to_current_time()
+    metrics.job_success.labels("cycle").set_to_current_time()
     metrics.leads.set(1)
     metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
     metrics.analysed(analysis)

@@ -66,7 +66,7 @@ def test_a_lost_gpu_is_named_for_a_day_and_counted_for_ever(hours: float, name: 
     machine(timeline, "node-a", 0, until={3: hours * HOUR})
     machine(timeline, "node-b", 8)
     _, findings = seen(timeline, tmp_path, "node-a", "node-b")
-    assert list(findings) == [f"gpu_gone:{name}"]
+    assert list(findings) == [f"gpu_missing:{name}"]
 
 
 @pytest.mark.parametrize("hours", [0.5, 3, 12])
@@ -88,7 +88,7 @@ def test_an_exporter_that_the_cluster_knows_holds_no_device(known: bool, tmp_pat
     timeline.add(TEMPERATURE, gpu(0) | own, 40)
     cluster = Nodes(["node-a"], ("mon/gpu-telemetry-b4x9z",) if known else ())
     [found] = collect(TelemetrySource(timeline.store(tmp_path)), cluster, AT, NEEDS).devices
-    assert found.holders == (() if known else ("mon/gpu-telemetry-w8kfd",))
+    assert found.pods == (() if known else ("mon/gpu-telemetry-w8kfd",))
 
 
 @pytest.mark.parametrize("hours", [0.5, 3, 30])
@@ -97,4 +97,4 @@ def test_a_node_that_stays_is_missed_as_a_whole(hours: float, tmp_path: Path) ->
     machine(timeline, "node-a", 0, until=dict.fromkeys(range(4), hours * HOUR))
     machine(timeline, "node-b", 8)
     _, findings = seen(timeline, tmp_path, "node-a", "node-b")
-    assert list(findings) == ["exporter_gone:node/node-a"]
+    assert list(findings) == ["exporter_down:node/node-a"]

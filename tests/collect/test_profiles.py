@@ -290,7 +290,7 @@ def test_another_xid_does_not_clear_a_fatal_one(tmp_path: Path, ledger: Ledger) 
 def test_a_recovery_action_that_was_there_before(tmp_path: Path, ledger: Ledger) -> None:
     timeline = two_gpus(3).add(RECOVERY, gpu(1), lambda ago: 1 if ago > 4000 else 0, ago=10800)
     update(timeline.store(tmp_path))
-    assert ledger.unfit == [Unfit(device_uuid=A, start=ago(7200), end=ago(3990), cause="driver_verdict")]
+    assert ledger.unfit == [Unfit(device_uuid=A, start=ago(7200), end=ago(3990), cause="recovery_action")]
 
 
 @pytest.mark.parametrize(("shown_for", "is_unfit"), [(3600, True), (7200, False)])
@@ -314,7 +314,7 @@ def test_nobodys_time_is_not_known_where_telemetry_names_no_pod(tmp_path: Path, 
     store = Timeline().add(ENGINE, gpu(1), 0.5, ago=7200).store(tmp_path)
     book, gaps = update(store)
     assert (book.until, ledger.windows) == (SETTLED, [])
-    assert "holders of devices" in [gap.what for gap in gaps]
+    assert "Pods of devices" in [gap.what for gap in gaps]
     update(store, cluster=Cluster())
     assert ledger.windows == []
     update(store, cluster=Cluster(known=True))

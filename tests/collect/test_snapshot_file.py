@@ -53,7 +53,7 @@ def full() -> Snapshot:
     uuid = "GPU-0a1b2c3d-1111"
     return Snapshot(
         at=AT,
-        schema=Schema(
+        telemetry_schema=Schema(
             vocabularies=("dcgm",),
             signals=(
                 SignalFound(
@@ -74,7 +74,7 @@ def full() -> Snapshot:
                 node_label="gpu-1.acme.example",
                 node="gpu-1.acme.example",
                 exporter="exporter.acme.example:9400",
-                holders=("team-x/fusion-0",),
+                pods=("team-x/fusion-0",),
                 containers=("fusion",),
             ),
         ),
@@ -201,7 +201,7 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     text = gzip.decompress(path.read_bytes()).decode()
     assert [secret for secret in SECRETS if secret in text] == []
     (device,), (pod,), (gang,) = changed.devices, changed.cluster.pods, changed.cluster.gangs
-    assert device.holders == (pod.ref,) == gang.pods == (changed.activity[0].pod,)
+    assert device.pods == (pod.ref,) == gang.pods == (changed.activity[0].pod,)
     assert device.node == pod.node == changed.cluster.nodes[0].name
     assert pod.workload == changed.cluster.workloads[0].id
     assert pod.gang == gang.id

@@ -191,7 +191,7 @@ class TestWebhook:
 
     def test_given_up_after_so_many_runs(self, tmp_path: Path) -> None:
         with webhook(*[500] * 5) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",), attempts_in_all=5)
+            run = Run(tmp_path, urls=(f"json://{server.address}/hook",), max_attempts=5)
             assert run.deliver()[0].attempts == 3
             assert run.pending()[0].attempts == 5
             assert run.pending()[0].attempts == 5
@@ -400,7 +400,7 @@ class TestProcessThatStays:
 
     def test_what_failed_waits_for_its_time_and_longer_each_time(self, tmp_path: Path) -> None:
         with webhook(500, 500, 500) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",), attempts=1, again_seconds=60.0)
+            run = Run(tmp_path, urls=(f"json://{server.address}/",), attempts=1, retry_seconds=60.0)
             run.outbox.mkdir()
             box.register(run.outbox, FILES, TITLE, SUMMARY, "weekly")
             folder = run.report
@@ -477,7 +477,7 @@ class TestPolicy:
         ("changes", "words"),
         [
             ({"attempts": 0}, "delivery.attempts is 0"),
-            ({"attempts_in_all": 0}, "delivery.attempts_in_all is 0"),
+            ({"max_attempts": 0}, "delivery.max_attempts is 0"),
             ({"backoff_seconds": -0.1}, "delivery.backoff_seconds"),
             ({"backoff_max_seconds": float("nan")}, "delivery.backoff_max_seconds"),
             ({"timeout_seconds": 0.0}, "delivery.timeout_seconds"),
@@ -497,6 +497,6 @@ class TestPolicy:
 
     def test_what_is_just_right(self) -> None:
         DeliveryPolicy(
-            attempts=1, attempts_in_all=1, backoff_seconds=0, timeout_seconds=0.1, s3_bucket="b", s3_prefix="p",
+            attempts=1, max_attempts=1, backoff_seconds=0, timeout_seconds=0.1, s3_bucket="b", s3_prefix="p",
             s3_endpoint="http://minio:9000", urls=("env:A", "file:/b", "jsons://c/d"),
         )  # fmt: skip

@@ -239,7 +239,7 @@ def test_the_state_and_the_profiles_are_its_own_to_write(deployed: Path, writer:
 
 def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -> None:
     assert refused(store.create, remediation())
-    assert refused(writer.event, NODE, at=NOW, reason="Remediation", action="Announce", note="x")
+    assert refused(writer.event, NODE, at=NOW, reason="Remediation", action="Notify", note="x")
     assert refused(write_to_node, writer)
     assert refused(writer.patch, NODE, {"status": {}}, kind=PatchKind.STRATEGIC, subresource="status")
     assert refused(writer.create, RULE)
@@ -292,7 +292,7 @@ def test_suggest_keeps_proposals_and_says_them_and_decides_nothing(
     stored = store.save(replace(created, phase=Phase.EXPIRED))
     assert store.get(created.name) == stored
     for _ in range(2):
-        writer.event(NODE, at=NOW, reason="RemediationAnnounced", action="Announce", note="tomorrow")
+        writer.event(NODE, at=NOW, reason="RemediationScheduled", action="Notify", note="tomorrow")
     assert refused(store.approve, created.name, "gpuwatch")
     assert refused(store.reject, created.name)
     assert refused(store.ask_undo, created.name)
@@ -366,9 +366,9 @@ def test_guardrails_take_no_proposal_that_is_decided_already(
     apply(administrator, documents(DEPLOY / "roles" / "suggest.yaml"))
     path = "/apis/gpuwatch.dev/v1alpha1/remediations?dryRun=All"
     counted(deployed, path, "POST")
-    store.create(remediation("fence-gpu-9"))
+    store.create(remediation("taint-gpu-9"))
     made = writer.objects("gpuwatch.dev/v1alpha1", "Remediation")[0]
-    again = {**made, "metadata": {"name": "fence-gpu-10"}, "status": {}}
+    again = {**made, "metadata": {"name": "taint-gpu-10"}, "status": {}}
     api = Api(deployed)
 
     def said(decided: Object) -> str:

@@ -93,7 +93,7 @@ def test_the_controller_is_set_to_what_is_mounted_and_served() -> None:
     assert settings.run.listen_port == container["ports"][0]["containerPort"]
     assert settings.run.namespace in ("", "gpuwatch")
     grace = pod_specs()[0].get("terminationGracePeriodSeconds", 30)  # Kubernetes' default
-    assert settings.run.stop_seconds < grace
+    assert settings.run.shutdown_timeout_seconds < grace
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
     assert with_variables["GPUWATCH_RUN__FOLDER"] in writable
 

@@ -68,7 +68,7 @@ def device(
         exporter=f"{host}:9400",
         pci_bus_id=pci,
         index=index,
-        holders=tuple(pods),
+        pods=tuple(pods),
         present=present,
         last_seen=last_seen,
     )
@@ -165,7 +165,7 @@ def scene(
     signals = {stat.signal for stat in [*(answers or {}), *(variants or {})]}
     return Snapshot(
         at=AT,
-        schema=Schema(
+        telemetry_schema=Schema(
             interval_seconds=interval,
             signals=tuple(
                 SignalFound(signal=signal, vocabulary="dcgm", metric=signal.value, scale=1.0, devices=len(known))

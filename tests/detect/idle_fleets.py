@@ -223,9 +223,9 @@ def snapshot_of(members: Sequence[Member], at: int, window: int) -> Snapshot:
     floor = WindowStat(Signal.POWER_WATTS, Statistic.MIN, 7 * 86400).key
     return Snapshot(
         at=moment,
-        schema=Schema(interval_seconds=30),
+        telemetry_schema=Schema(interval_seconds=30),
         devices=tuple(
-            Device(id=name, uuid=name, vendor=Vendor.NVIDIA, vocabulary="dcgm", holders=(f"ns/{member.name}",))
+            Device(id=name, uuid=name, vendor=Vendor.NVIDIA, vocabulary="dcgm", pods=(f"ns/{member.name}",))
             for name, member in zip(names, there, strict=True)
         ),
         readings=Readings(values={**power, floor: dict.fromkeys(names, FLOOR_WATTS)}),

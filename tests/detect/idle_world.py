@@ -36,7 +36,7 @@ def steps(*parts: tuple[str, float]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class InEffect:
     """A Pod and, per device, its activity from the Pod's start to AT. age_hours: None is the length of the activity."""
 
     name: str
@@ -68,7 +68,7 @@ class Holding:
                     "vendor": Vendor.NVIDIA,
                     "vocabulary": "dcgm",
                     "node": f"node-{self.name}",
-                    "holders": (self.ref,),
+                    "pods": (self.ref,),
                     **self.device,
                 }
             )
@@ -113,7 +113,7 @@ class Holding:
 
 
 def world(
-    *holdings: Holding,
+    *holdings: InEffect,
     days: float = 14,
     min_available: int | None = None,
     readings: Mapping[WindowStat, float | Mapping[str, float] | None] | None = None,
@@ -139,7 +139,7 @@ def world(
         else:
             values[stat.key] = {device.id: value for device in devices}
     pods = tuple(holding.as_pod() for holding in holdings)
-    gangs: dict[str, list[Holding]] = {}
+    gangs: dict[str, list[InEffect]] = {}
     for holding in holdings:
         if holding.gang:
             gangs.setdefault(holding.gang, []).append(holding)
@@ -162,7 +162,7 @@ def world(
     )
     return Snapshot(
         at=AT,
-        schema=Schema(interval_seconds=30),
+        telemetry_schema=Schema(interval_seconds=30),
         devices=devices,
         readings=Readings(values=values, promql={stat.key: "max(DCGM{$device})" for stat in needs(policy)}),
         activity=(*(row for holding in holdings for row in holding.histories(length)), *extra),
@@ -179,9 +179,9 @@ def _quiet(stat: WindowStat) -> float | None:
     return 0.0
 
 
-def bystander(days: float = 14) -> Holding:
+def bystander(days: float = 14) -> InEffect:
     """A Pod that works all the time, so that the telemetry as a whole is never missing."""
-    return Holding(name="bystander", kind="Job", namespace="other", activity=("#" * round(days * A_DAY),))
+    return InEffect(name="bystander", kind="Job", namespace="other", activity=("#" * round(days * A_DAY),))
 
 
 def only(snapshot: Snapshot, name: str, policy: IdlePolicy = POLICY) -> Finding:
@@ -191,7 +191,7 @@ def only(snapshot: Snapshot, name: str, policy: IdlePolicy = POLICY) -> Finding:
     return found[0]
 
 
-def judged(holding: Holding, *others: Holding, **how: object) -> Finding:
+def judged(holding: InEffect, *others: InEffect, **how: object) -> Finding:
     """The finding on this Pod, in a world of its own with a bystander."""
     return only(world(holding, *others, bystander(), **how), holding.ref)  # type: ignore[arg-type]
 

@@ -62,7 +62,7 @@ def snapshot(
             values.setdefault(WindowStat(signal, Statistic.MAX, WINDOW).key, {})[name] = value
     return Snapshot(
         at=AT,
-        schema=Schema(interval_seconds=30),
+        telemetry_schema=Schema(interval_seconds=30),
         devices=tuple(devices),
         cluster=Cluster(pods=tuple(pods), known=True),
         readings=Readings(values=values, promql={key: f"{key}{{$device}}" for key in values}),
@@ -140,7 +140,7 @@ def test_sisters_count_on_the_same_model_with_a_gpu_to_themselves_for_the_whole_
 
     assert known(ALONE_A, ALONE_B)
     assert not known(ALONE_A, replace(ALONE_B, model="NVIDIA L4"))
-    assert not known(ALONE_A, replace(ALONE_B, holders=("ml/b-1", "ml/x")))
+    assert not known(ALONE_A, replace(ALONE_B, pods=("ml/b-1", "ml/x")))
     assert not known(ALONE_A, replace(ALONE_B, present=False))
     assert not known(ALONE_A, ALONE_B, pods=(A, B, pod("a-1", "a"), pod("b-1", "b", hours=0.9)))
 

@@ -81,7 +81,7 @@ def test_14_dcgm_failing_is_monitoring_failing() -> None:
     )
     well = {row_remap_needs(POLICY).failed: 0.0}
     [finding] = findings(scene(fleet, well, exporters=exporters_of(fleet, down=["node-4"]))).values()
-    assert (finding.kind, finding.verdict) == (FindingKind.EXPORTER_GONE, Verdict.UNKNOWN)
+    assert (finding.kind, finding.verdict) == (FindingKind.EXPORTER_DOWN, Verdict.UNKNOWN)
     assert finding.advice is Advice.FIX_MONITORING
 
 

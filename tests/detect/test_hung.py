@@ -129,10 +129,10 @@ def test_idle_power_is_read_from_idle_peers_with_a_pod() -> None:
     }
     finding = on(findings(scene(fleet, answers)), FindingKind.HUNG)
     assert finding is not None
-    assert finding.evidence[1].note == "idle is 27 W (median of 6 held idle peers), the limit 70 W"
+    assert finding.evidence[1].note == "idle is 27 W (median of 6 allocated idle peers), the limit 70 W"
 
 
-@pytest.mark.parametrize(("peers", "source"), [(5, "median of 5 held idle peers"), (4, "its lowest in 6 h")])
+@pytest.mark.parametrize(("peers", "source"), [(5, "median of 5 allocated idle peers"), (4, "its lowest in 6 h")])
 def test_idle_peers_have_to_be_enough(peers: int, source: str) -> None:
     fleet = [device(f"gpu-{number}", pods=[f"ns/p{number}"]) for number in range(peers + 1)]
     idle = {item.uuid: 0.0 for item in fleet[1:]}
@@ -201,8 +201,8 @@ def test_the_one_with_a_finding_of_its_own_is_named() -> None:
     devices = [item.uuid for item in FLEET]
     answers = stuck(FLEET, devices) | {recovery_action_needs(POLICY).now: spread(FLEET, 0.0, gpu_1_2=1.0)}
     found = findings(scene(FLEET, answers, state=GANG))
-    assert found["driver_verdict:device/gpu-1-2"].verdict is Verdict.DEGRADED
-    assert "look first at gpu-1-2 (driver verdict)" in found[JOB].summary
+    assert found["recovery_action:device/gpu-1-2"].verdict is Verdict.DEGRADED
+    assert "look first at gpu-1-2 (recovery action)" in found[JOB].summary
 
 
 def test_the_one_that_draws_less_than_all_who_wait_is_suspected() -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, Holding, bystander, judged, only, steps, world
+from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystander, judged, only, steps, world
 from gpuwatch.detect.idle import activity_window, assess_idle, needs, rule_signals
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -23,12 +23,12 @@ OFFICE = OFFICE_DAY * 10
 class TestNeverUsed:
     @pytest.mark.parametrize(("hours", "kind"), [(1.42, FindingKind.IDLE_UNKNOWN), (1.5, FindingKind.NEVER_USED)])
     def test_it_is_named_at_ninety_minutes(self, hours: float, kind: FindingKind) -> None:
-        found = judged(Holding(name="new", activity=(steps((".", hours)),), age_hours=hours, memory_bytes=0))
+        found = judged(InEffect(name="new", activity=(steps((".", hours)),), age_hours=hours, memory_bytes=0))
         assert found.kind is kind
         assert found.rule == f"idle.{kind}"
 
     def test_it_is_idle_since_it_started_and_to_be_reclaimed(self) -> None:
-        found = judged(Holding(name="new", activity=(steps((".", 5)), steps((".", 5))), memory_bytes=0))
+        found = judged(InEffect(name="new", activity=(steps((".", 5)), steps((".", 5))), memory_bytes=0))
         assert (found.verdict, found.severity, found.advice) == (Verdict.IDLE, Severity.WARNING, Advice.RECLAIM)
         assert found.since == AT - timedelta(hours=5)
         assert found.gpu_hours == 10
@@ -38,7 +38,7 @@ class TestNeverUsed:
         assert found.pods == ("chat/new",)
 
     def test_one_step_of_work_and_it_was_used(self) -> None:
-        found = judged(Holding(name="new", activity=(steps((".", 1), ("#", 1 / 12), (".", 3)),), memory_bytes=0))
+        found = judged(InEffect(name="new", activity=(steps((".", 1), ("#", 1 / 12), (".", 3)),), memory_bytes=0))
         assert found.kind is FindingKind.BURSTY
 
     @pytest.mark.parametrize(
@@ -47,35 +47,35 @@ class TestNeverUsed:
             (0, FindingKind.NEVER_USED, "nothing is in memory"),
             (128 * 2**20, FindingKind.NEVER_USED, "only a context of 0.1 GiB is in memory"),
             (GIB - 1, FindingKind.NEVER_USED, "only a context of 1.0 GiB is in memory"),
-            (GIB, FindingKind.HOLDING_MODEL, "a model of 1.0 GiB stays in memory"),
+            (GIB, FindingKind.MODEL_LOADED, "a model of 1.0 GiB stays in memory"),
         ],
     )
     def test_memory_tells_what_is_held(self, memory: float, kind: FindingKind, words: str) -> None:
-        found = judged(Holding(name="new", activity=(steps((".", 5)),), memory_bytes=memory))
+        found = judged(InEffect(name="new", activity=(steps((".", 5)),), memory_bytes=memory))
         assert found.kind is kind
         assert found.summary.endswith(words)
 
     def test_without_memory_in_use_it_says_so(self) -> None:
         used = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
-        found = judged(Holding(name="new", activity=(steps((".", 5)),)), readings={used: None})
+        found = judged(InEffect(name="new", activity=(steps((".", 5)),)), readings={used: None})
         assert found.kind is FindingKind.NEVER_USED
-        assert "how much memory it holds is not known" in found.summary
+        assert "how much memory it uses is not known" in found.summary
 
     @pytest.mark.parametrize(("known", "verdict"), [(15, Verdict.IDLE), (14, Verdict.UNKNOWN)])
     def test_four_fifths_of_its_life_must_be_known(self, known: int, verdict: Verdict) -> None:
         text = ("?" * (18 - known)) + "." * known
-        assert judged(Holding(name="new", activity=(text,), age_hours=1.5, memory_bytes=0)).verdict is verdict
+        assert judged(InEffect(name="new", activity=(text,), age_hours=1.5, memory_bytes=0)).verdict is verdict
 
     def test_a_pod_as_old_as_the_telemetry_may_have_worked_before(self) -> None:
-        old = Holding(name="old", activity=("." * 14 * A_DAY,), age_hours=20 * 24, memory_bytes=0)
+        old = InEffect(name="old", activity=("." * 14 * A_DAY,), age_hours=20 * 24, memory_bytes=0)
         found = judged(old)
         assert found.kind is FindingKind.ABANDONED
-        assert "silent for 14 days (" in found.summary
+        assert "idle for 14 days (" in found.summary
         assert "all that was seen of it; no work of it was seen, and" in found.summary
         assert found.confidence_ratio == 0.7
 
     def test_nor_is_it_judged_by_a_short_history(self) -> None:
-        old = Holding(name="old", activity=(steps((".", 20)),), age_hours=20 * 24)
+        old = InEffect(name="old", activity=(steps((".", 20)),), age_hours=20 * 24)
         found = only(world(old, bystander(20 / 24), days=20 / 24), old.ref)
         assert (found.verdict, found.missing) == (Verdict.UNKNOWN, ("what it did before the history begins",))
 
@@ -84,18 +84,18 @@ class TestAfterOthersOfItsWorkload:
     """A Pod that never worked, of a workload whose other Pods did."""
 
     def test_a_replica_beside_busy_ones_is_named_as_soon(self) -> None:
-        busy = Holding(name="chat-a", workload="chat", activity=("#" * 5 * A_DAY,))
-        lazy = Holding(name="chat-b", workload="chat", activity=(steps((".", 1.75)),), memory_bytes=0)
+        busy = InEffect(name="chat-a", workload="chat", activity=("#" * 5 * A_DAY,))
+        lazy = InEffect(name="chat-b", workload="chat", activity=(steps((".", 1.75)),), memory_bytes=0)
         found = judged(lazy, busy)
         assert found.kind is FindingKind.NEVER_USED
-        assert "since it started; no silence in 3 days 14 h without weekends; up to 1 h 30 min" in found.summary
+        assert "since it started; no idle time in 3 days 14 h without weekends; up to 1 h 30 min" in found.summary
 
     def test_one_that_started_at_night_waits_for_the_morning(self) -> None:
         """The workload rests every night, so a Pod that was rolled out in the night is no surprise."""
         night = 9 * AN_HOUR - AN_HOUR  # at 08:00, three hours after the roll-out
         text = OFFICE[: 9 * A_DAY + night]
-        before = Holding(name="chat-a", workload="chat", activity=(text[: -3 * AN_HOUR] + "?" * 3 * AN_HOUR,))
-        after = Holding(name="chat-b", workload="chat", activity=(steps((".", 3)),))
+        before = InEffect(name="chat-a", workload="chat", activity=(text[: -3 * AN_HOUR] + "?" * 3 * AN_HOUR,))
+        after = InEffect(name="chat-b", workload="chat", activity=(steps((".", 3)),))
         snapshot = world(after, before, bystander())
         gone = tuple(pod for pod in snapshot.cluster.pods if pod.name != "chat-a")
         named = replace(snapshot.cluster, pods=gone)
@@ -127,16 +127,16 @@ class TestStopped:
     def test_a_service_at_night_is_bursty(self) -> None:
         # At 07:00, thirteen hours into the night.
         text = OFFICE[: 9 * A_DAY + 7 * AN_HOUR]
-        found = judged(Holding(name="office", kind="InferenceService", activity=(text,)))
+        found = judged(InEffect(name="office", kind="InferenceService", activity=(text,)))
         assert (found.kind, found.verdict) == (FindingKind.BURSTY, Verdict.BUSY)
-        assert "silent for 13 h; longest of its 333 silences in 9 days: 15 h, of which more than" in found.summary
+        assert "idle for 13 h; longest of its 333 idle times in 9 days: 15 h, of which more than" in found.summary
         assert found.advice is Advice.NONE
         assert found.since == AT - timedelta(hours=13)
 
     def test_one_that_stopped_is_named_when_its_past_no_longer_explains_it(self) -> None:
         stopped = OFFICE[: 9 * A_DAY + 18 * AN_HOUR]
         named = [
-            judged(Holding(name="office", activity=(stopped + "." * silent,))).verdict is Verdict.IDLE
+            judged(InEffect(name="office", activity=(stopped + "." * silent,))).verdict is Verdict.IDLE
             for silent in range(0, 48 * AN_HOUR, 6)
         ]
         # Once, and for good: after a night and a day off, which may be a holiday, and before the third night is over.
@@ -148,9 +148,9 @@ class TestStopped:
         text = steps(("#", 1), (".", 2)) * 48
         bounds = []
         for others in (0, 19):
-            past = [Holding(name=f"job-{number}", kind="Job", activity=("#" * A_DAY,)) for number in range(others)]
-            evidence = judged(Holding(name="one", activity=(text,)), *past).evidence
-            bounds.append(next(item.bound for item in evidence if item.statistic == "silence"))
+            past = [InEffect(name=f"job-{number}", kind="Job", activity=("#" * A_DAY,)) for number in range(others)]
+            evidence = judged(InEffect(name="one", activity=(text,)), *past).evidence
+            bounds.append(next(item.bound for item in evidence if item.statistic == "idle_time"))
         # The bystander works as well. Two hours fit 72 times into its six days.
         for bound, workloads in zip(bounds, (2, 21), strict=True):
             expected = 2 * 3600 * (1 + math.log(workloads / 0.005) / math.log(1 + 72))
@@ -158,53 +158,53 @@ class TestStopped:
 
     @pytest.mark.parametrize(("hours", "kind"), [(2, FindingKind.BURSTY), (2.1, FindingKind.ABANDONED)])
     def test_a_job_that_never_rested_is_named_after_two_hours(self, hours: float, kind: FindingKind) -> None:
-        found = judged(Holding(name="job", kind="Job", activity=(steps(("#", 100), (".", hours)),), memory_bytes=0))
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", hours)),), memory_bytes=0))
         assert found.kind is kind
 
     def test_a_model_in_memory_is_held(self) -> None:
-        found = judged(Holding(name="job", kind="Job", activity=(steps(("#", 100), (".", 3)),)))
-        assert found.kind is FindingKind.HOLDING_MODEL
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 3)),)))
+        assert found.kind is FindingKind.MODEL_LOADED
         assert found.confidence_ratio == 0.97
         assert found.gpu_hours == 3
 
     @pytest.mark.parametrize(("minutes", "kind"), [(25, FindingKind.IN_USE), (30, FindingKind.BURSTY)])
     def test_what_worked_within_half_an_hour_is_in_use(self, minutes: int, kind: FindingKind) -> None:
-        assert judged(Holding(name="pod", activity=(steps(("#", 100), (".", minutes / 60)),))).kind is kind
+        assert judged(InEffect(name="pod", activity=(steps(("#", 100), (".", minutes / 60)),))).kind is kind
 
     def test_what_works_is_in_use(self) -> None:
-        found = judged(Holding(name="pod", activity=(steps(("#", 1)),)))
+        found = judged(InEffect(name="pod", activity=(steps(("#", 1)),)))
         assert (found.kind, found.verdict, found.summary) == (FindingKind.IN_USE, Verdict.BUSY, "works now")
 
     def test_a_young_service_waits_for_a_day(self) -> None:
         text = steps(("#", 8), (".", 23.9))
-        assert judged(Holding(name="pod", activity=(text,))).kind is FindingKind.BURSTY
-        assert judged(Holding(name="pod", activity=(text + "..",))).kind is FindingKind.HOLDING_MODEL
+        assert judged(InEffect(name="pod", activity=(text,))).kind is FindingKind.BURSTY
+        assert judged(InEffect(name="pod", activity=(text + "..",))).kind is FindingKind.MODEL_LOADED
 
     @pytest.mark.parametrize(("kind", "hours"), [("Job", 5), ("Deployment", 24), ("Notebook", 72), ("Pod", 24)])
     def test_each_class_has_its_prior(self, kind: str, hours: float) -> None:
         for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):
             text = steps(("#", 2), (".", silent))
-            assert judged(Holding(name="pod", kind=kind, activity=(text,))).verdict is verdict
+            assert judged(InEffect(name="pod", kind=kind, activity=(text,))).verdict is verdict
 
     @pytest.mark.parametrize(("memory", "hours"), [(128 * 2**20 - 1, 24), (128 * 2**20, 72)])
     def test_a_notebook_without_its_process_waits_a_day_only(self, memory: float, hours: float) -> None:
         for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):
             text = steps(("#", 2), (".", silent))
             assert (
-                judged(Holding(name="pod", kind="Notebook", activity=(text,), memory_bytes=memory)).verdict is verdict
+                judged(InEffect(name="pod", kind="Notebook", activity=(text,), memory_bytes=memory)).verdict is verdict
             )
 
     def test_kin_of_a_young_service_shorten_its_wait(self) -> None:
         """Five services of the same image that never rested for more than five hours, each at another time."""
         text = steps(("#", 1), (".", 5)) * 26
         kin = [
-            Holding(name=f"kin-{number}", activity=(text[number * AN_HOUR :] + text[: number * AN_HOUR],))
+            InEffect(name=f"kin-{number}", activity=(text[number * AN_HOUR :] + text[: number * AN_HOUR],))
             for number in range(5)
         ]
-        young = Holding(name="young", activity=(steps(("#", 2), (".", 23)),))
+        young = InEffect(name="young", activity=(steps(("#", 2), (".", 23)),))
         assert judged(young, *kin[:4]).kind is FindingKind.BURSTY
         found = judged(young, *kin)
-        assert found.kind is FindingKind.HOLDING_MODEL
+        assert found.kind is FindingKind.MODEL_LOADED
         assert (
             "5 of 5 workloads like it (serving with image vllm/vllm-openai in namespace chat) need no more than"
             in found.summary
@@ -213,25 +213,25 @@ class TestStopped:
 
     @pytest.mark.parametrize(("kin_work", "verdict"), [(True, Verdict.IDLE), (False, Verdict.BUSY)])
     def test_hours_in_which_its_kin_rest_hardly_count(self, kin_work: bool, verdict: Verdict) -> None:
-        """They work for half of the day and rest for the other; it is silent for twelve hours of either."""
+        """They work for half of the day and rest for the other; it is idle for twelve hours of either."""
         day = (("#", 12), (".", 12)) if not kin_work else ((".", 12), ("#", 12))
-        kin = [Holding(name=f"kin-{number}", activity=(steps(*day) * 3,)) for number in range(6)]
-        young = Holding(name="young", activity=(steps(("#", 1), (".", 12)),))
+        kin = [InEffect(name=f"kin-{number}", activity=(steps(*day) * 3,)) for number in range(6)]
+        young = InEffect(name="young", activity=(steps(("#", 1), (".", 12)),))
         assert judged(young, *kin).verdict is verdict
 
     @pytest.mark.parametrize(("others", "verdict"), [(8, Verdict.IDLE), (7, Verdict.BUSY)])
     def test_a_first_weekend_counts_where_nearly_all_of_its_kin_work_on_it(self, others: int, verdict: Verdict) -> None:
         """It worked until Saturday at midnight and is silent since; AT is moved to Sunday noon. Of seven that all work,
         eight ninths (with the one of two that is added) are not yet nine tenths."""
-        kin = [Holding(name=f"kin-{number}", activity=("#" * (6 * A_DAY),)) for number in range(others)]
-        stopped = Holding(name="pod", activity=(steps(("#", 4 * 24 + 12), (".", 36)),))
+        kin = [InEffect(name=f"kin-{number}", activity=("#" * (6 * A_DAY),)) for number in range(others)]
+        stopped = InEffect(name="pod", activity=(steps(("#", 4 * 24 + 12), (".", 36)),))
         assert only(_on_sunday(world(stopped, *kin, days=7)), "chat/pod").verdict is verdict
 
     def test_a_weekend_that_was_never_seen_is_waited_out(self) -> None:
         """Busy day and night from Monday on, silent since an hour before the weekend; AT is moved to Sunday noon."""
         text = steps(("#", 4 * 24 + 23), (".", 37))
         for kind, verdict in (("Deployment", Verdict.BUSY), ("Job", Verdict.IDLE)):
-            moved = _on_sunday(world(Holding(name="pod", kind=kind, activity=(text,)), bystander()))
+            moved = _on_sunday(world(InEffect(name="pod", kind=kind, activity=(text,)), bystander()))
             assert only(moved, "chat/pod").verdict is verdict
 
 
@@ -239,13 +239,13 @@ class TestUnknown:
     def test_a_hole_at_the_end_says_nothing_about_now(self) -> None:
         for steps_missing, verdict in ((2, Verdict.IDLE), (3, Verdict.UNKNOWN)):
             text = steps(("#", 100), (".", 9)) + "?" * steps_missing
-            found = judged(Holding(name="job", kind="Job", activity=(text,)))
+            found = judged(InEffect(name="job", kind="Job", activity=(text,)))
             assert found.verdict is verdict
         assert found.missing == ("activity of the last 15 min",)
         assert found.confidence_ratio == 0.0
 
     def test_a_history_that_ended_long_ago_says_nothing_about_now(self) -> None:
-        snapshot = world(Holding(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),)), bystander())
+        snapshot = world(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),)), bystander())
         assert only(snapshot, "chat/job").verdict is Verdict.IDLE
         late = replace(snapshot, at=AT + timedelta(minutes=15))
         assert only(late, "chat/job").missing == ("activity of the last 15 min",)
@@ -255,12 +255,12 @@ class TestUnknown:
         # Forty steps; every fifth, or a little more, is unknown.
         silent = "".join("?" if place * (40 - known) % 40 < 40 - known else "." for place in range(40))
         assert silent.count(".") == known
-        found = judged(Holding(name="job", kind="Job", activity=(steps(("#", 100)) + silent[::-1] + "..",)))
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100)) + silent[::-1] + "..",)))
         assert found.verdict is verdict
 
     def test_a_silence_is_proven_from_where_on_enough_is_known(self) -> None:
         text = steps(("#", 100), (".", 1), ("?", 5), (".", 3))
-        found = judged(Holding(name="job", kind="Job", activity=(text,)))
+        found = judged(InEffect(name="job", kind="Job", activity=(text,)))
         assert found.verdict is Verdict.IDLE
         # Nine steps of the hole are a fifth of it.
         assert found.since == AT - timedelta(hours=3, minutes=45)
@@ -268,11 +268,11 @@ class TestUnknown:
 
     def test_with_too_large_a_hole_nothing_is_said(self) -> None:
         text = steps(("#", 100), (".", 4), ("?", 2), (".", 1.5))
-        found = judged(Holding(name="job", kind="Job", activity=(text,)))
+        found = judged(InEffect(name="job", kind="Job", activity=(text,)))
         assert found.missing == ("activity since 2026-09-17 04:30: 73% of it is known, 80% are needed",)
 
     def test_a_pod_without_any_device_in_telemetry(self) -> None:
-        snapshot = world(Holding(name="pod", activity=(steps((".", 9)),)), bystander())
+        snapshot = world(InEffect(name="pod", activity=(steps((".", 9)),)), bystander())
         bare = replace(
             snapshot,
             devices=tuple(device for device in snapshot.devices if "bystander" in device.id),
@@ -281,28 +281,28 @@ class TestUnknown:
         assert only(bare, "chat/pod").missing == ("telemetry attributes no device to it",)
 
     def test_a_device_that_is_missing_keeps_the_pod(self) -> None:
-        pod = Holding(name="pod", activity=(steps((".", 9)),) * 7, pod={"accelerators": {"nvidia.com/gpu": 8}})
+        pod = InEffect(name="pod", activity=(steps((".", 9)),) * 7, pod={"accelerators": {"nvidia.com/gpu": 8}})
         assert judged(pod).missing == ("telemetry shows 7 of its 8 devices",)
 
     def test_a_device_that_has_left_telemetry_is_a_fault_and_no_idleness(self) -> None:
-        pod = Holding(name="pod", activity=(steps((".", 9)),), device={"present": False})
+        pod = InEffect(name="pod", activity=(steps((".", 9)),), device={"present": False})
         assert judged(pod).missing == ("GPU-pod-0 has left telemetry",)
 
     def test_a_snapshot_without_any_history(self) -> None:
-        snapshot = replace(world(Holding(name="pod", activity=(steps((".", 9)),))), activity=())
+        snapshot = replace(world(InEffect(name="pod", activity=(steps((".", 9)),))), activity=())
         found = only(snapshot, "chat/pod")
         assert (found.verdict, found.missing) == (Verdict.UNKNOWN, ("no history of activity",))
 
     @pytest.mark.parametrize(("samples", "verdict"), [(96, Verdict.IDLE), (95, Verdict.UNKNOWN)])
     def test_four_fifths_of_the_last_hours_samples_must_be_there(self, samples: int, verdict: Verdict) -> None:
         count = WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, 3600)
-        pod = Holding(name="pod", activity=(steps((".", 9)),))
+        pod = InEffect(name="pod", activity=(steps((".", 9)),))
         assert judged(pod, readings={count: samples}).verdict is verdict
 
 
 class TestSharedDevice:
-    def shared(self, text: str, **how: object) -> Holding:
-        return Holding(name="pod", activity=(text,), device={"shared": True}, **how)  # type: ignore[arg-type]
+    def shared(self, text: str, **how: object) -> InEffect:
+        return InEffect(name="pod", activity=(text,), device={"shared": True}, **how)  # type: ignore[arg-type]
 
     def test_work_on_it_may_be_anybodys(self) -> None:
         found = judged(self.shared(steps((".", 9), ("#", 1))))
@@ -323,7 +323,7 @@ class TestVideo:
     @pytest.mark.parametrize("signal", [Signal.ENCODER_UTIL_RATIO, Signal.DECODER_UTIL_RATIO])
     def test_a_video_pod_is_not_idle(self, signal: Signal) -> None:
         stat = WindowStat(signal, Statistic.MAX, 3600)
-        pod = Holding(name="video", activity=(steps((".", 9)),))
+        pod = InEffect(name="video", activity=(steps((".", 9)),))
         assert judged(pod, readings={stat: 0.01}).verdict is Verdict.IDLE
         found = judged(pod, readings={stat: 0.02})
         assert (found.kind, found.evidence[0].signal) == (FindingKind.IN_USE, signal)
@@ -332,7 +332,7 @@ class TestVideo:
 class TestBusyFleet:
     def test_work_that_only_the_statistics_show_is_work(self) -> None:
         """Of a large fleet the history of busy devices is not read."""
-        pod = Holding(name="pod", activity=(steps((".", 9)), steps((".", 9))))
+        pod = InEffect(name="pod", activity=(steps((".", 9)), steps((".", 9))))
         snapshot = world(pod, bystander())
         one = tuple(row for row in snapshot.activity if row.device != "GPU-pod-1")
         assert only(replace(snapshot, activity=one), pod.ref).verdict is Verdict.UNKNOWN
@@ -348,30 +348,30 @@ class TestHostBound:
 
     @pytest.mark.parametrize(("mean", "kind"), [(0.3, FindingKind.HOST_BOUND), (0.31, FindingKind.IN_USE)])
     def test_a_job_that_hardly_works_waits_for_its_host(self, mean: float, kind: FindingKind) -> None:
-        found = judged(Holding(name="job", kind="Job", activity=(steps(("#", 10)),)), readings={self.MEAN: mean})
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 10)),)), readings={self.MEAN: mean})
         assert (found.kind, found.verdict) == (kind, Verdict.BUSY)
         assert found.advice is (Advice.FIX_APPLICATION if kind is FindingKind.HOST_BOUND else Advice.NONE)
 
     @pytest.mark.parametrize(("silent", "kind"), [(7, FindingKind.HOST_BOUND), (8, FindingKind.IN_USE)])
     def test_only_if_it_works_nearly_all_the_time(self, silent: int, kind: FindingKind) -> None:
         text = steps(("#", 4)) + "." * silent + "#" * (72 - silent)
-        assert judged(Holding(name="job", kind="Job", activity=(text,)), readings={self.MEAN: 0.1}).kind is kind
+        assert judged(InEffect(name="job", kind="Job", activity=(text,)), readings={self.MEAN: 0.1}).kind is kind
 
     @pytest.mark.parametrize(("traffic", "kind"), [(1e9, FindingKind.HOST_BOUND), (9e8, FindingKind.IN_USE)])
     def test_a_service_only_if_much_is_sent_to_it(self, traffic: float, kind: FindingKind) -> None:
-        pod = Holding(name="pod", activity=(steps(("#", 10)),))
+        pod = InEffect(name="pod", activity=(steps(("#", 10)),))
         assert judged(pod, readings={self.MEAN: 0.1, self.RX: traffic}).kind is kind
 
     def test_the_busiest_device_decides(self) -> None:
-        job = Holding(name="job", kind="Job", activity=(steps(("#", 10)),) * 2)
+        job = InEffect(name="job", kind="Job", activity=(steps(("#", 10)),) * 2)
         means = {"GPU-job-0": 0.1, "GPU-job-1": 0.9}
         assert judged(job, readings={self.MEAN: means}).kind is FindingKind.IN_USE
 
 
 class TestGang:
-    def members(self, *texts: str) -> list[Holding]:
+    def members(self, *texts: str) -> list[InEffect]:
         return [
-            Holding(
+            InEffect(
                 name=f"worker-{number}",
                 kind="JobSet",
                 namespace="train",
@@ -411,7 +411,7 @@ class TestGang:
         worker = steps(("#", 44), (".", 3))
         found = only(world(*self.members(launcher, worker), bystander()), "run")
         assert found.verdict is Verdict.IDLE
-        assert found.summary.startswith("silent for 3 h; no silence in 47 h")
+        assert found.summary.startswith("idle for 3 h; no idle time in 47 h")
 
     def test_its_youngest_member_must_have_the_age(self) -> None:
         old, young = self.members(steps((".", 9)), steps((".", 1)))
@@ -429,20 +429,20 @@ class TestGang:
         found = only(world(*members, bystander(), min_available=2), "run")
         assert found.kind is FindingKind.IN_USE
         assert found.summary == (
-            "works now; 1 of its 3 Pods are silent for longer than explained, and 1 are above its minimum of 2"
+            "works now; 1 of its 3 Pods are idle for longer than their past explains, and 1 are above its minimum of 2"
         )
         assert only(world(*members, bystander(), min_available=3), "run").summary == "works now"
 
 
 class TestDevices:
     def test_silent_devices_of_a_busy_pod_are_mentioned(self) -> None:
-        pod = Holding(name="pod", kind="Job", activity=(steps(("#", 59)), *(steps((".", 59)),) * 7))
+        pod = InEffect(name="pod", kind="Job", activity=(steps(("#", 59)), *(steps((".", 59)),) * 7))
         found = judged(pod)
         assert found.kind is FindingKind.IN_USE
-        assert found.summary == "works now; 7 of its 8 devices have been silent for longer than explained"
+        assert found.summary == "works now; 7 of its 8 devices have been idle for longer than their past explains"
 
     def test_each_device_is_judged_where_everything_is_asked_for(self) -> None:
-        pod = Holding(name="pod", kind="Job", activity=(steps(("#", 59)), steps((".", 59))), memory_bytes=0)
+        pod = InEffect(name="pod", kind="Job", activity=(steps(("#", 59)), steps((".", 59))), memory_bytes=0)
         found = {str(item.subject): item.kind for item in assess_idle(world(pod, bystander()), POLICY, everything=True)}
         assert found == {
             "pod/chat/pod": FindingKind.IN_USE,
@@ -453,7 +453,7 @@ class TestDevices:
         }
 
     def test_a_device_that_no_known_pod_holds(self) -> None:
-        snapshot = world(Holding(name="ghost", activity=(steps((".", 9)),)), bystander())
+        snapshot = world(InEffect(name="ghost", activity=(steps((".", 9)),)), bystander())
         pods = tuple(pod for pod in snapshot.cluster.pods if pod.name != "ghost")
         found = assess_idle(replace(snapshot, cluster=replace(snapshot.cluster, pods=pods)), POLICY)
         assert [str(item.subject) for item in found] == ["pod/other/bystander", "device/GPU-ghost-0"]
@@ -463,7 +463,7 @@ class TestDevices:
 
 class TestEvidence:
     def test_it_can_be_checked_again(self) -> None:
-        found = judged(Holding(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),)))
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),)))
         silence, power, memory = found.evidence
         assert (silence.signal, silence.value, silence.unit) == ("busy_ratio", 9 * 3600, "seconds")
         assert (silence.comparison, silence.bound) == (">", 7200)

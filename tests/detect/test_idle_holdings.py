@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, Holding, bystander, only, steps, with_pod, world
+from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystander, only, steps, with_pod, world
 from gpuwatch.detect.idle import assess_idle, left_out
 from gpuwatch.detect.idle_holdings import WorkloadClass, class_of, holdings_of, image_family
 from gpuwatch.detect.idle_verdict import gpu_share
@@ -16,7 +16,7 @@ from gpuwatch.model.cluster import ClaimedDevice, Condition, Node, OwnerStatus, 
 from gpuwatch.model.decision import FindingKind, Snapshot, Verdict
 from gpuwatch.model.telemetry import ActivityHistory, Device, Vendor
 
-IDLE = Holding(name="pod", activity=(steps((".", 9)),), memory_bytes=0)
+IDLE = InEffect(name="pod", activity=(steps((".", 9)),), memory_bytes=0)
 
 
 def named(snapshot: Snapshot) -> set[str]:
@@ -64,10 +64,10 @@ class TestAge:
     def test_a_pod_made_anew_under_its_old_name_has_not_worked_itself(self) -> None:
         """A StatefulSet's Pod: the row goes on under the same name, the earlier part is the workload's past."""
         text = "#" * 3 * A_DAY + steps((".", 2))
-        pod = Holding(name="db-0", kind="StatefulSet", activity=(text,), age_hours=2, memory_bytes=0)
+        pod = InEffect(name="db-0", kind="StatefulSet", activity=(text,), age_hours=2, memory_bytes=0)
         found = only(world(pod, bystander()), pod.ref)
         assert found.kind is FindingKind.NEVER_USED
-        assert "since it started; no silence in" in found.summary
+        assert "since it started; no idle time in" in found.summary
 
     def test_a_pod_of_unknown_age_is_as_old_as_its_activity(self) -> None:
         snapshot = with_pod(world(IDLE, bystander()), IDLE.ref, started=None, created=None)
@@ -82,18 +82,18 @@ class TestWithoutCluster:
         assert found.confidence_ratio == 0.85
 
     def test_one_that_was_there_from_the_beginning_may_have_worked_before(self) -> None:
-        old = Holding(name="old", activity=(steps((".", 23)),))
+        old = InEffect(name="old", activity=(steps((".", 23)),))
         assert only(world(old, bystander(1), days=23 / 24, cluster_known=False), old.ref).verdict is Verdict.UNKNOWN
 
     @pytest.mark.parametrize(("hours_before", "kind"), [(1, FindingKind.NEVER_USED), (0.9, FindingKind.IDLE_UNKNOWN)])
     def test_telemetry_must_be_an_hour_older_to_tell_its_age(self, hours_before: float, kind: FindingKind) -> None:
-        new = Holding(name="new", activity=(steps((".", 9)),), memory_bytes=0)
+        new = InEffect(name="new", activity=(steps((".", 9)),), memory_bytes=0)
         days = (9 + hours_before) / 24
         assert only(world(new, bystander(days), days=days, cluster_known=False), new.ref).kind is kind
 
     def test_owners_are_not_guessed_from_names(self) -> None:
-        one = Holding(name="api-5d9c7b6f4-aaaaa", activity=(steps(("#", 50), (".", 9)),))
-        two = Holding(name="api-5d9c7b6f4-bbbbb", activity=(steps(("#", 59)),))
+        one = InEffect(name="api-5d9c7b6f4-aaaaa", activity=(steps(("#", 50), (".", 9)),))
+        two = InEffect(name="api-5d9c7b6f4-bbbbb", activity=(steps(("#", 59)),))
         holdings = holdings_of(world(one, two, cluster_known=False))
         assert {holder.workload for holder in holdings.holders.values()} == {one.ref, two.ref}
 
@@ -117,26 +117,26 @@ class TestGonePods:
         ],
     )
     def test_names_that_tell(self, kind: str, workload: str, name: str, told: bool) -> None:
-        now = Holding(name="now", kind=kind, workload=workload, activity=(steps(("#", 9)),))
-        gone = Holding(name=name, activity=("#" * A_DAY + "?" * A_DAY,))
+        now = InEffect(name="now", kind=kind, workload=workload, activity=(steps(("#", 9)),))
+        gone = InEffect(name=name, activity=("#" * A_DAY + "?" * A_DAY,))
         holdings = holdings_of(world(now, bystander(), extra=gone.histories(14 * A_DAY)))
         assert bool(holdings.past.get(now.owner)) is told
 
     def test_a_name_that_two_would_have_given_tells_nothing(self) -> None:
-        first = Holding(name="now-1", kind="Job", workload="a", activity=(steps(("#", 9)),))
-        second = Holding(name="now-2", kind="CronJob", workload="a", activity=(steps(("#", 9)),))
-        gone = Holding(name="a-12345-x2k9p", activity=("#" * A_DAY,))
+        first = InEffect(name="now-1", kind="Job", workload="a", activity=(steps(("#", 9)),))
+        second = InEffect(name="now-2", kind="CronJob", workload="a", activity=(steps(("#", 9)),))
+        gone = InEffect(name="a-12345-x2k9p", activity=("#" * A_DAY,))
         holdings = holdings_of(world(first, second, extra=gone.histories(14 * A_DAY)))
         assert not holdings.past
 
 
 class TestDevices:
     def test_a_claim_tells_what_a_pod_holds(self) -> None:
-        pod = Holding(
+        pod = InEffect(
             name="pod",
             activity=(steps((".", 9)),),
             pod={"claims": ("gpu",), "accelerators": {}},
-            device={"holders": ()},
+            device={"pods": ()},
         )
         snapshot = world(pod, bystander())
         claim = ClaimedDevice(claim="chat/gpu", driver="gpu.nvidia.com", pool="n", name="gpu-0", device="GPU-pod-0")
@@ -173,7 +173,7 @@ class TestDevices:
         assert holdings_of(shared).holders[IDLE.ref].ambiguous is ambiguous
 
     def test_a_held_device_without_history_is_unknown(self) -> None:
-        pod = Holding(name="pod", activity=(steps((".", 9)), steps((".", 9))))
+        pod = InEffect(name="pod", activity=(steps((".", 9)), steps((".", 9))))
         snapshot = world(pod, bystander())
         rows = tuple(row for row in snapshot.activity if row.device != "GPU-pod-1")
         holder = holdings_of(replace(snapshot, activity=rows)).holders[pod.ref]
@@ -186,7 +186,7 @@ class TestDevices:
             ({"mig_profile": "3g.40gb"}, 3 / 7),
             ({"mig_profile": "1g.24gb+me"}, 1 / 7),
             ({"mig_profile": "2g.12gb", "model": "NVIDIA A30"}, 0.5),
-            ({"shared": True, "holders": ("a/a", "a/b")}, 0.5),
+            ({"shared": True, "pods": ("a/a", "a/b")}, 0.5),
         ],
     )
     def test_part_of_a_gpu(self, changes: dict[str, object], share: float) -> None:

@@ -15,8 +15,8 @@ from gpuwatch.detect.idle import IdlePolicy
         ("exceed_chance_ratio", float("nan"), "a ratio between 0 and 1"),
         ("min_age_seconds", 0, "seconds, above 0"),
         ("window_seconds", 367 * 86400, "within a year"),
-        ("kin_limit_ratio", 0.9, "1 or more"),
-        ("kin_minimum", 0, "a number above 0"),
+        ("peer_limit_ratio", 0.9, "1 or more"),
+        ("min_peers", 0, "a number above 0"),
         ("power_floor_watts", float("inf"), "a number above 0"),
     ],
 )

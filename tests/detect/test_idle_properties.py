@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detect.idle_world import A_DAY, POLICY, Holding, bystander, only, world
+from detect.idle_world import A_DAY, POLICY, InEffect, bystander, only, world
 from gpuwatch.model.decision import Verdict
 
 BYSTANDER = bystander(3)
@@ -13,7 +13,7 @@ BYSTANDER = bystander(3)
 
 def idle(text: str, *more: str, kind: str = "Deployment", gang: str = "") -> bool:
     # The finding on a Pod with this activity, aged as its activity is long, in three days of telemetry.
-    holding = Holding(name="pod", kind=kind, gang=gang, activity=(text, *more))
+    holding = InEffect(name="pod", kind=kind, gang=gang, activity=(text, *more))
     snapshot = world(holding, BYSTANDER, days=3)
     return only(snapshot, gang or holding.ref).verdict is Verdict.IDLE
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from detect.idle_world import POLICY, Holding, bystander, judged, only, steps, world
+from detect.idle_world import POLICY, InEffect, bystander, judged, only, steps, world
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.model.decision import Advice, Finding, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
-SILENT = Holding(name="pod", activity=(steps((".", 3)),))
-LONG_SILENT = Holding(name="pod", activity=(steps((".", 9)),))
+SILENT = InEffect(name="pod", activity=(steps((".", 3)),))
+LONG_SILENT = InEffect(name="pod", activity=(steps((".", 9)),))
 FLOOR = WindowStat(Signal.POWER_WATTS, Statistic.MIN, POLICY.power_floor_seconds)
 
 
@@ -84,7 +84,7 @@ class TestMissing:
 
     def test_none_at_all_is_unknown_and_a_matter_of_monitoring(self) -> None:
         assert self.found().verdict is Verdict.UNKNOWN
-        assert self.found().missing == ("power and memory activity of GPU-pod-0 over the silence",)
+        assert self.found().missing == ("power and memory activity of GPU-pod-0 over the idle time",)
         assert self.found().advice is Advice.FIX_MONITORING
 
     def test_power_without_a_floor_says_nothing(self) -> None:
@@ -93,9 +93,9 @@ class TestMissing:
         )
 
     def test_every_device_needs_one(self) -> None:
-        pod = Holding(name="pod", activity=(steps((".", 3)),) * 3)
+        pod = InEffect(name="pod", activity=(steps((".", 3)),) * 3)
         found = judged(pod, readings={**NONE_ELSE, highest(Signal.POWER_WATTS): {"GPU-pod-0": 85.0}})
-        assert found.missing == ("a second signal of GPU-pod-1 and 1 more over the silence",)
+        assert found.missing == ("a second signal of GPU-pod-1 and 1 more over the idle time",)
 
 
 class TestWindows:
@@ -114,7 +114,7 @@ class TestWindows:
 
 
 class TestMig:
-    POD = Holding(
+    POD = InEffect(
         name="mig",
         activity=(steps((".", 7)),),
         device={

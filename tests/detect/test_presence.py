@@ -34,9 +34,9 @@ def gone(devices: Sequence[Device], nodes: Sequence[Node] = (), **more: object) 
     return findings(scene(devices, WELL, state=state, **more))  # type: ignore[arg-type]
 
 
-def test_one_gpu_gone_beside_siblings_that_report() -> None:
+def test_one_gpu_missing_beside_siblings_that_report() -> None:
     [finding] = gone(without(machines(2), "gpu-0-3")).values()
-    assert finding.id == "gpu_gone:device/gpu-0-3"
+    assert finding.id == "gpu_missing:device/gpu-0-3"
     assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT)
     assert (finding.node, finding.since, finding.confidence_ratio) == ("node-0", ago(minutes=20), 0.9)
     assert finding.gpu_hours == pytest.approx(1 / 3)
@@ -52,14 +52,14 @@ def test_a_short_silence_may_be_a_failed_scrape(seconds: int, verdict: Verdict) 
 def test_an_xid_79_before_leaves_no_doubt() -> None:
     fell = xid_became("gpu-0-3", 79, at=ago(minutes=21))
     found = gone(without(machines(2), "gpu-0-3"), changes=[fell])
-    assert found["gpu_gone:device/gpu-0-3"].confidence_ratio == 0.97
+    assert found["gpu_missing:device/gpu-0-3"].confidence_ratio == 0.97
     # The two signs corroborate each other.
     assert found["xid:device/gpu-0-3"].verdict is Verdict.DEGRADED
 
 
 def test_what_the_device_plugin_gave_up_on_is_evidence() -> None:
     node = Node(name="node-0", accelerators={"nvidia.com/gpu": 8}, allocatable={"nvidia.com/gpu": 7})
-    finding = gone(without(machines(2), "gpu-0-3"), [node])["gpu_gone:device/gpu-0-3"]
+    finding = gone(without(machines(2), "gpu-0-3"), [node])["gpu_missing:device/gpu-0-3"]
     assert finding.evidence[-1].note == "nvidia.com/gpu: the device plugin has given up on 1"
 
 
@@ -70,7 +70,7 @@ def test_half_of_a_machine_gone_is_as_sure_as_one() -> None:
 
 def test_a_device_plugin_that_gave_up_on_nothing_is_no_evidence() -> None:
     node = Node(name="node-0", accelerators={"nvidia.com/gpu": 8}, allocatable={"nvidia.com/gpu": 8})
-    assert len(gone(without(machines(2), "gpu-0-3"), [node])["gpu_gone:device/gpu-0-3"].evidence) == 1
+    assert len(gone(without(machines(2), "gpu-0-3"), [node])["gpu_missing:device/gpu-0-3"].evidence) == 1
 
 
 def test_an_exporter_is_known_by_its_address_whatever_its_host_is_called() -> None:
@@ -78,7 +78,7 @@ def test_an_exporter_is_known_by_its_address_whatever_its_host_is_called() -> No
     odd = Exporter(instance="node-3:9400", node_label="dcgm-exporter-x7", up=False, devices=8)
     rest = [item for item in exporters_of(devices) if item.node != "node-3"]
     found = gone(devices, exporters=[*rest, odd])
-    assert found["exporter_gone:node/node-3"].evidence[0].value == 0.0
+    assert found["exporter_down:node/node-3"].evidence[0].value == 0.0
 
 
 def test_most_of_a_machine_gone_is_less_sure() -> None:
@@ -90,14 +90,14 @@ def test_most_of_a_machine_gone_is_less_sure() -> None:
 def test_an_exporter_that_is_down_says_nothing_about_hardware() -> None:
     devices = without(machines(12), "node-3")
     [finding] = gone(devices, exporters=exporters_of(devices, down=["node-3"])).values()
-    assert finding.id == "exporter_gone:node/node-3"
+    assert finding.id == "exporter_down:node/node-3"
     assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_MONITORING)
     assert (finding.node, len(finding.devices)) == ("node-3", 8)
 
 
 def test_an_exporter_that_answers_without_devices_is_no_hardware_either() -> None:
     [finding] = gone(without(machines(12), "node-3")).values()
-    assert (finding.kind, finding.verdict) == ("exporter_gone", Verdict.UNKNOWN)
+    assert (finding.kind, finding.verdict) == ("exporter_down", Verdict.UNKNOWN)
     assert "driver is loaded" in finding.summary
 
 
@@ -127,26 +127,26 @@ def test_a_gpu_lost_while_its_exporter_restarted_is_still_gone() -> None:
         replace(item, exporter="new:9400") if item.node == "node-1" and item.present else item for item in devices
     )
     [finding] = gone(moved).values()
-    assert (finding.id, finding.verdict) == ("gpu_gone:device/gpu-1-0", Verdict.DEGRADED)
+    assert (finding.id, finding.verdict) == ("gpu_missing:device/gpu-1-0", Verdict.DEGRADED)
 
 
 @pytest.mark.parametrize(("silent", "fleet_wide"), [(1, False), (2, False), (3, True)])
 def test_a_fifth_and_three_of_the_exporters_are_the_observer(silent: int, fleet_wide: bool) -> None:
     devices = without(machines(10), *(f"node-{number}" for number in range(silent)))
     found = gone(devices)
-    assert ("telemetry_gone:fleet/fleet" in found) is fleet_wide
+    assert ("telemetry_missing:fleet/fleet" in found) is fleet_wide
     assert len(found) == (1 if fleet_wide else silent)
     assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
 
 
 def test_one_of_three_exporters_is_not_a_fleet() -> None:
-    assert list(gone(without(machines(3), "node-0"))) == ["exporter_gone:node/node-0"]
+    assert list(gone(without(machines(3), "node-0"))) == ["exporter_down:node/node-0"]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_all_of_them_always_are(nodes: int) -> None:
     [finding] = gone(without(machines(nodes), *(f"node-{number}" for number in range(nodes)))).values()
-    assert (finding.id, finding.severity) == ("telemetry_gone:fleet/fleet", Severity.CRITICAL)
+    assert (finding.id, finding.severity) == ("telemetry_missing:fleet/fleet", Severity.CRITICAL)
     assert len(finding.devices) == nodes * 8
 
 
@@ -154,7 +154,7 @@ def test_nothing_read_at_all_is_unknown_and_says_why() -> None:
     gap = Gap(kind=GapKind.UNREACHABLE, what="telemetry", detail="connection refused")
     empty = replace(scene([]), readings=Readings(), gaps=(gap,))
     [finding] = findings(empty).values()
-    assert (finding.id, finding.verdict) == ("telemetry_gone:fleet/fleet", Verdict.UNKNOWN)
+    assert (finding.id, finding.verdict) == ("telemetry_missing:fleet/fleet", Verdict.UNKNOWN)
     assert "connection refused" in finding.summary
 
 
@@ -168,7 +168,7 @@ def test_a_node_that_left_the_cluster_is_no_fault() -> None:
     assert findings(scene([*machines(2), *left], WELL, state=state)) == {}
     # Without a cluster nobody knows: unknown, not healthy and not a fault.
     found = findings(scene([*machines(6), *left], WELL))
-    assert [(item.id, item.verdict) for item in found.values()] == [("exporter_gone:node/node-9", Verdict.UNKNOWN)]
+    assert [(item.id, item.verdict) for item in found.values()] == [("exporter_down:node/node-9", Verdict.UNKNOWN)]
 
 
 def test_many_nodes_that_left_are_no_blindness() -> None:
@@ -183,7 +183,7 @@ def test_hosts_that_never_resolve_are_not_taken_for_removed_nodes() -> None:
         for item in nameless
     ]
     found = findings(scene(devices, WELL, state=cluster(nodes=["other"])))
-    assert list(found) == ["exporter_gone:node/node-0"]
+    assert list(found) == ["exporter_down:node/node-0"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_change_that_somebody_makes_is_no_fault(labels: dict[str, str], fault:
 def test_what_leaves_with_a_node_that_its_provider_takes_back_is_no_fault(
     taints: tuple[Taint, ...], fault: bool
 ) -> None:
-    """A spot Node is as any other until its end is announced."""
+    """A spot Node is as any other until its end is notified."""
     node = Node(name="node-0", taints=taints, labels={"karpenter.sh/capacity-type": "spot"})
     assert bool(gone(without(machines(2), "gpu-0-3"), [node])) is fault
 
@@ -228,7 +228,7 @@ def test_an_exchanged_gpu_is_not_missed() -> None:
     old = device("gpu-old", pci="00000000:53:00.0", present=False, last_seen=ago(minutes=20))
     new = device("gpu-new", pci="00000000:53:00.0")
     assert gone([old, new, device("gpu-1", pci="00000000:64:00.0")]) == {}
-    assert list(gone([old, replace(new, pci_bus_id="00000000:75:00.0")])) == ["gpu_gone:device/gpu-old"]
+    assert list(gone([old, replace(new, pci_bus_id="00000000:75:00.0")])) == ["gpu_missing:device/gpu-old"]
 
 
 @pytest.mark.parametrize(("created", "fault"), [(ago(minutes=19), False), (ago(days=3), True)])
@@ -254,15 +254,15 @@ def test_a_gpu_of_unknown_age_is_not_condemned() -> None:
 
 def test_everything_asked_for_shows_who_is_there() -> None:
     shown = findings(scene(machines(1), WELL), everything=True)
-    assert shown["gpu_gone:device/gpu-0-0"].verdict is Verdict.HEALTHY
+    assert shown["gpu_missing:device/gpu-0-0"].verdict is Verdict.HEALTHY
 
 
 def test_the_bounds_are_the_policys() -> None:
     devices = without(machines(10), "node-0", "node-1")
-    tolerant = HealthPolicy(telemetry_gone_ratio=0.3)
+    tolerant = HealthPolicy(telemetry_missing_ratio=0.3)
     state = cluster(nodes=sorted({item.node or "" for item in devices}))
     found = findings(scene(devices, WELL, state=state), tolerant)
-    assert sorted(found) == ["exporter_gone:node/node-0", "exporter_gone:node/node-1"]
+    assert sorted(found) == ["exporter_down:node/node-0", "exporter_down:node/node-1"]
     assert all(item.since == ago(minutes=20) for item in found.values())
 
 
@@ -281,7 +281,7 @@ class TestAgainstTheCluster:
     def test_fewer_gpus_than_the_capacity_says(self) -> None:
         [finding] = gone(self.FLEET, self.NODES).values()
         assert (finding.id, finding.verdict, finding.confidence_ratio) == (
-            "gpu_gone:node/node-2",
+            "gpu_missing:node/node-2",
             Verdict.DEGRADED,
             0.6,
         )
@@ -293,7 +293,7 @@ class TestAgainstTheCluster:
         assert (finding.severity, finding.confidence_ratio) == (Severity.CRITICAL, 0.85)
 
     def test_a_gpu_that_is_still_remembered_is_counted_once(self) -> None:
-        assert list(gone(without(machines(4), "gpu-2-5"), self.NODES)) == ["gpu_gone:device/gpu-2-5"]
+        assert list(gone(without(machines(4), "gpu-2-5"), self.NODES)) == ["gpu_missing:device/gpu-2-5"]
 
     @pytest.mark.parametrize(
         "node",
@@ -313,7 +313,7 @@ class TestAgainstTheCluster:
     def test_a_resource_of_which_there_are_none_does_not_count(self) -> None:
         mixed = Node(name="node-2", accelerators={"nvidia.com/gpu": 8, "nvidia.com/mig-1g.10gb": 0})
         others = [item for item in self.NODES if item.name != "node-2"]
-        assert list(gone(self.FLEET, [mixed, *others])) == ["gpu_gone:node/node-2"]
+        assert list(gone(self.FLEET, [mixed, *others])) == ["gpu_missing:node/node-2"]
 
     def test_a_node_without_accelerators_needs_no_exporter(self) -> None:
         assert gone(machines(4), [*self.NODES, Node(name="cpu-node")]) == {}
@@ -332,30 +332,32 @@ class TestAgainstTheCluster:
 
     def test_a_node_is_given_an_hour_to_settle(self) -> None:
         others = [item for item in self.NODES if item.name != "node-2"]
-        assert list(gone(self.FLEET, [counted("node-2", created=ago(minutes=60)), *others])) == ["gpu_gone:node/node-2"]
+        assert list(gone(self.FLEET, [counted("node-2", created=ago(minutes=60)), *others])) == [
+            "gpu_missing:node/node-2"
+        ]
 
     def test_exporters_that_leave_some_out_are_no_faults(self) -> None:
         fleet = tuple(item for item in machines(4) if not item.uuid.endswith("-7"))
         [finding] = gone(fleet, self.NODES).values()
-        assert (finding.id, finding.verdict) == ("gpu_gone:fleet/fleet", Verdict.UNKNOWN)
+        assert (finding.id, finding.verdict) == ("gpu_missing:fleet/fleet", Verdict.UNKNOWN)
 
     def test_a_node_that_no_exporter_speaks_for_is_unknown(self) -> None:
         nodes = [*self.NODES, *(counted(f"node-{number}") for number in range(5, 9))]
         fleet = [item for item in machines(9) if item.node != "node-4"]
         dark = counted("node-4", conditions=(Condition("Ready", "False"),))
         [finding] = gone(fleet, [*nodes, dark]).values()
-        assert (finding.id, finding.verdict) == ("exporter_gone:node/node-4", Verdict.UNKNOWN)
+        assert (finding.id, finding.verdict) == ("exporter_down:node/node-4", Verdict.UNKNOWN)
         assert finding.summary == "no telemetry of its GPUs, and the Node is NotReady"
 
     def test_a_dark_node_needs_no_whole_gpus(self) -> None:
         shared = counted("node-9", replicas=4, sharing=Sharing.TIME_SLICING)
         nodes = [*(counted(f"node-{number}") for number in range(6)), shared]
-        assert list(gone(machines(6), nodes)) == ["exporter_gone:node/node-9"]
+        assert list(gone(machines(6), nodes)) == ["exporter_down:node/node-9"]
 
     def test_many_such_nodes_are_one_finding(self) -> None:
         nodes = [*self.NODES, counted("node-7"), counted("node-8"), counted("node-9")]
         [finding] = gone(machines(4), nodes).values()
-        assert (finding.id, finding.verdict) == ("exporter_gone:fleet/fleet", Verdict.UNKNOWN)
+        assert (finding.id, finding.verdict) == ("exporter_down:fleet/fleet", Verdict.UNKNOWN)
 
     def test_hosts_that_resolve_to_no_node_may_be_the_missing_ones(self) -> None:
         lost = tuple(replace(item, node=None) if item.uuid == "gpu-0-0" else item for item in self.FLEET)

@@ -151,7 +151,7 @@ def test_a_gpu_that_vanished_beside_one_that_reports(tmp_path: Path) -> None:
         minutes=22,
     )
     [finding] = found.values()
-    assert (finding.kind, finding.subject.name, finding.verdict) == ("gpu_gone", "b", Verdict.DEGRADED)
+    assert (finding.kind, finding.subject.name, finding.verdict) == ("gpu_missing", "b", Verdict.DEGRADED)
 
 
 def test_evidence_names_the_query_for_this_gpu(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ VENDOR = vendor_health_needs(POLICY)
     ],
 )
 def test_what_the_driver_asks_for(code: float, verdict: Verdict, severity: Severity, advice: Advice) -> None:
-    finding = on(findings(scene(answers={ACTION: float(code)})), FindingKind.DRIVER_VERDICT)
+    finding = on(findings(scene(answers={ACTION: float(code)})), FindingKind.RECOVERY_ACTION)
     assert finding is not None
     assert (finding.verdict, finding.severity, finding.advice) == (verdict, severity, advice)
     assert (finding.confidence_ratio == 0) is (verdict is Verdict.UNKNOWN)
@@ -39,8 +39,8 @@ def test_what_the_driver_asks_for(code: float, verdict: Verdict, severity: Sever
 def test_no_action_is_healthy_and_no_answer_is_unknown() -> None:
     assert findings(scene(answers={ACTION: 0.0})) == {}
     shown = findings(scene(answers={ACTION: 0.0}), everything=True)
-    assert shown["driver_verdict:device/gpu-0"].verdict is Verdict.HEALTHY
-    missing = findings(scene(), everything=True)["driver_verdict:device/gpu-0"]
+    assert shown["recovery_action:device/gpu-0"].verdict is Verdict.HEALTHY
+    missing = findings(scene(), everything=True)["recovery_action:device/gpu-0"]
     assert (missing.verdict, missing.missing) == (Verdict.UNKNOWN, ("recovery_action_code",))
 
 
@@ -49,7 +49,7 @@ def test_since_is_when_the_present_action_was_first_asked_for() -> None:
         StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=ago(minutes=40), before=0.0, after=1.0),
         StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=ago(minutes=20), before=1.0, after=2.0),
     ]
-    finding = on(findings(scene(answers={ACTION: 2.0}, changes=changes)), FindingKind.DRIVER_VERDICT)
+    finding = on(findings(scene(answers={ACTION: 2.0}, changes=changes)), FindingKind.RECOVERY_ACTION)
     assert finding is not None
     assert finding.since == ago(minutes=20)
 
@@ -161,6 +161,6 @@ def test_changes_of_the_future_are_not_read() -> None:
     late = StateChange(
         device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=AT.replace(hour=13), before=0.0, after=2.0
     )
-    finding = on(findings(scene(answers={ACTION: 2.0}, changes=[late])), FindingKind.DRIVER_VERDICT)
+    finding = on(findings(scene(answers={ACTION: 2.0}, changes=[late])), FindingKind.RECOVERY_ACTION)
     assert finding is not None
     assert finding.since is None

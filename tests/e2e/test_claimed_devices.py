@@ -1,4 +1,4 @@
-"""GPUs that are handed out by dynamic resource allocation: a device is fenced by a DeviceTaintRule, and its Node is
+"""GPUs that are handed out by dynamic resource allocation: a device is tainted by a DeviceTaintRule, and its Node is
 not."""
 
 from __future__ import annotations
@@ -51,24 +51,26 @@ def nodes_of(living: World, app: str) -> list[str]:
     return sorted(item["spec"]["nodeName"] for item in living.running(app))
 
 
-def test_a_device_is_fenced_alone_and_free_again_by_proof_of_health_or_undo(claimable: World) -> None:
+def test_a_device_is_tainted_alone_and_free_again_by_proof_of_health_or_undo(claimable: World) -> None:
     living = claimable
     scopes = [{"mode": "enforce", "pool": "claimed", "action": "taint_node"}]
     file = living.settings("claimed", plan={"scopes": scopes, "budget_min_gpus": 64, "min_pool_nodes_left": 0})
     with living.gpuwatch("claimed", file) as replica:
         living.fleet.faults["claimed-0"] = {3}
         living.fleet.faults["claimed-1"] = {5}
-        living.until(lambda: [living.phase("taint_node", f"claimed-{n}") for n in range(2)] == ["Holding"] * 2, replica)
+        living.until(
+            lambda: [living.phase("taint_node", f"claimed-{n}") for n in range(2)] == ["InEffect"] * 2, replica
+        )
         chosen = [tuple(rule["spec"]["deviceSelector"][key] for key in CHOSEN_BY) for rule in rules(living)]
         assert sorted(chosen) == [(DRIVER, "claimed-0", "gpu-3"), (DRIVER, "claimed-1", "gpu-5")]
-        fence = {"key": "gpuwatch.dev/degraded", "value": "row_remap", "effect": "NoSchedule"}
+        taint = {"key": "gpuwatch.dev/degraded", "value": "row_remap", "effect": "NoSchedule"}
         for rule in rules(living):
-            assert fence.items() <= rule["spec"]["taint"].items()
+            assert taint.items() <= rule["spec"]["taint"].items()
         for number in range(2):
             assert "taints" not in living.api.get(f"/api/v1/nodes/claimed-{number}")["spec"]
         assert len(living.running("claims")) == 4  # nobody was driven off
 
-        # The scheduler hands out the other seven of each Node, and not the fenced one.
+        # The scheduler hands out the other seven of each Node, and not the tainted one.
         suspended = {"spec": {"suspend": True}}
         job = "/apis/batch/v1/namespaces/team-a/jobs/claims"
         assert living.api.answer("PATCH", job, suspended, content_type="application/merge-patch+json").ok

@@ -11,7 +11,7 @@ from e2e.world import LEASE, QUICK, World, told
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
-FENCE = {"taint_node": "enforce"}
+TAINT = {"taint_node": "enforce"}
 MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
 RELEASE = {"release_gang": "enforce"}
 
@@ -31,7 +31,7 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
             'gpuwatch_findings{family="health",kind="row_remap",severity="critical",verdict="degraded"} 1.0' in metrics
         )
         assert "gpuwatch_leader 1.0" in metrics
-        assert 'gpuwatch_task_errors_total{task="analysis"} 0.0' in metrics
+        assert 'gpuwatch_task_errors_total{task="cycle"} 0.0' in metrics
         (finding,) = [line for line in metrics.splitlines() if line.startswith("gpuwatch_finding{")]
         assert 'gpu_node="seen-0",kind="row_remap",severity="critical"' in finding
         seen = 'gpu_model="A100-SXM4-80GB",pool="seen"'
@@ -55,7 +55,7 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
     assert {item["metadata"]["uid"] for item in living.running("seen")} == uids
 
 
-def test_a_degraded_gpu_is_fenced_and_its_gang_moves_once_though_the_leader_dies(allowed: World) -> None:
+def test_a_degraded_gpu_is_tainted_and_its_gang_moves_once_though_the_leader_dies(allowed: World) -> None:
     living = allowed
     old = living.started("train", "Job", "moved", gpus=4, copies=2)
     settings = living.settings("moving", plan={"modes": MOVE})
@@ -90,16 +90,16 @@ def test_a_degraded_gpu_is_fenced_and_its_gang_moves_once_though_the_leader_dies
         assert living.out_of_turn() == []
 
 
-def test_the_fence_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
+def test_the_taint_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
     living = allowed
     assert living.taints("moved-0")
     living.fleet.exporters.silent.add("moved-0")  # before anybody hears that it is well
     living.fleet.faults.clear()
     with living.gpuwatch("healing", living.settings("healing", plan={"modes": MOVE})) as replica:
-        time.sleep(3 * QUICK["execute"]["healthy_seconds"])
+        time.sleep(3 * QUICK["execute"]["healthy_for_seconds"])
         assert " devices report, 0 degraded" in replica.said()  # it has looked
         assert living.taints("moved-0")
-        assert living.phase("taint_node", "moved-0") == "Holding"
+        assert living.phase("taint_node", "moved-0") == "InEffect"
         living.fleet.exporters.silent.clear()
         living.until(lambda: not living.taints("moved-0"), replica, seconds=240)
         living.until(lambda: living.phase("taint_node", "moved-0") == "Succeeded", replica)
@@ -113,7 +113,7 @@ def test_an_idle_workload_is_released_and_restored_by_undo(allowed: World) -> No
     living.fleet.idle.add("forgotten")
     before = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/forgotten")["spec"]
     with living.gpuwatch("releasing", living.settings("releasing", plan={"modes": RELEASE})) as replica:
-        living.until(lambda: living.phase("release_gang", "forgotten") == "Holding", replica, seconds=180)
+        living.until(lambda: living.phase("release_gang", "forgotten") == "InEffect", replica, seconds=180)
         assert living.pods("forgotten") == []
         (held,) = living.remediations("release_gang", "forgotten")
         name = held["metadata"]["name"]
@@ -144,7 +144,7 @@ def test_a_disruption_budget_holds(allowed: World) -> None:
     living.until(lambda: living.api.get(path).get("status", {}).get("currentHealthy") == 2)
     living.fleet.faults["kept-0"] = {1}
     with living.gpuwatch("keeping", living.settings("keeping", plan={"modes": MOVE})) as replica:
-        living.until(lambda: living.phase("taint_node", "kept-0") == "Holding", replica, seconds=240)
+        living.until(lambda: living.phase("taint_node", "kept-0") == "InEffect", replica, seconds=240)
         living.until(lambda: "PodDisruptionBudget team-a/chat allows 0" in replica.said(), replica)
         time.sleep(10)
         assert {item["metadata"]["uid"] for item in living.running("chat")} == uids
@@ -160,7 +160,7 @@ def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> No
     assert paused.returncode == 0, paused.stderr
     living.fleet.faults["halted-0"] = {3}
     try:
-        with living.gpuwatch("paused", living.settings("paused", plan={"modes": FENCE})) as replica:
+        with living.gpuwatch("paused", living.settings("paused", plan={"modes": TAINT})) as replica:
             living.until(lambda: "paused by ana: maintenance" in replica.said(), replica)
             planned = living.command("plan", "--prometheus", living.prometheus, "--format", "json")
             assert planned.returncode == 0, planned.stderr
@@ -179,7 +179,7 @@ def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) ->
     living.started("serve", "Job", "asked", gpus=8)
     living.fleet.faults["asked-0"] = {5}
     suggest = {"modes": {"taint_node": "suggest"}}
-    quick = living.settings("asking", plan=suggest, execute={"approve_seconds": 10})
+    quick = living.settings("asking", plan=suggest, execute={"approval_timeout_seconds": 10})
     with living.gpuwatch("asking", quick) as replica:
         living.until(lambda: living.phase("taint_node", "asked-0") == "Proposed", replica)
         living.until(lambda: living.phase("taint_node", "asked-0") == "Expired", replica)
@@ -203,7 +203,7 @@ def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) ->
         living.until(lambda: replica.metric('gpuwatch_taint_age_seconds{gpu_node="asked-0"}') is not None, replica)
         events = living.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         said = {item["reason"] for item in events if item["regarding"]["name"] == "asked-0"}
-        assert {"RemediationProposed", "RemediationAnnounced"} <= said
+        assert {"RemediationProposed", "RemediationScheduled"} <= said
         assert living.command("undo", waits["metadata"]["name"]).returncode == 0
         living.until(lambda: living.phase("taint_node", "asked-0") == "Undone", replica)
         living.until(lambda: replica.metric('gpuwatch_taint_age_seconds{gpu_node="asked-0"}') is None, replica)

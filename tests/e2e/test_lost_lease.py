@@ -15,10 +15,10 @@ HOLD = "example.org/hold"
 """A finalizer that keeps a Pod that was deleted, as long as the test wants it."""
 
 
-def enforced(living: World, name: str, pool: str, announce_seconds: int) -> World:
+def enforced(living: World, name: str, pool: str, notice_period_seconds: int) -> World:
     scopes = [{"mode": "enforce", "pool": pool, "action": action} for action in ("taint_node", "evict_gang")]
     living.settings(
-        name, plan={"scopes": scopes, "budget_min_gpus": 64}, execute={"announce_seconds": announce_seconds}
+        name, plan={"scopes": scopes, "budget_min_gpus": 64}, execute={"notice_period_seconds": notice_period_seconds}
     )
     return living
 
@@ -52,8 +52,8 @@ def moved_once(living: World, app: str, old: set[str], seen: set[str], pool: str
 
 
 def test_a_leader_that_was_suspended_in_the_act_writes_nothing_when_it_wakes(allowed: World) -> None:
-    """First between the announcement and the act, then, the other one, between the release and the restoring."""
-    living = enforced(allowed, "frozen", "frozen", announce_seconds=6)
+    """First between the notification and the act, then, the other one, between the release and the restoring."""
+    living = enforced(allowed, "frozen", "frozen", notice_period_seconds=6)
     living.node("frozen-0", "frozen")
     old = living.started("sleeper", "Job", "frozen", gpus=4, copies=2)
     held = living.running("sleeper")[0]["metadata"]["name"]
@@ -68,7 +68,7 @@ def test_a_leader_that_was_suspended_in_the_act_writes_nothing_when_it_wakes(all
     with living.gpuwatch("frozen-a", file) as first, living.gpuwatch("frozen-b", file) as second:
         assert leader(living).startswith("frozen-a")
         living.fleet.faults["frozen-0"] = {3}
-        living.until(lambda: phase() == "Announced", first, second)
+        living.until(lambda: phase() == "Notified", first, second)
         first.freeze()
         # The second one takes over, and releases the gang.
         suspended = "/apis/batch/v1/namespaces/team-a/jobs/sleeper"
@@ -105,7 +105,7 @@ def test_a_leader_that_was_suspended_in_the_act_writes_nothing_when_it_wakes(all
 
 
 def test_without_an_api_server_for_longer_than_the_lease_nobody_leads_and_both_go_on(allowed: World) -> None:
-    living = enforced(allowed, "apart", "apart", announce_seconds=6)
+    living = enforced(allowed, "apart", "apart", notice_period_seconds=6)
     if living.cluster.own is None:
         pytest.skip("the API server of a cluster that is somebody else's is not stopped")
     living.node("apart-0", "apart")
@@ -119,7 +119,7 @@ def test_without_an_api_server_for_longer_than_the_lease_nobody_leads_and_both_g
     file = living.folder / "apart.yaml"
     with living.gpuwatch("apart-a", file) as first, living.gpuwatch("apart-b", file) as second:
         living.fleet.faults["apart-0"] = {3}
-        living.until(lambda: phase() == "Announced", first, second)
+        living.until(lambda: phase() == "Notified", first, second)
         with living.fleet.without_api():
             gone = time.time()
             with living.cluster.own.gone():

@@ -23,12 +23,14 @@ LOST = ("held-0", "sick-0", "nap-0")
 """Nodes of the half that is lost: all those on which something stands or is to be done."""
 
 
-def settings(living: World, door: FaultyPrometheus, announce_seconds: int, **modes: str) -> None:
+def settings(living: World, door: FaultyPrometheus, notice_period_seconds: int, **modes: str) -> None:
     """modes: pool → the action that is enforced there. A replica that watches the file takes it by itself."""
     scopes = [{"mode": "enforce", "pool": pool, "action": action} for pool, action in modes.items()]
-    plan = {"scopes": scopes, "budget_min_gpus": 64, "storm_cool_down_seconds": 2}
+    plan = {"scopes": scopes, "budget_min_gpus": 64, "storm_cooldown_seconds": 2}
     prometheus = {"url": door.url, "timeout_seconds": TIMEOUT_SECONDS, "retries": 0}
-    living.settings("faults", prometheus=prometheus, plan=plan, execute={"announce_seconds": announce_seconds})
+    living.settings(
+        "faults", prometheus=prometheus, plan=plan, execute={"notice_period_seconds": notice_period_seconds}
+    )
 
 
 def told(fault: Fault, replica: Replica, said: str) -> bool:
@@ -62,30 +64,30 @@ def test_nothing_is_done_on_what_prometheus_does_not_say(allowed: World) -> None
         )
         settings(living, door, 1, held="taint_node")
         with living.gpuwatch("faults", living.folder / "faults.yaml") as replica:
-            living.until(lambda: living.phase("taint_node", "held-0") == "Holding", replica)
+            living.until(lambda: living.phase("taint_node", "held-0") == "InEffect", replica)
             settings(living, door, ANNOUNCE_SECONDS, held="taint_node", sick="taint_node", nap="release_gang")
 
             def stands() -> tuple[str, str, str]:
                 sick, naps = living.phase("taint_node", "sick-0"), living.phase("release_gang", "naps")
                 return living.phase("taint_node", "held-0"), sick, naps
 
-            # Idleness takes longer to show than a fault, and the time of neither may come before both are announced.
-            living.until(lambda: living.announced("release_gang", "naps"), replica)
+            # Idleness takes longer to show than a fault, and the time of neither may come before both are notified.
+            living.until(lambda: living.notified("release_gang", "naps"), replica)
             living.fleet.faults["sick-0"] = {5}
-            living.until(lambda: living.announced("taint_node", "sick-0"), replica)
+            living.until(lambda: living.notified("taint_node", "sick-0"), replica)
             living.fleet.faults.pop("held-0")  # it is well again, which nobody is told from now on
             begun = time.time()
             for fault in (Fault.HALF, Fault.GONE, Fault.LATE, Fault.EMPTY):
                 door.turn(fault)
                 before = len(replica.said())
-                # In the first of them the time comes that was announced.
+                # In the first of them the time comes that was notified.
                 least = time.time() + (ANNOUNCE_SECONDS + 3 if fault is Fault.HALF else 6)
                 living.until(
                     lambda: time.time() > least and told(fault, replica, replica.said()[before:]),  # noqa: B023
                     replica,
                     seconds=120,
                 )
-                assert stands() == ("Holding", "Announced", "Announced"), fault
+                assert stands() == ("InEffect", "Notified", "Notified"), fault
                 assert [taint["value"] for taint in living.taints("held-0")] == ["row_remap"], fault
                 assert living.taints("sick-0") == [], fault
                 assert {item["metadata"]["uid"] for item in living.running("naps")} == idle, fault

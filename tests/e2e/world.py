@@ -41,12 +41,12 @@ UNSEEN: list[str] = []
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "run": {
-        "analysis_seconds": 3,
-        "remediation_seconds": 1,
-        "lease_seconds": LEASE_SECONDS,
-        "retry_seconds": 1,
-        "watch_seconds": 1,
-        "report_cron": "",
+        "cycle_interval_seconds": 3,
+        "remediation_interval_seconds": 1,
+        "lease_duration_seconds": LEASE_SECONDS,
+        "lease_retry_seconds": 1,
+        "settings_check_interval_seconds": 1,
+        "report_schedule": "",
         "listen_address": "127.0.0.1",
     },
     # A day of a cluster in a minute: what is idle for half a minute here is idle for hours there.
@@ -61,13 +61,13 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
         "power_floor_seconds": HISTORY_SECONDS,
     },
     "execute": {
-        "announce_seconds": 4,
+        "notice_period_seconds": 4,
         "retry_seconds": 1,
-        "retry_cap_seconds": 4,
+        "retry_max_seconds": 4,
         "write_timeout_seconds": 5,
-        "look_seconds": 2,
-        "healthy_seconds": 6,
-        "first_effect": "NoSchedule",
+        "check_interval_seconds": 2,
+        "healthy_for_seconds": 6,
+        "first_taint_effect": "NoSchedule",
     },
     "plan": {"actions_per_hour": 100, "namespace_actions_per_hour": 100, "pool_actions_per_hour": 100},
 }
@@ -172,11 +172,11 @@ class World:
         found = self.newest(action, target)
         return str((found.get("status") or {}).get("phase", "Proposed")) if found else ""
 
-    def announced(self, action: str, target: str) -> bool:
+    def notified(self, action: str, target: str) -> bool:
         """Were its owners told all, and may object now?"""
         found = self.newest(action, target)
         status = (found or {}).get("status") or {}
-        return status.get("phase") == "Announced" and "deadlineAt" in status
+        return status.get("phase") == "Notified" and "deadlineAt" in status
 
     def pods(self, app: str) -> list[Object]:
         found = self.api.get("/api/v1/namespaces/team-a/pods", labelSelector=f"app={app}")["items"]

@@ -150,7 +150,7 @@ class Fleet:
             self._pod(name, node)
 
     def cordon(self, name: str = "n0") -> None:
-        """By a person: what is moved off it needs no fence of ours."""
+        """By a person: what is moved off it needs no taint of ours."""
         node = copy.deepcopy(self.node(name))
         node["spec"]["unschedulable"] = True
         self.cluster.put(node)
@@ -342,12 +342,12 @@ class Fleet:
             used[node] = used.get(node, 0) + self._gpus(pod)
         # The last Nodes first: the first one is the sick one in these tests.
         names = [f"n{index}" for index in reversed(range(self.nodes))]
-        fenced = {
+        tainted = {
             node["metadata"]["name"]
             for node in self._all("v1", "Node")
             if node["spec"].get("taints") or node["spec"].get("unschedulable")
         }
-        return next((name for name in names if name not in fenced and used.get(name, 0) + gpus <= GPUS), None)
+        return next((name for name in names if name not in tainted and used.get(name, 0) + gpus <= GPUS), None)
 
     def _gpus(self, pod: Object) -> int:
         return self.size[pod["metadata"]["labels"]["app"]][0]
@@ -372,7 +372,7 @@ class Fleet:
                 index=str(i),
                 node_label=f"n{n}",
                 node=f"n{n}",
-                holders=(holders[_device(f"n{n}", i)],) if _device(f"n{n}", i) in holders else (),
+                pods=(holders[_device(f"n{n}", i)],) if _device(f"n{n}", i) in holders else (),
                 present=_device(f"n{n}", i) not in self.silent,
             )
             for n in range(self.nodes)
@@ -488,9 +488,9 @@ class Fleet:
                         kind=FindingKind.ABANDONED if idle else FindingKind.IN_USE,
                         subject=Subject(SubjectKind.POD, ref),
                         verdict=Verdict.IDLE if idle else Verdict.BUSY,
-                        summary="silent for good" if idle else "works",
+                        summary="idle for good" if idle else "works",
                         confidence_ratio=0.9,
-                        devices=tuple(device.id for device in devices if ref in device.holders),
+                        devices=tuple(device.id for device in devices if ref in device.pods),
                         pods=(ref,),
                     )
                 )
@@ -562,11 +562,11 @@ def tick(fleet: Fleet, executor: Executor) -> bool:
 def quick(**changes: Any) -> ExecutePolicy:
     """Short waits, so that a whole course is minutes of simulated time."""
     base = ExecutePolicy(
-        announce_seconds=600,
-        act_seconds=7200,
-        rung_seconds=600,
-        healthy_seconds=900,
-        release_hold_seconds=7200,
-        retry_cap_seconds=600,
+        notice_period_seconds=600,
+        action_timeout_seconds=7200,
+        taint_escalation_seconds=600,
+        healthy_for_seconds=900,
+        release_observation_seconds=7200,
+        retry_max_seconds=600,
     )
     return replace(base, **changes)

@@ -47,7 +47,7 @@ def idle_fleet() -> Fleet:
 
 
 def proposed(fleet: Fleet) -> Remediation:
-    """What this fleet leads to: a fence, or a release."""
+    """What this fleet leads to: a taint, or a release."""
     view = fleet.view()
     policy = TAINTS if fleet.sick else ENFORCE
     (item,) = [item for item in draw_plan(view.snapshot, view.findings, policy).items if item.admitted][:1]
@@ -67,12 +67,12 @@ def ended(base: Remediation, phase: Phase, at: timedelta = timedelta(), **change
     [
         ([Phase.SUCCEEDED], timedelta()),
         ([Phase.UNDONE], timedelta()),  # a taint that expired
-        ([Phase.LAPSED], HOUR),
+        ([Phase.OBSOLETE], HOUR),
         ([Phase.REFUSED], HOUR),
         ([Phase.EXPIRED], HOUR),
-        ([Phase.LAPSED, Phase.LAPSED], 2 * HOUR),
-        ([Phase.LAPSED] * 6, DAY),
-        ([Phase.LAPSED, Phase.SUCCEEDED, Phase.LAPSED], HOUR),
+        ([Phase.OBSOLETE, Phase.OBSOLETE], 2 * HOUR),
+        ([Phase.OBSOLETE] * 6, DAY),
+        ([Phase.OBSOLETE, Phase.SUCCEEDED, Phase.OBSOLETE], HOUR),
         ([Phase.FAILED], DAY),
         ([Phase.FAILED, Phase.FAILED], 2 * DAY),
         ([Phase.REJECTED], DAY),
@@ -111,7 +111,7 @@ def test_what_people_took_back_is_a_no(said: dict[str, Any]) -> None:
         ({"devices": (), "detectors": ()}, False),
     ],
 )
-def test_a_no_to_a_fence_is_none_to_what_was_not_known_then(changes: dict[str, Any], again: bool) -> None:
+def test_a_no_to_a_taint_is_none_to_what_was_not_known_then(changes: dict[str, Any], again: bool) -> None:
     found = proposed(sick_fleet())
     known = [ended(found, Phase.REJECTED)]
     now = LATER + HOUR
@@ -136,12 +136,12 @@ def test_another_action_on_the_target_is_not_held_up_by_the_end_of_this_one() ->
     move = replace(found.proposal, action=ActionKind.EVICT_GANG)
     now = LATER + HOUR
     assert left_alone(move, [ended(found, Phase.REJECTED)], now, now, POLICY) == ""
-    still = replace(found, phase=Phase.HOLDING)
-    assert left_alone(move, [still], now, now, POLICY) == f"{found.name} is Holding."
+    still = replace(found, phase=Phase.IN_EFFECT)
+    assert left_alone(move, [still], now, now, POLICY) == f"{found.name} is InEffect."
 
 
-def fenced_twice(fleet: Fleet, store: SqliteRemediations, other: Executor | None = None) -> Executor:
-    """Fenced, proven healthy, and an hour later sick once more, all on one day."""
+def tainted_twice(fleet: Fleet, store: SqliteRemediations, other: Executor | None = None) -> Executor:
+    """Tainted, proven healthy, and an hour later sick once more, all on one day."""
     executor = fleet.executor(store, Policies(TAINTS, quick()))
     fleet.propose(executor)
     drive(fleet, executor, 0.5)
@@ -154,9 +154,9 @@ def fenced_twice(fleet: Fleet, store: SqliteRemediations, other: Executor | None
     return executor
 
 
-def test_a_gpu_that_fails_again_is_fenced_again_on_the_same_day(store: SqliteRemediations) -> None:
+def test_a_gpu_that_fails_again_is_tainted_again_on_the_same_day(store: SqliteRemediations) -> None:
     fleet = sick_fleet()
-    executor = fenced_twice(fleet, store)
+    executor = tainted_twice(fleet, store)
     (again,) = fleet.propose(executor)
     drive(fleet, executor, 0.5)
     first, second = store.all()
@@ -184,7 +184,7 @@ def test_two_replicas_that_propose_at_once_make_one(store: SqliteRemediations) -
     """Both have read the same before either writes; and one that has read nothing yet makes nothing."""
     fleet = sick_fleet()
     empty = Late(store)
-    executor = fenced_twice(fleet, store)
+    executor = tainted_twice(fleet, store)
     other = replace(executor, store=Late(store))
     (one,), (two,) = fleet.propose(executor), fleet.propose(other)
     assert one == two
@@ -205,7 +205,7 @@ def test_work_that_pauses_again_is_proposed_again_but_not_at_once(store: SqliteR
     fleet.idle, fleet.busy = set(), {"chat"}
     drive(fleet, executor, 0.5)
     (lapsed,) = store.all()
-    assert lapsed.phase is Phase.LAPSED
+    assert lapsed.phase is Phase.OBSOLETE
     fleet.idle, fleet.busy = {"chat"}, set()
     fleet.now = lapsed.history[-1].at + timedelta(minutes=59)
     assert fleet.propose(executor) == ()

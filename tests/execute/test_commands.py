@@ -44,7 +44,7 @@ def kueue(**delays: timedelta) -> Fleet:
 
 def begun(fleet: Fleet, store: SqliteRemediations, action: ActionKind = ActionKind.RELEASE_GANG) -> Executor:
     plan = replace(ENFORCE, modes={action: Mode.ENFORCE})
-    executor = fleet.executor(store, Policies(plan, quick(announce_seconds=120)))
+    executor = fleet.executor(store, Policies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
 
@@ -87,7 +87,7 @@ def test_a_volcano_job_is_aborted_verified_and_resumed(store: SqliteRemediations
         assert phase_of(fleet) == "Running"
         assert only(store).verified == {}
     drive(fleet, executor, 0.9)
-    assert (only(store).phase, only(store).verified) == (Phase.HOLDING, {"released": True})
+    assert (only(store).phase, only(store).verified) == (Phase.IN_EFFECT, {"released": True})
     assert (phase_of(fleet), fleet.pods("chat")) == ("Aborted", [])
     store.ask_undo(only(store).name)
     drive(fleet, executor, 1.5)
@@ -110,7 +110,7 @@ def test_a_room_that_a_pod_group_keeps_is_not_free(store: SqliteRemediations) ->
     assert (only(store).phase, only(store).verified) == (Phase.VERIFYING, {"released": False})
     group("chat", "Pending")
     drive(fleet, executor, 0.3)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
 
 
 def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: SqliteRemediations) -> None:
@@ -214,7 +214,7 @@ def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: SqliteReme
 
 
 def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediations) -> None:
-    """The Job itself is never written to but for what was announced; free is what Kueue has given back."""
+    """The Job itself is never written to but for what was notified; free is what Kueue has given back."""
     fleet = kueue(frees=15 * MINUTE)
     executor = begun(fleet, store)
     until(fleet, executor, StepKind.RELEASE)
@@ -223,7 +223,7 @@ def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediatio
     drive(fleet, executor, 0.2)
     assert (only(store).phase, only(store).verified) == (Phase.VERIFYING, {"released": False})
     drive(fleet, executor, 0.3)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     (release,) = [step for step in only(store).steps if step.kind is StepKind.RELEASE]
     assert (release.target.kind, release.target.name) == ("Workload", "job-chat")
     store.ask_undo(only(store).name)
@@ -234,7 +234,7 @@ def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediatio
     assert workload["spec"] == {"active": True, "queueName": "team"}
     assert not workload["metadata"].get("annotations")
     assert {line for line in fleet.log if "Job/" in line} == {"patch Job/ml/chat"}
-    assert [step.target.kind for step in only(store).steps if not step.kind.only_tells] == ["Workload", "Workload"]
+    assert [step.target.kind for step in only(store).steps if not step.kind.only_notes] == ["Workload", "Workload"]
 
 
 def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: SqliteRemediations) -> None:
@@ -261,7 +261,7 @@ def test_a_workload_that_somebody_activates_again_is_theirs(store: SqliteRemedia
     fleet = kueue()
     executor = begun(fleet, store)
     drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     (workload,) = fleet.cluster.objects(KUEUE, "Workload")
     fleet.cluster.put({**workload, "spec": {**workload["spec"], "active": True}})
     drive(fleet, executor, 0.5)
@@ -348,7 +348,7 @@ def test_a_kill_at_any_write_while_a_controller_is_late(make: object, undo: bool
                 assert end.phase in (Phase.UNDONE, Phase.REJECTED), (at, end.history)
                 assert as_before(fleet), (at, end.history)
             else:
-                assert (end.phase, fleet.pods("chat")) == (Phase.HOLDING, []), (at, end.history)
+                assert (end.phase, fleet.pods("chat")) == (Phase.IN_EFFECT, []), (at, end.history)
     raise AssertionError("There were more writes than were tried.")
 
 

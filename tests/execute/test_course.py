@@ -35,7 +35,7 @@ def only(store: SqliteRemediations, action: ActionKind | None = None) -> Remedia
 
 
 def taint_fleet() -> Fleet:
-    """One gang holds the whole Node of which one GPU is sick: fencing it is worth it."""
+    """One gang holds the whole Node of which one GPU is sick: tainting it is worth it."""
     fleet = Fleet(sick={"GPU-n0-0"})
     fleet.owner("Job", "train", 8)
     return fleet
@@ -93,7 +93,7 @@ def test_what_is_open_is_not_proposed_again_on_another_day(store: SqliteRemediat
 
 def test_a_suggestion_waits_for_a_person_and_expires(store: SqliteRemediations) -> None:
     fleet = idle_fleet()
-    executor = start(fleet, store, SUGGEST, approve_seconds=86_400)
+    executor = start(fleet, store, SUGGEST, approval_timeout_seconds=86_400)
     drive(fleet, executor, 23.9, least_seconds=1800)
     assert only(store).phase is Phase.PROPOSED
     drive(fleet, executor, 1, least_seconds=1800)
@@ -101,12 +101,12 @@ def test_a_suggestion_waits_for_a_person_and_expires(store: SqliteRemediations) 
     assert fleet.log == []
 
 
-def test_an_approved_suggestion_is_announced_and_done(store: SqliteRemediations) -> None:
+def test_an_approved_suggestion_is_notified_and_done(store: SqliteRemediations) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST)
     store.approve(only(store).name, "ann")
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     assert only(store).history[0].message == "Approved by ann."
     assert suspended(fleet)
 
@@ -130,7 +130,7 @@ def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
         assert only(store).phase is Phase.VERIFYING
     drive(fleet, executor, 0.2)
     assert fleet.pods("chat") == []
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
 
 
 def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:
@@ -142,16 +142,16 @@ def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:
     assert fleet.log == []
 
 
-# Announcements
+# Notifications
 
 
 def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteRemediations) -> None:
     fleet = idle_fleet()
-    executor = start(fleet, store, announce_seconds=3600)
+    executor = start(fleet, store, notice_period_seconds=3600)
     drive(fleet, executor, 1)
-    said = fleet.find("chat")["metadata"]["annotations"][keys.ANNOUNCED]
+    said = fleet.find("chat")["metadata"]["annotations"][keys.NOTICE]
     assert said.startswith(f"{only(store).name}: gpuwatch will release 2 idle GPUs")
-    assert keys.OBJECT in said
+    assert keys.OBJECTION in said
     assert fleet.notices == [only(store).name]
     events = fleet.cluster.objects("events.k8s.io/v1", "Event")
     assert [event["note"] for event in events] == [said[:1000]]
@@ -163,10 +163,10 @@ def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteReme
 @pytest.mark.parametrize(
     ("key", "value", "end"),
     [
-        (keys.OBJECT, "demo at four", Phase.REJECTED),
+        (keys.OBJECTION, "demo at four", Phase.REJECTED),
         (keys.OPT_OUT, "true", Phase.REJECTED),
-        (keys.SNOOZE_UNTIL, "2026-03-02T13:00:00Z", Phase.HOLDING),
-        (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.LAPSED),
+        (keys.SNOOZE_UNTIL, "2026-03-02T13:00:00Z", Phase.IN_EFFECT),
+        (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.EXPIRED),
     ],
 )
 def test_an_owner_can_object_or_snooze(store: SqliteRemediations, key: str, value: str, end: Phase) -> None:
@@ -178,8 +178,8 @@ def test_an_owner_can_object_or_snooze(store: SqliteRemediations, key: str, valu
     fleet.cluster.put(owner)
     drive(fleet, executor, 2.5)  # after the snooze, before the release's time to be taken back is over
     assert only(store).phase is end
-    assert suspended(fleet) is (end is Phase.HOLDING)
-    assert keys.ANNOUNCED not in fleet.find("chat")["metadata"]["annotations"]
+    assert suspended(fleet) is (end is Phase.IN_EFFECT)
+    assert keys.NOTICE not in fleet.find("chat")["metadata"]["annotations"]
 
 
 # The check before the first write
@@ -190,7 +190,7 @@ def test_work_that_began_again_lapses_and_counts_against_the_detector(store: Sql
     executor = start(fleet, store)
     fleet.idle, fleet.busy = set(), {"chat"}
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.LAPSED
+    assert only(store).phase is Phase.OBSOLETE
     assert only(store).verified == {"busy_again": True}
     assert not suspended(fleet)
 
@@ -200,7 +200,7 @@ def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: SqliteRemedi
     executor = start(fleet, store)
     fleet.idle = set()
     drive(fleet, executor, 1)
-    assert (only(store).phase, only(store).verified) == (Phase.LAPSED, {})
+    assert (only(store).phase, only(store).verified) == (Phase.OBSOLETE, {})
 
 
 def test_what_telemetry_shows_no_more_is_waited_for(store: SqliteRemediations) -> None:
@@ -209,7 +209,7 @@ def test_what_telemetry_shows_no_more_is_waited_for(store: SqliteRemediations) -
     drive(fleet, executor, 0.1)
     fleet.dark = {"GPU-n0-0"}
     drive(fleet, executor, 1)
-    assert (only(store).phase, effects(fleet)) == (Phase.ANNOUNCED, [])
+    assert (only(store).phase, effects(fleet)) == (Phase.NOTIFIED, [])
     assert only(store).history[-1].message == "Telemetry does not show GPU-n0-0 now."
     fleet.dark = set()
     drive(fleet, executor, 0.5)
@@ -223,16 +223,16 @@ def test_what_telemetry_shows_no_more_lapses_with_its_node(store: SqliteRemediat
     fleet.dark = {"GPU-n0-0"}
     fleet.cluster.remove(ObjectRef("v1", "Node", "n0"))
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.LAPSED
+    assert only(store).phase is Phase.OBSOLETE
 
 
-def test_other_pods_than_those_announced_are_left_alone(store: SqliteRemediations) -> None:
+def test_other_pods_than_those_notified_are_left_alone(store: SqliteRemediations) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     fleet._end(fleet.pods("chat")[0])
     fleet.settle()
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.LAPSED
+    assert only(store).phase is Phase.OBSOLETE
     assert not suspended(fleet)
 
 
@@ -244,7 +244,7 @@ def test_another_node_of_the_name_is_left_alone(store: SqliteRemediations) -> No
     node["metadata"] = {"name": "n0", "uid": "uid-other"}
     fleet.cluster.put(node)
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.LAPSED
+    assert only(store).phase is Phase.OBSOLETE
     assert effects(fleet) == []
 
 
@@ -260,12 +260,12 @@ def test_what_stops_everything_stops_it_until_it_passes(store: SqliteRemediation
     else:
         store.pause("ann", "a demo", fleet.now)
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.ANNOUNCED
+    assert only(store).phase is Phase.NOTIFIED
     assert not suspended(fleet)
     fleet.alerts, fleet.stale = (), timedelta(seconds=600)
     store.resume()
     drive(fleet, executor, 1.1)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
 
 
 def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations) -> None:
@@ -281,15 +281,15 @@ def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations
     assert not suspended(fleet)
 
 
-def test_what_was_announced_before_a_person_was_asked_is_taken_back(store: SqliteRemediations) -> None:
-    """Rejected in the moment between the approval and the new announcement."""
+def test_what_was_notified_before_a_person_was_asked_is_taken_back(store: SqliteRemediations) -> None:
+    """Rejected in the moment between the approval and the new notification."""
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, replace(executor, policies=replace(executor.policies, plan=SUGGEST)), 1)
     name = only(store).name
     store.approve(name, "ann")
     executor.run_once(name, fleet.now)
-    assert only(store).phase is Phase.ANNOUNCED
+    assert only(store).phase is Phase.NOTIFIED
     store.ask_undo(name)
     drive(fleet, executor, 0.2)
     assert only(store).phase is Phase.REJECTED
@@ -303,10 +303,10 @@ def test_the_rate_is_counted_from_what_is_kept(store: SqliteRemediations) -> Non
     executor = start(fleet, store)
     executor = replace(executor, policies=replace(executor.policies, plan=replace(ENFORCE, actions_per_hour=1)))
     drive(fleet, executor, 0.8)
-    assert sorted(each.phase for each in store.all()) == [Phase.ANNOUNCED, Phase.HOLDING]
+    assert sorted(each.phase for each in store.all()) == sorted((Phase.NOTIFIED, Phase.IN_EFFECT))
     restarted = fleet.executor(store, executor.policies)
     drive(fleet, restarted, 1.5)
-    assert [each.phase for each in store.all()] == [Phase.HOLDING, Phase.HOLDING]
+    assert [each.phase for each in store.all()] == [Phase.IN_EFFECT, Phase.IN_EFFECT]
     first, second = sorted(
         step.begun_at for each in store.all() for step in each.steps if step.kind is StepKind.RELEASE and step.begun_at
     )
@@ -334,7 +334,7 @@ def test_a_claim_that_was_given_up_is_no_action_of_the_rate(tmp_path: Path) -> N
         fleet.alerts = ("EtcdDown",)
         given_up = executor.run_once(first, fleet.now)
         assert given_up is not None
-        assert given_up.phase is Phase.ANNOUNCED
+        assert given_up.phase is Phase.NOTIFIED
         fleet.alerts = ()
         owner = fleet.find("a")
         owner["metadata"]["annotations"][keys.SNOOZE_UNTIL] = "2026-03-02T16:00:00Z"
@@ -343,20 +343,20 @@ def test_a_claim_that_was_given_up_is_no_action_of_the_rate(tmp_path: Path) -> N
         restarted = fleet.executor(store, executor.policies)
         drive(fleet, restarted, 0.1)
         phases = {each.name: each.phase for each in store.all()}
-        assert phases == {first: Phase.ANNOUNCED, second: Phase.HOLDING}
+        assert phases == {first: Phase.NOTIFIED, second: Phase.IN_EFFECT}
 
 
 def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediations) -> None:
-    """Two Nodes were worth fencing; now the budget is one."""
+    """Two Nodes were worth tainting; now the budget is one."""
     fleet = taint_fleet()
     fleet.owner("Job", "more", 8, node="n1")
     fleet.sick.add("GPU-n1-0")
     start(fleet, store, replace(taints_only(), budget_min_gpus=16))
     assert len(store.all()) == 2
     drive(fleet, fleet.executor(store, Policies(taints_only(), quick())), 1)
-    fenced = [name for name in ("n0", "n1") if effects(fleet, name)]
-    assert len(fenced) == 1
-    waiting = next(each for each in store.all() if each.phase is Phase.ANNOUNCED)
+    tainted = [name for name in ("n0", "n1") if effects(fleet, name)]
+    assert len(tainted) == 1
+    waiting = next(each for each in store.all() if each.phase is Phase.NOTIFIED)
     assert "16 of 64 GPUs would be out of service or disturbed; the limit is 8" in waiting.history[-1].message
 
 
@@ -392,7 +392,7 @@ def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: SqliteRem
         fleet.settle()
         return counted.reads
 
-    assert run() == 1  # four are announced
+    assert run() == 1  # four are notified
     fleet.now += timedelta(minutes=5)
     assert run() == 1  # nothing is due
     fleet.now += timedelta(minutes=5)
@@ -400,7 +400,7 @@ def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: SqliteRem
     assert {each.phase for each in store.all()} == {Phase.VERIFYING}
 
 
-# Fences
+# Taints
 
 
 def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(store: SqliteRemediations) -> None:
@@ -417,7 +417,7 @@ def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(sto
     (told,) = [c for c in node["status"]["conditions"] if c["type"] == keys.CONDITION]
     assert (told["status"], told["reason"]) == ("True", "Xid")
     assert only(store).name in told["message"]
-    mark = json.loads(node["metadata"]["annotations"][keys.FENCED])
+    mark = json.loads(node["metadata"]["annotations"][keys.TAINT])
     assert mark["remediation"] == only(store).name
     fleet.sick = set()
     drive(fleet, executor, 1)
@@ -456,7 +456,7 @@ def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: S
 
 def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: SqliteRemediations) -> None:
     fleet = taint_fleet()
-    executor = start(fleet, store, taints_only(), healthy_seconds=3600)
+    executor = start(fleet, store, taints_only(), healthy_for_seconds=3600)
     drive(fleet, executor, 1)
     sick, fleet.sick = fleet.sick, set()
     drive(fleet, executor, 0.9)
@@ -468,7 +468,7 @@ def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: Sq
     drive(fleet, executor, 0.5)
     fleet.now += timedelta(hours=1)  # nobody looked
     drive(fleet, executor, 0.2)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.SUCCEEDED
 
@@ -494,7 +494,7 @@ def test_taints_of_others_are_never_touched(store: SqliteRemediations, key: str)
     drive(fleet, executor, 1.5)
     assert theirs in fleet.node("n0")["spec"]["taints"]
     foreign = key == keys.DEGRADED
-    assert only(store).phase is (Phase.FAILED if foreign else Phase.HOLDING)
+    assert only(store).phase is (Phase.FAILED if foreign else Phase.IN_EFFECT)
     store.ask_undo(only(store).name)
     drive(fleet, executor, 0.5)
     assert fleet.node("n0")["spec"]["taints"] == [theirs]
@@ -536,22 +536,22 @@ def test_no_execute_is_reached_only_where_asked_and_where_budgets_allow_an_evict
 ) -> None:
     fleet = taint_fleet()
     fleet.budget("train", allowed)
-    executor = start(fleet, store, taints_only(), last_effect="NoExecute")
+    executor = start(fleet, store, taints_only(), last_taint_effect="NoExecute")
     drive(fleet, executor, 1.5)
     assert effects(fleet) == [end]
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_a_device_of_a_claim_is_fenced_alone_where_that_is_served(store: SqliteRemediations, served: bool) -> None:
+def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: SqliteRemediations, served: bool) -> None:
     claim = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0", device="GPU-n0-0")
     fleet = Fleet(sick={"GPU-n0-0"}, claims=(claim,), unserved=() if served else ("resource.k8s.io",))
     fleet.owner("Job", "train", 8)
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 1)
     rules = fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule")
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     assert bool(effects(fleet)) is not served
-    said = "Its sick devices are fenced, and the Node is not." if served else "The Node is fenced."
+    said = "Its sick devices are tainted, and the Node is not." if served else "The Node is tainted."
     assert said in [turn.message for turn in only(store).history]
     if served:
         assert rules[0]["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": "n0", "device": "gpu-0"}
@@ -655,7 +655,7 @@ def test_what_was_begun_and_did_not_happen_is_checked_again(store: SqliteRemedia
     fleet.now += timedelta(minutes=5)
     drive(fleet, executor, 0.5)
     assert suspended(fleet) is not works_again
-    assert only(store).phase is (Phase.LAPSED if works_again else Phase.HOLDING)
+    assert only(store).phase is (Phase.OBSOLETE if works_again else Phase.IN_EFFECT)
     if works_again:
         assert any(turn.message.startswith("It works again") for turn in only(store).history)
         assert only(store).began_at is None
@@ -677,8 +677,8 @@ def test_a_job_is_moved_whole_by_its_own_suspend(store: SqliteRemediations) -> N
     assert [step.kind for step in moved.steps[3:]] == [StepKind.RELEASE, StepKind.RESTORE, StepKind.CLEAR]
 
 
-def test_a_gang_is_moved_once_its_node_is_fenced(store: SqliteRemediations) -> None:
-    """The fence is put off by the API server; without it the scheduler would put the gang back."""
+def test_a_gang_is_moved_once_its_node_is_tainted(store: SqliteRemediations) -> None:
+    """The taint is put off by the API server; without it the scheduler would put the gang back."""
     fleet = taint_fleet()
     executor = start(fleet, store)
 
@@ -689,14 +689,14 @@ def test_a_gang_is_moved_once_its_node_is_fenced(store: SqliteRemediations) -> N
     fleet.rehearsal.interfere = refuse
     drive(fleet, executor, 0.5)
     move = only(store, ActionKind.EVICT_GANG)
-    assert (move.phase, move.began_at) == (Phase.ANNOUNCED, None)
-    assert move.history[-1].message == "n0 is not fenced yet, so the scheduler may put it back there."
+    assert (move.phase, move.began_at) == (Phase.NOTIFIED, None)
+    assert move.history[-1].message == "n0 is not tainted yet, so the scheduler may put it back there."
     assert effects(fleet) == []
     fleet.rehearsal.interfere = lambda verb, what, done: None
     drive(fleet, executor, 1)
-    fence, move = only(store, ActionKind.TAINT_NODE), only(store, ActionKind.EVICT_GANG)
+    taint, move = only(store, ActionKind.TAINT_NODE), only(store, ActionKind.EVICT_GANG)
     assert move.phase is Phase.SUCCEEDED
-    assert fence.began_at is not None and move.began_at is not None and fence.began_at < move.began_at
+    assert taint.began_at is not None and move.began_at is not None and taint.began_at < move.began_at
 
 
 def evictable() -> Fleet:
@@ -737,7 +737,7 @@ def test_pods_are_evicted_one_after_the_other_as_their_budget_allows(store: Sqli
 def test_evictions_that_find_no_opening_end_at_the_deadline(store: SqliteRemediations) -> None:
     fleet = evictable()
     fleet.budget("web", 2)
-    executor = start(fleet, store, evictions_only(), act_seconds=3600)
+    executor = start(fleet, store, evictions_only(), action_timeout_seconds=3600)
     drive(fleet, executor, 0.2)
 
     def refuse(verb: str, what: str, done: bool) -> None:

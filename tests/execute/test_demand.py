@@ -38,7 +38,7 @@ def crowded(**owners: int) -> Fleet:
 
 
 def begun(fleet: Fleet, store: SqliteRemediations, plan: PlanPolicy = ON_DEMAND) -> Executor:
-    executor = fleet.executor(store, Policies(plan, quick(announce_seconds=120)))
+    executor = fleet.executor(store, Policies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
 
@@ -58,7 +58,7 @@ def test_the_waiter_that_starts_is_told(store: SqliteRemediations) -> None:
     executor = begun(fleet, store)
     assert only(store).proposal.waiter == WAITER
     drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     assert only(store).verified == {"released": True, "waiter_started": True}
     assert only(store).history[-1].message == f"Its GPUs are free, and {WAITER} started."
     assert fleet.pods("late")[0]["spec"]["nodeName"] == "n0"
@@ -76,13 +76,15 @@ def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
     freed = fleet.now
     drive(fleet, executor, 0.45)
     assert only(store).verified == {"released": True, "waiter_started": False}
-    assert only(store).phase is Phase.VERIFYING  # it has verify_seconds from when its GPUs were seen to be free
+    assert (
+        only(store).phase is Phase.VERIFYING
+    )  # it has verification_timeout_seconds from when its GPUs were seen to be free
     drive(fleet, executor, 0.3)
     assert only(store).verified == {"released": True, "waiter_started": False}
     turn = next(turn for turn in only(store).history if "did not take" in turn.message)
     assert timedelta(minutes=30) <= turn.at - freed <= timedelta(minutes=45)
     if not on_demand:
-        assert only(store).phase is Phase.HOLDING
+        assert only(store).phase is Phase.IN_EFFECT
         assert fleet.find("chat")["spec"]["suspend"] is True
         return
     assert only(store).phase is Phase.FAILED
@@ -112,7 +114,7 @@ def test_a_waiter_that_waits_no_more_is_no_failure_of_ours(store: SqliteRemediat
     if gone == "elsewhere":
         fleet.settle = lambda: None  # type: ignore[method-assign]
     drive(fleet, executor, 2 / 60 if gone == "elsewhere" else 1)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     told = {"released": True, "waiter_started": True} if gone == "elsewhere" else {"released": True}
     assert only(store).verified == told
 
@@ -171,10 +173,10 @@ def test_releases_that_make_room_together_are_done_together(store: SqliteRemedia
     assert {each.proposal.waiter for each in store.all()} == {WAITER}
     executor = replace(executor, policies=replace(executor.policies, plan=slow))
     drive(fleet, executor, 1)
-    assert sorted(each.phase for each in store.all()) == [Phase.ANNOUNCED, Phase.VERIFYING]
+    assert sorted(each.phase for each in store.all()) == [Phase.NOTIFIED, Phase.VERIFYING]
     drive(fleet, executor, 0.5)
     assert [(each.phase, each.verified) for each in store.all()] == [
-        (Phase.HOLDING, {"released": True, "waiter_started": True})
+        (Phase.IN_EFFECT, {"released": True, "waiter_started": True})
     ] * 2
 
 
@@ -184,10 +186,10 @@ def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_a
     first, second = (each.name for each in store.all())
     store.approve(first, "ann")
     drive(fleet, executor, 0.5)
-    assert [each.phase for each in store.all()] == [Phase.ANNOUNCED, Phase.PROPOSED]
+    assert [each.phase for each in store.all()] == [Phase.NOTIFIED, Phase.PROPOSED]
     store.approve(second, "ann")
     drive(fleet, executor, 0.5)
-    assert [each.phase for each in store.all()] == [Phase.HOLDING, Phase.HOLDING]
+    assert [each.phase for each in store.all()] == [Phase.IN_EFFECT, Phase.IN_EFFECT]
 
 
 def test_one_of_several_that_comes_to_nothing_takes_the_others_back(store: SqliteRemediations) -> None:

@@ -100,8 +100,8 @@ def _kueue() -> Fleet:
 
 
 COURSES = {
-    "fence": Course(_job("train"), ActionKind.TAINT_NODE, 0.9, _heal, 0.8, Phase.SUCCEEDED),
-    "fence_device": Course(_claimed, ActionKind.TAINT_NODE, 0.6, _heal, 0.8, Phase.SUCCEEDED),
+    "taint": Course(_job("train"), ActionKind.TAINT_NODE, 0.9, _heal, 0.8, Phase.SUCCEEDED),
+    "taint_device": Course(_claimed, ActionKind.TAINT_NODE, 0.6, _heal, 0.8, Phase.SUCCEEDED),
     "release": Course(_job("chat"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
     "volcano": Course(_volcano, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
     "kueue": Course(_kueue, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
@@ -282,14 +282,14 @@ def test_every_failure_of_every_write(name: str, failure: Failure, happened: boo
             assert lives.fleet.log == reference.fleet.log, at
             assert lives.state() == reference.state(), at
         elif found.phase is not expected.phase:
-            assert found.phase in (Phase.FAILED, Phase.LAPSED, Phase.UNDONE), (at, found.history)
+            assert found.phase in (Phase.FAILED, Phase.OBSOLETE, Phase.UNDONE), (at, found.history)
             assert f"injected {failure}" in str(found), at
             assert lives.state() == lives.before, at
         elif lives.fleet.log == reference.fleet.log:
             assert lives.state() == reference.state(), at  # what is taken back is tried again
         else:
             # What the action stands without was left out, and is said; a kind that is not served has another version.
-            assert f"injected {failure}" in str(found) or name == "fence_device", at
+            assert f"injected {failure}" in str(found) or name == "taint_device", at
 
 
 @pytest.mark.parametrize("name", COURSES)
@@ -345,7 +345,7 @@ def test_a_write_that_was_held_up_does_not_land_on_what_changed(tmp_path: Path) 
 
         lives.fleet.cluster.patch = slow  # type: ignore[method-assign]
         drive(lives.fleet, executor, 1)
-        assert lives.store.all()[0].phase is Phase.HOLDING
+        assert lives.store.all()[0].phase is Phase.IN_EFFECT
         after = lives.state()
         with pytest.raises(WriteError) as told:
             held[0]()
@@ -362,9 +362,9 @@ def test_a_notification_that_fails_is_told_again(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="no mail"):
             drive(lives.fleet, failing, 0.2)
         drive(lives.fleet, executor, 1)
-        assert lives.store.all()[0].phase is Phase.HOLDING
+        assert lives.store.all()[0].phase is Phase.IN_EFFECT
         assert len(lives.fleet.notices) == 1
-        assert keys.ANNOUNCED not in lives.state()["Job/chat"]["annotations"]
+        assert keys.NOTICE not in lives.state()["Job/chat"]["annotations"]
 
 
 def _raise(_: Remediation) -> None:

@@ -35,11 +35,11 @@ def store() -> Iterator[SqliteRemediations]:
 
 
 def begun(store: SqliteRemediations, **changes: Any) -> tuple[Fleet, Executor]:
-    """A gang holds all of n0, of which one GPU is sick; the Node is fenced with NoSchedule at once."""
+    """A gang holds all of n0, of which one GPU is sick; the Node is tainted with NoSchedule at once."""
     fleet = Fleet(sick={"GPU-n0-0"})
     fleet.owner("Job", "train", 8)
     plan = replace(ENFORCE, modes={ActionKind.TAINT_NODE: ENFORCE.mode(ActionKind.TAINT_NODE)})
-    policy = quick(**{"first_effect": "NoSchedule", "hand_off_object": MAINTENANCE, **changes})
+    policy = quick(**{"first_taint_effect": "NoSchedule", "hand_off_object": MAINTENANCE, **changes})
     executor = fleet.executor(store, Policies(plan, policy))
     fleet.propose(executor)
     return fleet, executor
@@ -62,7 +62,7 @@ def empty(fleet: Fleet) -> None:
 def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy(store: SqliteRemediations) -> None:
     fleet, executor = begun(store, hand_off_label="repair=yes")
     drive(fleet, executor, 2)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     assert handed(fleet) == []
     assert "labels" not in fleet.node("n0")["metadata"]
     empty(fleet)
@@ -75,7 +75,7 @@ def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy
     assert made["spec"]["reason"].startswith(f"{name}: xid. ")
     assert made["spec"]["{node}"] == [{"kept": "{not one"}]
     assert fleet.node("n0")["metadata"]["labels"] == {"repair": "yes"}
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     fleet.sick = set()
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.SUCCEEDED
@@ -85,14 +85,14 @@ def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy
 
 
 def test_a_node_that_may_take_new_pods_is_not_handed_off(store: SqliteRemediations) -> None:
-    fleet, executor = begun(store, first_effect="PreferNoSchedule", last_effect="PreferNoSchedule")
+    fleet, executor = begun(store, first_taint_effect="PreferNoSchedule", last_taint_effect="PreferNoSchedule")
     empty(fleet)
     drive(fleet, executor, 2)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     assert handed(fleet) == []
 
 
-def test_a_node_is_handed_off_with_its_fence_where_that_is_asked_for(store: SqliteRemediations) -> None:
+def test_a_node_is_handed_off_with_its_taint_where_that_is_asked_for(store: SqliteRemediations) -> None:
     fleet, executor = begun(store, hand_off_when_empty=False)
     drive(fleet, executor, 0.5)
     assert len(handed(fleet)) == 1
@@ -145,7 +145,7 @@ def test_a_repair_system_that_is_done_deletes_its_order_and_gets_no_other(store:
     assert only(store).phase is Phase.SUCCEEDED
 
 
-def test_the_fence_stands_where_no_order_can_be_made(store: SqliteRemediations) -> None:
+def test_the_taint_stands_where_no_order_can_be_made(store: SqliteRemediations) -> None:
     fleet, executor = begun(store)
     wanted = replace(executor.policies.execute, hand_off_object={**MAINTENANCE, "apiVersion": "v1", "kind": "Node"})
     executor = replace(executor, policies=replace(executor.policies, execute=wanted))
@@ -159,7 +159,7 @@ def test_the_fence_stands_where_no_order_can_be_made(store: SqliteRemediations) 
 
     fleet.before_write = refuse
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.HOLDING
+    assert only(store).phase is Phase.IN_EFFECT
     (step,) = [step for step in only(store).steps if step.kind is StepKind.HAND_OFF]
     assert "Grant the verb" in step.error
 

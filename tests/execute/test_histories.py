@@ -44,10 +44,10 @@ POLICIES = Policies(
         idle_storm_ratio=1.0,
     ),
     quick(
-        announce_seconds=120,
+        notice_period_seconds=120,
         hand_off_label="repair=yes",
         hand_off_object={"apiVersion": "repair.example.com/v1", "kind": "Repair", "metadata": {"name": "{node}"}},
-        last_effect="NoExecute",
+        last_taint_effect="NoExecute",
     ),
 )
 OWNERS = ("train", "chat", "web", "batch", "queued")
@@ -57,7 +57,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class LostLease(Exception):
-    """The fence: another process leads now."""
+    """The lease check: another process leads now."""
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -132,7 +132,7 @@ class History:
         if by.name in self.acted:
             return
         self.not_declined(by)
-        self.fenced_first(by)
+        self.tainted_first(by)
         before = self.harmed(self.before)
         self.acted[by.name] = self.fleet.now
         lately = [at for at in self.acted.values() if self.fleet.now - at < timedelta(hours=1)]
@@ -142,8 +142,8 @@ class History:
         assert after <= max(before, LIMIT_GPUS), f"{after} GPUs are out of service or disturbed, and {before} were"
 
     def harmed(self, nodes: dict[str, Object]) -> int:
-        """GPUs of Nodes that anybody fenced, and of gangs that are being disturbed on others."""
-        fenced = {
+        """GPUs of Nodes that anybody tainted, and of gangs that are being disturbed on others."""
+        tainted = {
             name
             for name in self.theirs
             if nodes[name]["spec"].get("unschedulable") or self.our_taints(nodes[name], name)
@@ -151,10 +151,10 @@ class History:
         disturbed: dict[str, int] = {}
         for each in self.store.open_():
             moving = each.proposal.action is not ActionKind.TAINT_NODE
-            if moving and each.name in self.acted and each.phase is not Phase.HOLDING:
-                for name in set(each.proposal.nodes) - fenced:
+            if moving and each.name in self.acted and each.phase is not Phase.IN_EFFECT:
+                for name in set(each.proposal.nodes) - tainted:
                     disturbed[name] = disturbed.get(name, 0) + each.proposal.gpus // len(each.proposal.nodes)
-        return len(fenced) * GPUS + sum(min(gpus, GPUS) for gpus in disturbed.values())
+        return len(tainted) * GPUS + sum(min(gpus, GPUS) for gpus in disturbed.values())
 
     def allowed(self, pods: list[Object], why: str) -> None:
         """Every budget allows the end of these Pods together. Our own eviction has taken one already."""
@@ -171,12 +171,12 @@ class History:
 
     def alone(self, by: Remediation, target: ObjectRef) -> None:
         for other in self.store.open_():
-            if other.name != by.name and other.phase in (Phase.ACTING, Phase.VERIFYING, Phase.HOLDING):
-                mine = {step.target for step in other.steps if not step.kind.only_tells and step.begun_at}
+            if other.name != by.name and other.phase in (Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT):
+                mine = {step.target for step in other.steps if not step.kind.only_notes and step.begun_at}
                 assert target not in mine, f"{by.name} and {other.name} act on {target}"
 
     def not_declined(self, by: Remediation) -> None:
-        """Nobody said no to it within a day, but to a fence or a move that rested on less."""
+        """Nobody said no to it within a day, but to a taint or a move that rested on less."""
         mine = by.proposal
         for other in self.store.all():
             theirs, at = other.proposal, other.history[-1].at if other.history else other.proposal.created_at
@@ -187,15 +187,15 @@ class History:
             more = not set(mine.devices) <= set(theirs.devices) and mine.action is not ActionKind.RELEASE_GANG
             assert not no or more, f"{by.name} is done, and {other.name} was declined"
 
-    def fenced_first(self, by: Remediation) -> None:
+    def tainted_first(self, by: Remediation) -> None:
         """A gang that is moved off sick GPUs would be moved again and again where nothing keeps it from them."""
         if by.proposal.action is ActionKind.EVICT_GANG:
             for name in {device.split("-")[1] for device in self.fleet.sick.intersection(by.proposal.devices)}:
                 spec = self.before[name]["spec"]
-                fenced = spec.get("unschedulable") or keys.DEGRADED in {
+                tainted = spec.get("unschedulable") or keys.DEGRADED in {
                     taint["key"] for taint in spec.get("taints") or []
                 }
-                assert fenced, f"{by.name} begins, and nothing fences {name}"
+                assert tainted, f"{by.name} begins, and nothing taints {name}"
 
     # 3. No foreign taint is touched.
 
@@ -241,7 +241,7 @@ class History:
             self.theirs_stand()
             if self.store.paused().paused:
                 assert step.kind is StepKind.UNTAINT, f"{what} was written under the pause"
-            if not step.kind.only_tells and by.phase is Phase.ACTING:
+            if not step.kind.only_notes and by.phase is Phase.ACTING:
                 self.alone(by, step.target)
                 self.within_budgets(by)
             self.effects_of(by, what)
@@ -368,9 +368,9 @@ class History:
     def objects(self) -> None:
         owner = self.fleet.find(self.random.choice(OWNERS))
         annotations = owner["metadata"].setdefault("annotations", {})
-        annotations.pop(keys.OBJECT, None)
+        annotations.pop(keys.OBJECTION, None)
         if self.random.random() < 0.4:
-            annotations[keys.OBJECT] = "mine"
+            annotations[keys.OBJECTION] = "mine"
         self.fleet.cluster.put(owner)
 
     def take_back(self) -> None:
@@ -379,7 +379,7 @@ class History:
             found = copy.deepcopy(self.object(name))
             mark = (found["metadata"].get("annotations") or {}).get(keys.REMEDIATION)
             kept = next((each for each in self.store.all() if each.name == mark), None)
-            if kept is None or kept.phase is not Phase.HOLDING or self.random.random() < 0.5:
+            if kept is None or kept.phase is not Phase.IN_EFFECT or self.random.random() < 0.5:
                 continue
             if name.startswith("n"):
                 found["spec"]["taints"] = list(self.theirs[name])
@@ -424,7 +424,7 @@ class History:
         for name in OWNERS:
             assert self.meant(name) == self.original[name], name
             ours = {key for key in self.fleet.find(name)["metadata"].get("annotations") or {} if keys.PREFIX in key}
-            assert not ours - {keys.OBJECT}, (name, ours)
+            assert not ours - {keys.OBJECTION}, (name, ours)
         (workload,) = self.fleet.cluster.objects(KUEUE, "Workload")
         assert not workload["metadata"].get("annotations")
         assert self.fleet._owner("batch")["status"]["state"]["phase"] in ("Running", "Pending", "Restarting")

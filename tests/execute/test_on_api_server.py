@@ -157,7 +157,7 @@ class Served:
         self.client = api_client(kubeconfig)
         self.writes = 0
         self.kill_at = 0
-        writer = LiveWriter(self.client, fence=self._fence)
+        writer = LiveWriter(self.client, lease_check=self._lease_check)
         plain = LiveWriter(self.client)
         ServedFleet.served = OnServer(api, plain)
         self.fleet = ServedFleet(nodes=2, idle={"chat"})
@@ -168,11 +168,11 @@ class Served:
         self.before = self.stands()
         self.store = KubernetesRemediations(writer, "gpuwatch")
         self.people = KubernetesRemediations(plain, "gpuwatch")
-        policies = Policies(ONLY_RELEASES, quick(announce_seconds=60))
+        policies = Policies(ONLY_RELEASES, quick(notice_period_seconds=60))
         rehearsal = DryRunWriter(self.client)
         self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
 
-    def _fence(self) -> None:
+    def _lease_check(self) -> None:
         self.writes += 1
         if self.writes == self.kill_at:
             raise Killed
@@ -202,7 +202,7 @@ def test_released_and_undone_on_a_real_server(api: Api, plane: ControlPlane, kin
     served = Served(api, plane.administrator, kind)
     assert len(served.fleet.propose(served.executor)) == 1
     served.drive(0.6)
-    assert (served.only().phase, served.only().verified) == (Phase.HOLDING, {"released": True}), served.only()
+    assert (served.only().phase, served.only().verified) == (Phase.IN_EFFECT, {"released": True}), served.only()
     assert served.fleet.pods("chat") == []
     served.people.ask_undo(served.only().name)
     served.drive(0.5)

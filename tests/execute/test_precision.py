@@ -63,11 +63,11 @@ def test_one_more_wrong_outcome_never_wins_trust_below_the_number_that_decides(
         ({"phase": Phase.FAILED, "undo_asked": True, "finding_right": True}, Precision(1, 0)),
         ({"phase": Phase.FAILED, "finding_right": True}, None),  # nobody was asked
         ({"phase": Phase.UNDONE}, None),
-        ({"phase": Phase.LAPSED}, None),
-        ({"phase": Phase.LAPSED, "verified": {BUSY_AGAIN: True}}, Precision(0, 1)),
+        ({"phase": Phase.OBSOLETE}, None),
+        ({"phase": Phase.OBSOLETE, "verified": {BUSY_AGAIN: True}}, Precision(0, 1)),
         ({"phase": Phase.FAILED}, None),
         ({"phase": Phase.EXPIRED}, None),
-        ({"phase": Phase.HOLDING}, None),
+        ({"phase": Phase.IN_EFFECT}, None),
     ],
 )
 def test_which_ends_tell_about_a_detector(changes: dict[str, Any], expected: Precision | None) -> None:
@@ -109,10 +109,10 @@ def test_what_the_plan_refused_is_not_proposed() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"announce_seconds": -1},
-        {"act_seconds": 0},
-        {"first_effect": "NoSchedule", "last_effect": "PreferNoSchedule"},
-        {"last_effect": "NoWay"},
+        {"notice_period_seconds": -1},
+        {"action_timeout_seconds": 0},
+        {"first_taint_effect": "NoSchedule", "last_taint_effect": "PreferNoSchedule"},
+        {"last_taint_effect": "NoWay"},
         {"hand_off_label": "repair"},
         {"hand_off_label": "=yes"},
     ],
@@ -126,4 +126,4 @@ def test_waits_double_up_to_their_cap_without_jitter() -> None:
     policy = ExecutePolicy()
     assert [policy.retry_after(n) for n in (1, 2, 3, 6, 7, 99)] == [60, 120, 240, 1920, 3600, 3600]
     assert [policy.failed_after(n) // 86_400 for n in (1, 2, 3, 5, 6)] == [1, 2, 4, 16, 16]
-    assert [policy.lapsed_after(n) // 3_600 for n in (1, 2, 3, 5, 6, 99)] == [1, 2, 4, 16, 24, 24]
+    assert [policy.obsolete_after(n) // 3_600 for n in (1, 2, 3, 5, 6, 99)] == [1, 2, 4, 16, 24, 24]

@@ -592,7 +592,7 @@ def test_what_nobody_asks_for_is_followed_no_more() -> None:
 
 
 def test_a_list_of_the_same_moment_confirms(caplog: pytest.LogCaptureFixture) -> None:
-    patience = replace(PATIENCE, verify_seconds=0.2)
+    patience = replace(PATIENCE, verification_timeout_seconds=0.2)
     caplog.set_level(logging.INFO)
     with world(patience=patience, pods=[lines(event("DELETED", pod("p1"), 33))]) as here:
         here.reader.read(NOW)
@@ -608,7 +608,7 @@ def test_a_list_of_the_same_moment_confirms(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_drift_is_corrected_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    with world(patience=replace(PATIENCE, verify_seconds=0.3)) as here:
+    with world(patience=replace(PATIENCE, verification_timeout_seconds=0.3)) as here:
         here.reader.read(NOW)
         # Without a word in the watch: one more, one less, one other.
         here.server.lists[PODS] = [pod("p0"), pod("p1", meta={"labels": {"team": "a"}}), pod("p3")]
@@ -627,7 +627,7 @@ def test_a_moment_that_is_forgotten_is_listed_anew_and_one_that_is_not_answered_
         return answers.pop(0) if asked and answers else None
 
     limits = replace(QUICK, attempts=1)
-    with world(patience=replace(PATIENCE, verify_seconds=0.2), limits=limits, first=first) as here:
+    with world(patience=replace(PATIENCE, verification_timeout_seconds=0.2), limits=limits, first=first) as here:
         here.reader.read(NOW)
         time.sleep(0.3)
         for _ in range(2):

@@ -187,7 +187,7 @@ def _asked(plane: ControlPlane) -> list[Asked]:
 
 def test_a_list_of_the_same_moment_agrees(pair: Pair, plane: ControlPlane) -> None:
     with api_client(pair.line.kubeconfig(plane.administrator)) as client:
-        reader = FollowedCluster(client, replace(LIMITS, page_size=7), replace(BRIEF, verify_seconds=0.5))
+        reader = FollowedCluster(client, replace(LIMITS, page_size=7), replace(BRIEF, verification_timeout_seconds=0.5))
         reader.read(_now())
         for _ in range(6):
             for _ in range(5):

@@ -36,8 +36,8 @@ class ServerWorld:
         self._api = Api(control_plane.administrator)
         self._lost = lost
 
-    def writer(self, fence: Callable[[], None] = lambda: None) -> ClusterWriter:
-        return LiveWriter(api_client(self._control_plane.administrator), fence=fence)
+    def writer(self, lease_check: Callable[[], None] = lambda: None) -> ClusterWriter:
+        return LiveWriter(api_client(self._control_plane.administrator), lease_check=lease_check)
 
     def narrow(self, namespace: str) -> ClusterWriter:
         """A ServiceAccount with a Role of its own."""

@@ -18,8 +18,8 @@ class MemoryWorld:
     def __init__(self) -> None:
         self._cluster = MemoryCluster(unserved=["unserved.example.org"])
 
-    def writer(self, fence: Callable[[], None] = lambda: None) -> ClusterWriter:
-        return self._cluster.writer(fence=fence)
+    def writer(self, lease_check: Callable[[], None] = lambda: None) -> ClusterWriter:
+        return self._cluster.writer(lease_check=lease_check)
 
     def narrow(self, namespace: str) -> ClusterWriter:
         return self._cluster.writer(may=lambda verb, resource: (verb, resource) in JOBS_ONLY)

@@ -21,10 +21,10 @@ _numbers = itertools.count()
 
 
 class World(Protocol):
-    """One cluster. writer: may do all, with this fence. narrow: may only get and list Jobs. losing: everything it
+    """One cluster. writer: may do all, with this lease check. narrow: may only get and list Jobs. losing: everything it
     writes is carried out, and no answer comes back."""
 
-    def writer(self, fence: Callable[[], None] = lambda: None) -> ClusterWriter: ...
+    def writer(self, lease_check: Callable[[], None] = lambda: None) -> ClusterWriter: ...
 
     def narrow(self, namespace: str) -> ClusterWriter: ...
 
@@ -281,24 +281,24 @@ class WriterConformance:
             error = failed(action)
             assert (error.failure, error.verb, error.resource) == (Failure.FORBIDDEN, *granted)
 
-    def test_a_fence_stops_every_write_and_no_read(self, place: Place) -> None:
+    def test_a_lease_check_stops_every_write_and_no_read(self, place: Place) -> None:
         class LeadershipLost(Exception):
             pass
 
-        def fence() -> None:
+        def lease_check() -> None:
             raise LeadershipLost
 
         made = place.writer.create(place.job())
         pod = ref_of(place.pod("worker"))
-        fenced = place.world.writer(fence)
-        assert fenced.get(ref_of(made)) == made
-        assert fenced.objects("batch/v1", "Job", place.namespace) == (made,)
+        checked = place.world.writer(lease_check)
+        assert checked.get(ref_of(made)) == made
+        assert checked.objects("batch/v1", "Job", place.namespace) == (made,)
         for action in (
-            lambda: fenced.create(place.job("other")),
-            lambda: fenced.patch(ref_of(made), {"spec": {"suspend": True}}),
-            lambda: fenced.delete(ref_of(made)),
-            lambda: fenced.evict(pod),
-            lambda: fenced.event(ref_of(made), at=NOW, reason="Released", action="Release", note="Idle."),
+            lambda: checked.create(place.job("other")),
+            lambda: checked.patch(ref_of(made), {"spec": {"suspend": True}}),
+            lambda: checked.delete(ref_of(made)),
+            lambda: checked.evict(pod),
+            lambda: checked.event(ref_of(made), at=NOW, reason="Released", action="Release", note="Idle."),
         ):
             with pytest.raises(LeadershipLost):
                 action()
@@ -325,13 +325,13 @@ class WriterConformance:
         made = ref_of(place.writer.create(place.job()))
         for minute in range(3):
             at = NOW + timedelta(minutes=minute)
-            place.writer.event(made, at=at, reason="Announced", action="Release", note="It is idle.")
-        place.writer.event(made, at=NOW, reason="Announced", action="Release", note="Something else.", warning=True)
+            place.writer.event(made, at=at, reason="Notified", action="Release", note="It is idle.")
+        place.writer.event(made, at=NOW, reason="Notified", action="Release", note="Something else.", warning=True)
         events = place.writer.objects("events.k8s.io/v1", "Event", place.namespace)
         said = {item["note"]: item for item in events}
         assert sorted(said) == ["It is idle.", "Something else."]
         again = said["It is idle."]
-        assert (again["regarding"]["uid"], again["type"], again["reason"]) == (made.uid, "Normal", "Announced")
+        assert (again["regarding"]["uid"], again["type"], again["reason"]) == (made.uid, "Normal", "Notified")
         assert again["series"] == {"count": 3, "lastObservedTime": "2026-11-21T12:02:00.000000Z"}
         assert (said["Something else."]["type"], said["Something else."].get("series")) == ("Warning", None)
 

@@ -27,12 +27,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """announced: the Content-Length where it is not the body's. pause_seconds: before anything is sent."""
+    """notified: the Content-Length where it is not the body's. pause_seconds: before anything is sent."""
 
     status: int = 200
     body: bytes | str = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    announced: int | None = None
+    notified: int | None = None
     pause_seconds: float = 0.0
 
 
@@ -105,11 +105,11 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
             (self.send_response_only if "Date" in reply.headers else self.send_response)(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content) if reply.announced is None else reply.announced))
+            self.send_header("Content-Length", str(len(content) if reply.notified is None else reply.notified))
             self.end_headers()
             with contextlib.suppress(OSError):
                 self.wfile.write(content)
-            self.close_connection = reply.announced is not None
+            self.close_connection = reply.notified is not None
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: what was asked is in `asked`."""

@@ -52,7 +52,7 @@ def device(node_name: str, index: int, holder: str = "", **changes: object) -> D
         index=str(index),
         node_label=node_name,
         node=node_name,
-        holders=(holder,) if holder else (),
+        pods=(holder,) if holder else (),
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -101,7 +101,7 @@ def idle(ref: str, devices: Iterable[Device], **changes: object) -> Finding:
         kind=FindingKind.ABANDONED,
         subject=Subject(SubjectKind.POD, ref),
         verdict=Verdict.IDLE,
-        summary="silent for good",
+        summary="idle for good",
         severity=Severity.WARNING,
         advice=Advice.RECLAIM,
         confidence_ratio=0.9,

@@ -74,7 +74,7 @@ def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[s
 @pytest.mark.parametrize(
     ("kind", "what", "stopped"),
     [
-        (GapKind.BAD_INPUT, "remediation fence-n0", True),
+        (GapKind.BAD_INPUT, "remediation taint-n0", True),
         (GapKind.BAD_INPUT, "state gpuwatch.sqlite", False),
         (GapKind.REFUSED, "remediations", False),  # in the controller that ends the look; people see the gap
     ],

@@ -46,13 +46,13 @@ def pool_use(history: Iterable[Remediation], state: Snapshot | None = None) -> B
 def test_every_remediation_in_flight_weighs(phase: Phase, action: ActionKind) -> None:
     """But for releases and moves that are verified: what they freed works for others."""
     use = pool_use([remediation(action, "node/n1", ["n1"], phase=phase, gpus=8)])
-    weighs = phase.in_flight and (phase is not Phase.HOLDING or action is TAINT)
+    weighs = phase.in_flight and (phase is not Phase.IN_EFFECT or action is TAINT)
     assert use.in_flight_gpus == (8 if weighs else 0)
     assert use.reasons == ((f"r-n1 is {phase}",) if weighs else ())
 
 
 def test_a_gpu_is_harmed_once_whoever_harms_it() -> None:
-    taint = remediation(TAINT, "node/n1", ["n1"], phase=Phase.HOLDING, gpus=8)
+    taint = remediation(TAINT, "node/n1", ["n1"], phase=Phase.IN_EFFECT, gpus=8)
     move = remediation(EVICT, "gang/g", ["n1"], gpus=8)
     state = fleet()[0]
     shown = tuple(
@@ -96,7 +96,7 @@ def test_a_gang_over_two_pools_is_charged_to_both() -> None:
     assert reason(item, "budget").startswith("pool/b: 9 of 8")
 
 
-def test_a_fence_in_flight_leaves_its_node_out_of_the_pool() -> None:
+def test_a_taint_in_flight_leaves_its_node_out_of_the_pool() -> None:
     nodes = [node(f"n{i}") for i in range(3)]
     held = [device("n0", i, "ml/p") for i in range(8)]
     state = snapshot(nodes, [*held, device("n1", 0), device("n2", 0)], [pod("ml/p", "n0", 8)])
@@ -110,8 +110,8 @@ def test_a_fence_in_flight_leaves_its_node_out_of_the_pool() -> None:
 
 @pytest.mark.parametrize(("began", "admitted"), [(True, True), (False, False)])
 def test_a_claim_is_no_harm_that_another_adds_nothing_to(began: bool, admitted: bool) -> None:
-    """The fence of n0 was claimed, and then somebody cordoned n9: what moves off n0 is no further harm once it is
-    fenced, and not before. Both together are one Node, and were within the budget."""
+    """The taint of n0 was claimed, and then somebody cordoned n9: what moves off n0 is no further harm once it is
+    tainted, and not before. Both together are one Node, and were within the budget."""
     nodes = [node(f"n{i}", unschedulable=i == 9) for i in range(10)]
     held = [device("n0", i, "ml/p") for i in range(8)]
     facts = snapshot(nodes, held, [pod("ml/p", "n0", 8)])
@@ -128,8 +128,8 @@ def test_a_claim_is_no_harm_that_another_adds_nothing_to(began: bool, admitted: 
 
 
 @pytest.mark.parametrize("began", [True, False])
-def test_an_announcement_that_is_taken_back_weighs_nothing(began: bool) -> None:
-    """Else what disturbs the Node that it was to fence would be no further harm, and any budget could be exceeded."""
+def test_an_notification_that_is_taken_back_weighs_nothing(began: bool) -> None:
+    """Else what disturbs the Node that it was to taint would be no further harm, and any budget could be exceeded."""
     back = remediation(TAINT, "node/n0", ["n0"], phase=Phase.UNDOING, begun_minutes_ago=5 if began else None)
     assert pool_use([back]).in_flight_gpus == (8 if began else 0)
 
@@ -186,15 +186,15 @@ def test_a_namespace_has_its_own_rate() -> None:
 @pytest.mark.parametrize(
     ("phase", "claimed", "steps", "expected"),
     [
-        (Phase.ANNOUNCED, False, (), None),
+        (Phase.NOTIFIED, False, (), None),
         # Its history is lost, but it may be writing: it counts from when it was proposed.
         (Phase.ACTING, False, (), 30),
         (Phase.ACTING, True, (), 10),
-        (Phase.ANNOUNCED, True, (), None),  # a claim that was given up
-        (Phase.UNDOING, False, (StepKind.ANNOUNCE, StepKind.CLEAR), None),  # only what was announced goes
-        (Phase.REJECTED, False, (StepKind.ANNOUNCE, StepKind.CLEAR), None),
-        (Phase.ACTING, True, (StepKind.ANNOUNCE,), 10),
-        (Phase.ACTING, True, (StepKind.ANNOUNCE, StepKind.RELEASE), 5),
+        (Phase.NOTIFIED, True, (), None),  # a claim that was given up
+        (Phase.UNDOING, False, (StepKind.NOTIFY, StepKind.CLEAR), None),  # only what was notified goes
+        (Phase.REJECTED, False, (StepKind.NOTIFY, StepKind.CLEAR), None),
+        (Phase.ACTING, True, (StepKind.NOTIFY,), 10),
+        (Phase.ACTING, True, (StepKind.NOTIFY, StepKind.RELEASE), 5),
         (Phase.UNDONE, True, (StepKind.RELEASE, StepKind.RESTORE), 5),
         (Phase.FAILED, True, (StepKind.EVICT,), 5),
     ],
@@ -259,7 +259,7 @@ def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
     ]
     pods = [pod(f"t{name}/p", name, sizes[at]) for at, name in enumerate(names)]
     findings = (
-        *(idle(f"tn{i}/p", [d for d in devices if d.holders == (f"tn{i}/p",)]) for i in sorted(idle_pods)),
+        *(idle(f"tn{i}/p", [d for d in devices if d.pods == (f"tn{i}/p",)]) for i in sorted(idle_pods)),
         *(sick(devices[8 * i]) for i in sorted(sick_nodes)),
     )
 

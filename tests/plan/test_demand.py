@@ -1,4 +1,4 @@
-"""Who waits: releases for named pending Pods, landings beside them, and fences that would take their place."""
+"""Who waits: releases for named pending Pods, landings beside them, and taints that would take their place."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_two_gangs_do_not_land_in_the_same_place() -> None:
     ],
 )
 @pytest.mark.parametrize("noticed", [False, True])
-def test_a_fence_leaves_an_admitted_gang_its_last_place(gpus: int, others: int, refused: bool, noticed: bool) -> None:
+def test_a_taint_leaves_an_admitted_gang_its_last_place(gpus: int, others: int, refused: bool, noticed: bool) -> None:
     """noticed: the device plugin has taken the sick GPU off the Node's allocatable already."""
     labels = {"gpu": "h100"}
     first = node("n0", labels=labels)

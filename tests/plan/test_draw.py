@@ -63,50 +63,50 @@ def one_idle(**changes: object) -> tuple[Snapshot, tuple[Finding, ...]]:
     return snapshot(nodes, [held, device("n1", 0)], [member]), (idle("ml/chat", [held]),)
 
 
-def test_a_lost_gpu_under_a_gang_is_fenced_and_the_gang_moved() -> None:
+def test_a_lost_gpu_under_a_gang_is_tainted_and_the_gang_moved() -> None:
     state, findings = full_node_with_gang()
     plan = draw_plan(state, findings, POLICY)
     taint, move = only(plan, ActionKind.TAINT_NODE), only(plan, ActionKind.EVICT_GANG)
     assert taint.admitted, taint.refusals
     assert move.admitted, move.refusals
     assert move.candidate.target == Subject(SubjectKind.GANG, "JobSet/ml/train")
-    # The move happens on the Node that is fenced anyway: its GPUs are charged once.
+    # The move happens on the Node that is tainted anyway: its GPUs are charged once.
     (pool,) = [use for use in plan.budgets if use.scope == "pool/train"]
     assert pool.limit_gpus == 8
 
 
 def moves_with(
-    fence: Mode,
+    taint: Mode,
     move: Mode,
     history: tuple[Remediation, ...] = (),
     pod_changes: Mapping[str, object] | None = None,
     **n0: object,
 ) -> PlanItem:
-    """The move of that gang, with these modes of fences and of moves, and with its Node changed."""
+    """The move of that gang, with these modes of taints and of moves, and with its Node changed."""
     state, findings = full_node_with_gang()
     cluster = state.cluster
     nodes = tuple(replace(each, **(n0 if each.name == "n0" else {})) for each in cluster.nodes)  # type: ignore[arg-type]
     pods = tuple(replace(each, **(pod_changes or {})) for each in cluster.pods)  # type: ignore[arg-type]
     state = replace(state, cluster=replace(cluster, nodes=nodes, pods=pods))
-    policy = replace(POLICY, modes={ActionKind.TAINT_NODE: fence, ActionKind.EVICT_GANG: move})
+    policy = replace(POLICY, modes={ActionKind.TAINT_NODE: taint, ActionKind.EVICT_GANG: move})
     return only(draw_plan(state, findings, policy, history), ActionKind.EVICT_GANG)
 
 
-@pytest.mark.parametrize("fence", Mode)
+@pytest.mark.parametrize("taint", Mode)
 @pytest.mark.parametrize("move", Mode)
-def test_a_gang_is_moved_only_where_its_node_is_fenced_as_surely(fence: Mode, move: Mode) -> None:
+def test_a_gang_is_moved_only_where_its_node_is_tainted_as_surely(taint: Mode, move: Mode) -> None:
     """By this plan."""
-    item = moves_with(fence, move)
-    if MILDEST_FIRST.index(fence) >= MILDEST_FIRST.index(move):
+    item = moves_with(taint, move)
+    if MILDEST_FIRST.index(taint) >= MILDEST_FIRST.index(move):
         assert item.admitted, item.refusals
     else:
-        assert guards(item) == {"fenced_first"}
-        said = reason(item, "fenced_first")
-        assert said.startswith("Nothing fences n0, so the scheduler may put it back there")
-        assert said.endswith(" is of the mode suggest.") is (fence is Mode.SUGGEST)
+        assert guards(item) == {"tainted_first"}
+        said = reason(item, "tainted_first")
+        assert said.startswith("Nothing taints n0, so the scheduler may put it back there")
+        assert said.endswith(" is of the mode suggest.") is (taint is Mode.SUGGEST)
 
 
-def _fence(phase: Phase, **changes: object) -> Remediation:
+def _taint(phase: Phase, **changes: object) -> Remediation:
     return replace(remediation(ActionKind.TAINT_NODE, "node/n0", ["n0"], phase=phase), **changes)  # type: ignore[arg-type]
 
 
@@ -116,20 +116,20 @@ def _fence(phase: Phase, **changes: object) -> Remediation:
         ((), {"unschedulable": True}, True),
         ((), {"taints": (Taint(keys.DEGRADED, "xid", "PreferNoSchedule"),)}, True),
         ((), {"taints": (Taint("dedicated", "ml", "NoSchedule"),)}, False),
-        ((_fence(Phase.ACTING),), {}, True),
-        ((_fence(Phase.HOLDING),), {}, True),
-        ((_fence(Phase.ANNOUNCED),), {}, True),
-        ((_fence(Phase.PROPOSED, steps=(), history=()),), {}, False),
-        ((_fence(Phase.PROPOSED, steps=(), history=(), approved=True),), {}, True),
-        ((_fence(Phase.UNDOING, undo_asked=True),), {}, False),
+        ((_taint(Phase.ACTING),), {}, True),
+        ((_taint(Phase.IN_EFFECT),), {}, True),
+        ((_taint(Phase.NOTIFIED),), {}, True),
+        ((_taint(Phase.PROPOSED, steps=(), history=()),), {}, False),
+        ((_taint(Phase.PROPOSED, steps=(), history=(), approved=True),), {}, True),
+        ((_taint(Phase.UNDOING, undo_asked=True),), {}, False),
     ],
     ids=[
         "cordoned",
         "tainted mildly",
         "dedicated",
-        "being fenced",
-        "fenced",
-        "announced",
+        "being tainted",
+        "tainted",
+        "notified",
         "proposed",
         "approved",
         "being undone",
@@ -138,9 +138,9 @@ def _fence(phase: Phase, **changes: object) -> Remediation:
 def test_a_gang_is_moved_where_somebody_fences_its_node(
     history: tuple[Remediation, ...], n0: dict[str, object], allowed: bool
 ) -> None:
-    """Fences that are there, or open; this plan draws none that is enforced."""
+    """Taints that are there, or open; this plan draws none that is enforced."""
     item = moves_with(Mode.OBSERVE, Mode.ENFORCE, history, **n0)
-    assert ("fenced_first" not in guards(item)) is allowed, item.refusals
+    assert ("tainted_first" not in guards(item)) is allowed, item.refusals
 
 
 @pytest.mark.parametrize(
@@ -153,16 +153,16 @@ def test_a_gang_is_moved_where_somebody_fences_its_node(
         (Toleration(key="nvidia.com/gpu", operator="Exists"), False),
     ],
 )
-def test_a_gang_that_no_fence_keeps_off_stays(toleration: Toleration, refused: bool) -> None:
+def test_a_gang_that_no_taint_keeps_off_stays(toleration: Toleration, refused: bool) -> None:
     item = moves_with(Mode.ENFORCE, Mode.ENFORCE, pod_changes={"placement": Placement(tolerations=(toleration,))})
-    assert ("fenced_first" in guards(item)) is refused
+    assert ("tainted_first" in guards(item)) is refused
     if refused:
-        assert reason(item, "fenced_first").startswith("Pod ml/t-0 tolerates the taint gpuwatch.dev/degraded")
+        assert reason(item, "tainted_first").startswith("Pod ml/t-0 tolerates the taint gpuwatch.dev/degraded")
 
 
-def test_the_fence_of_a_move_has_its_turn_before_it() -> None:
+def test_the_taint_of_a_move_has_its_turn_before_it() -> None:
     """Two gangs hold four GPUs of a Node with a sick one. The other four would be missed, so a move is worth more than
-    a fence; and one Node may be out of service."""
+    a taint; and one Node may be out of service."""
     nodes = [node(f"n{i}") for i in range(8)]
     names = [f"JobSet/ml/g{i}" for i in range(2)]
     gangs = [Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=()) for name in names]
@@ -182,7 +182,7 @@ def test_the_fence_of_a_move_has_its_turn_before_it() -> None:
 
 
 def one_lost_of_eight(gang: bool = False, also_free: int = 0, waiting: int = 0) -> PlanItem:
-    """The fence of a Node with one lost GPU and seven free ones, in a pool of eight Nodes of which all else is held, by
+    """The taint of a Node with one lost GPU and seven free ones, in a pool of eight Nodes of which all else is held, by
     Pods of one GPU or by gangs of two Nodes; but for so many Nodes, and with so many GPUs that others wait for."""
     nodes = [node(f"n{i}") for i in range(8)]
     held = range(1 + also_free, 8)
@@ -282,7 +282,7 @@ def test_owners_that_could_not_restore_it_are_refused(status: OwnerStatus) -> No
     ("note", "guard"),
     [
         ({keys.OPT_OUT: "true"}, "opted_out"),
-        ({keys.OBJECT: "not today"}, "opted_out"),
+        ({keys.OBJECTION: "not today"}, "opted_out"),
         ({keys.SNOOZE_UNTIL: "2027-01-01T00:00:00Z"}, "snoozed"),
     ],
     ids=["opt-out", "object", "snooze"],
@@ -363,7 +363,7 @@ def test_a_gang_that_would_land_nowhere_stays() -> None:
     assert f"needs 8 {GPU}" in next(r.reason for r in item.refusals if r.guard == "lands")
 
 
-def test_a_host_that_is_no_node_is_never_fenced() -> None:
+def test_a_host_that_is_no_node_is_never_tainted() -> None:
     lost = device("n0", 0, node=None)
     plan = draw_plan(snapshot([node("n0"), node("n1")], [lost, device("n1", 0)]), (sick(lost),), POLICY)
     assert "node_known" in guards(only(plan, ActionKind.TAINT_NODE))
@@ -377,7 +377,7 @@ def test_without_a_cluster_everything_is_refused_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "fence",
+    "taint",
     [
         {"unschedulable": True},
         {"conditions": (Condition("Ready", "False"),)},
@@ -385,16 +385,16 @@ def test_without_a_cluster_everything_is_refused_and_says_why() -> None:
         {"taints": (Taint("node.kubernetes.io/unreachable", "", "NoExecute"),)},
     ],
 )
-def test_harm_in_flight_counts_whoever_caused_it(fence: dict[str, object]) -> None:
-    """A pool of 10 Nodes may lose one at once; somebody else has already fenced one."""
+def test_harm_in_flight_counts_whoever_caused_it(taint: dict[str, object]) -> None:
+    """A pool of 10 Nodes may lose one at once; somebody else has already tainted one."""
     nodes = [node(f"n{i}") for i in range(10)]
     held = [device("n0", i, "ml/t-0") for i in range(8)]
     state = snapshot(
         nodes, [*held, *(device(f"n{n}", i) for n in range(1, 10) for i in range(8))], [pod("ml/t-0", "n0", 8)]
     )
     assert only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
-    fenced = replace(nodes[9], **fence)  # type: ignore[arg-type]
-    state = replace(state, cluster=replace(state.cluster, nodes=(*nodes[:9], fenced)))
+    tainted = replace(nodes[9], **taint)  # type: ignore[arg-type]
+    state = replace(state, cluster=replace(state.cluster, nodes=(*nodes[:9], tainted)))
     assert guards(only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)) == {"budget"}
 
 
@@ -534,7 +534,7 @@ def test_no_random_fleet_gets_past_its_budget(
         if item.admitted and item.candidate.action is ActionKind.TAINT_NODE:
             disturbed |= {d.id for d in devices if d.node in item.candidate.nodes}
         elif item.admitted:
-            disturbed |= {d.id for d in devices if set(d.holders) & set(item.candidate.pods)}
+            disturbed |= {d.id for d in devices if set(d.pods) & set(item.candidate.pods)}
     # A GPU on a cordoned Node is out of service already, and no further harm.
     out = {d.id for d in devices if d.node in {f"n{i}" for i in cordoned}}
     for use in plan.budgets:

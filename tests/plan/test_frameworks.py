@@ -159,7 +159,7 @@ def test_what_other_controllers_are_asked_is_honoured(note: dict[str, str], refu
     state = snapshot([node("n0"), node("n1")], [held, device("n1", 0)], [chat])
     released = only(draw_plan(state, (idle("ml/chat", [held]),), POLICY), ActionKind.RELEASE_GANG)
     assert guards(released) == ({"opted_out"} if refused else set())
-    # A fence touches no Pod.
+    # A taint touches no Pod.
     finding = sick(held, severity=Severity.WARNING, advice=Advice.RESET_WHEN_IDLE)
-    fence = only(draw_plan(state, (finding,), POLICY), ActionKind.TAINT_NODE)
-    assert "opted_out" not in guards(fence)
+    taint = only(draw_plan(state, (finding,), POLICY), ActionKind.TAINT_NODE)
+    assert "opted_out" not in guards(taint)

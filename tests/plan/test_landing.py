@@ -25,7 +25,7 @@ from gpuwatch.model.cluster import (
 from gpuwatch.plan.landing import Nowhere, Room, waiting_groups
 from plan.fleet import GPU, NOW, node, pod
 
-FENCE = Taint("dedicated", "vision", "NoSchedule")
+TAINT = Taint("dedicated", "vision", "NoSchedule")
 
 
 def new(name: str, gpus: int = 1, **changes: object) -> Pod:
@@ -109,7 +109,7 @@ def placed(**placement: Any) -> Pod:
     ],
 )
 def test_taints_are_kept_unless_tolerated(toleration: Toleration | None, allowed: bool) -> None:
-    tainted = [node("n0", taints=(FENCE,))]
+    tainted = [node("n0", taints=(TAINT,))]
     asks = placed(tolerations=(toleration,) if toleration else ())
     assert lands(tainted, asks) is allowed
     if not allowed:
@@ -117,7 +117,7 @@ def test_taints_are_kept_unless_tolerated(toleration: Toleration | None, allowed
 
 
 def test_a_taint_that_only_prefers_is_none() -> None:
-    assert lands([node("n0", taints=(replace(FENCE, effect="PreferNoSchedule"),))], new("x"))
+    assert lands([node("n0", taints=(replace(TAINT, effect="PreferNoSchedule"),))], new("x"))
 
 
 def test_the_node_selector() -> None:

@@ -1,4 +1,4 @@
-"""Where moved gangs may land, which Nodes are out of service, and who loses the last place to a fence."""
+"""Where moved gangs may land, which Nodes are out of service, and who loses the last place to a taint."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def name_of(mark: Taint | Condition) -> str:
 
 
 @pytest.mark.parametrize("mark", RECLAIMS, ids=name_of)
-def test_a_node_that_is_taken_back_is_not_fenced_is_no_place_and_weighs_on_the_budget(mark: Taint | Condition) -> None:
+def test_a_node_that_is_taken_back_is_not_tainted_is_no_place_and_weighs_on_the_budget(mark: Taint | Condition) -> None:
     nodes = [node("n0", **marked(mark)), node("n1")]
     devices = [device("n0", i) for i in range(8)] + [device("n1", i) for i in range(8)]
     plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
     item = only(plan, TAINT)
-    assert "already_fenced" in guards(item)
-    assert "taken back by its provider" in reason(item, "already_fenced")
+    assert "already_tainted" in guards(item)
+    assert "taken back by its provider" in reason(item, "already_tainted")
     assert [use.in_flight_gpus for use in plan.budgets if use.scope == "pool/train"] == [8]
     hurt = device("n1", 0, "ml/a")
     moving = snapshot(nodes, [*devices[:8], hurt], [pod("ml/a", "n1", started=NOW - timedelta(hours=1))])
@@ -131,10 +131,10 @@ def test_a_node_that_only_may_be_taken_back_is_as_any_other(mark: Taint | Condit
         "n0", labels={"cloud.google.com/gke-spot": "true", "karpenter.sh/capacity-type": "spot"}, **marked(mark)
     )
     assert not reclaimed(spot)
-    assert not Facts(snapshot([spot], []), ()).fenced(spot)
+    assert not Facts(snapshot([spot], []), ()).closed(spot)
 
 
-# Fences and those that wait
+# Taints and those that wait
 
 
 def test_two_fences_of_one_plan_do_not_take_the_last_place_of_a_gang_that_waits() -> None:
@@ -152,7 +152,7 @@ def test_two_fences_of_one_plan_do_not_take_the_last_place_of_a_gang_that_waits(
     refused = [item for item in items if not item.admitted]
     assert [item.admitted for item in items] == [True, False]
     assert guards(refused[0]) == {"waiting_gangs"}
-    assert reason(refused[0], "waiting_gangs").startswith("With the fences that are planned before it: ml/w waits")
+    assert reason(refused[0], "waiting_gangs").startswith("With the taints that are planned before it: ml/w waits")
 
 
 # What a stranger found

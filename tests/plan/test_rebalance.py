@@ -63,7 +63,7 @@ def crowded(*others: Node, hours: Mapping[str, float] | None = None, busy: tuple
     pods = [pod(f"ml/{name}", "s0", started=NOW - timedelta(hours=age)) for name, age in ages.items()]
     pods += [pod(f"ml/x-{where.replace('/', '-')}", where.partition("/")[0]) for where in busy]
     held = {where: f"ml/x-{where.replace('/', '-')}" for where in busy}
-    devices = [device("s0", 0, holders=tuple(f"ml/{name}" for name in ages), shared=True)]
+    devices = [device("s0", 0, pods=tuple(f"ml/{name}" for name in ages), shared=True)]
     devices += [
         device(other.name, index, held.get(f"{other.name}/{index}", ""))
         for other in others
@@ -127,7 +127,7 @@ def test_on_a_node_that_shares_its_gpus_nobody_may_hold_one_that_it_could_get() 
     held = crowded(two, busy=("s1/0",))
     assert guards(moves(draw_plan(held, (contention(),), POLICY))[A]) == {"lands"}
     others = tuple(f"ml/y{number}" for number in range(3))
-    full = replace(held.devices[1], holders=("ml/x-s1-0", *others))
+    full = replace(held.devices[1], pods=("ml/x-s1-0", *others))
     assert full.node == "s1"
     state = replace(held, devices=(held.devices[0], full, *held.devices[2:]))
     assert moves(draw_plan(state, (contention(),), POLICY))[A].admitted
@@ -142,7 +142,7 @@ def test_a_sick_node_is_no_place() -> None:
 def test_two_gpus_on_which_the_same_contend_are_answered_by_one_move_of_the_gang() -> None:
     """A gang's Pods go together, and give back what both GPUs lose."""
     state = crowded(node("n0", 2))
-    second = replace(state.devices[0], id="GPU-s0-1", uuid="GPU-s0-1", holders=("ml/a1", "ml/b1"))
+    second = replace(state.devices[0], id="GPU-s0-1", uuid="GPU-s0-1", pods=("ml/a1", "ml/b1"))
     gang = Gang(id="g", framework="JobSet", workload="JobSet/ml/g", namespace="ml", pods=("ml/a", "ml/a1"))
     members = [
         pod(f"ml/{name}", "s0", 1, "JobSet/ml/g", gang="g", started=NOW - timedelta(hours=1)) for name in ("a", "a1")
@@ -158,7 +158,7 @@ def test_two_gpus_on_which_the_same_contend_are_answered_by_one_move_of_the_gang
             relief_gpus=relief,
             subject=Subject(SubjectKind.DEVICE, second.id),
             devices=(second.id,),
-            pods=second.holders,
+            pods=second.pods,
         ),
     )
     found = moves(draw_plan(state, findings, POLICY))
@@ -168,7 +168,7 @@ def test_two_gpus_on_which_the_same_contend_are_answered_by_one_move_of_the_gang
     assert "once" in guards(found[B])
 
 
-@pytest.mark.parametrize("phase", [Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING])
+@pytest.mark.parametrize("phase", [Phase.PROPOSED, Phase.NOTIFIED, Phase.ACTING])
 def test_while_one_is_being_moved_the_other_is_not(phase: Phase) -> None:
     """Whichever is worth more now."""
     open_one = remediation(
@@ -227,7 +227,7 @@ def test_whatever_is_found_no_pod_is_disturbed_twice_and_one_leaves_each_gpu(
     refs = {number: f"ml/w{number}" for number in range(6)}
     owners = {number: f"Deployment/ml/w{number}" for number in range(6)}
     gpus = [
-        device("s0", index, holders=tuple(refs[number] for number in sorted(found)), shared=True)
+        device("s0", index, pods=tuple(refs[number] for number in sorted(found)), shared=True)
         for index, found in enumerate(holders)
     ]
     nodes = [node("s0", 4 * len(gpus), **SHARED), *(node(f"n{index}", 1) for index in range(free))]
@@ -237,13 +237,13 @@ def test_whatever_is_found_no_pod_is_disturbed_twice_and_one_leaves_each_gpu(
         contention(
             subject=Subject(SubjectKind.DEVICE, gpu.id),
             devices=(gpu.id,),
-            pods=gpu.holders,
+            pods=gpu.pods,
             relief_gpus={owners[number]: relief for number in found},
         )
         for gpu, found in zip(gpus, holders, strict=True)
     ]
     findings += [sick(gpus[index]) for index in sick_gpus if index < len(gpus)]
-    findings += [idle(refs[number], [gpu for gpu in gpus if refs[number] in gpu.holders]) for number in idle_pods]
+    findings += [idle(refs[number], [gpu for gpu in gpus if refs[number] in gpu.pods]) for number in idle_pods]
     many = replace(POLICY, actions_per_hour=99, namespace_actions_per_hour=99, pool_actions_per_hour=99)
     plan = draw_plan(snapshot(nodes, devices, pods), tuple(findings), many)
     done = [

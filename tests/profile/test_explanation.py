@@ -41,8 +41,8 @@ def explained(
         kin,
         prior,
         chance_ratio=0.01,
-        kin_quantile_ratio=0.9,
-        kin_limit_ratio=2.0,
+        peer_quantile_ratio=0.9,
+        peer_limit_ratio=2.0,
         floor_seconds=2 * HOUR,
         step_seconds=300,
         own_lacks=own_lacks,
@@ -60,7 +60,7 @@ class TestOwnPast:
         found = explained(own, kin(50, 50, 50, 50, 50))
         assert found.by is ExplainedBy.OWN
         assert found.seconds == unlikely_silence_seconds(own, 0.01, 300)
-        assert found.text.startswith("longest of its 212 silences in 6 days: 3 h 05 min, of which more than ")
+        assert found.text.startswith("longest of its 212 idle times in 6 days: 3 h 05 min, of which more than ")
 
     def test_a_past_of_short_silences_is_given_the_floor(self) -> None:
         found = explained(past(longest=0.1, worked=100))
@@ -183,8 +183,8 @@ def test_lengths_are_spoken_as_people_do(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("own", "text"),
     [
-        (past(longest=3.0, worked=40, count=1), "its only silence in 40 h: 3 h"),
-        (past(longest=0, worked=40, count=0), "no silence in 40 h"),
+        (past(longest=3.0, worked=40, count=1), "its only idle time in 40 h: 3 h"),
+        (past(longest=0, worked=40, count=0), "no idle time in 40 h"),
         (Silences(), "it was never seen to work"),
     ],
 )

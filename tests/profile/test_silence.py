@@ -87,7 +87,7 @@ class TestSeveralUnits:
         assert (past.count, past.longest_seconds) == (3, 5 * STEP)
 
     def test_a_silence_that_outlasts_a_pod_is_the_workloads(self) -> None:
-        # The first Pod is replaced in the night; neither of them alone was silent for the seven steps.
+        # The first Pod is replaced in the night; neither of them alone was idle for the seven steps.
         past = learnt("##....????", "??????...#", lasts=False)
         assert past.longest_seconds == 7 * STEP
 
@@ -176,7 +176,7 @@ class TestSilenceNow:
         calendar, (lane,) = lanes_of("##...?.")
         now = silence_now(calendar, lane, weekends_count=True)
         assert (now.silent_seconds, now.elapsed_seconds, now.coverage_ratio) == (4 * STEP, 5 * STEP, 0.8)
-        assert (now.blind_seconds, now.active_before) == (0, True)
+        assert (now.max_staleness_seconds, now.active_before) == (0, True)
 
     @pytest.mark.parametrize(
         ("text", "counted"),
@@ -196,7 +196,7 @@ class TestSilenceNow:
 
     def test_an_end_of_which_nothing_is_known_is_blind(self) -> None:
         calendar, (lane,) = lanes_of("##.??")
-        assert silence_now(calendar, lane, weekends_count=True).blind_seconds == 2 * STEP
+        assert silence_now(calendar, lane, weekends_count=True).max_staleness_seconds == 2 * STEP
 
     def test_of_a_lane_without_work_all_is_silence(self) -> None:
         calendar, (lane,) = lanes_of("??..")

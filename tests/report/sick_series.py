@@ -16,7 +16,7 @@ Value = Callable[[int], float | None]
 """By age in seconds before NOW; None where there is no sample."""
 
 SHOWN: dict[str, set[str]] = {
-    "health.driver_verdict": {"action"},
+    "health.recovery_action": {"action"},
     "health.dcgm_health": {"watch"},
     "health.vendor_health": {"amd"},
     "health.ecc": {"dbe", "sbe"},
@@ -28,14 +28,14 @@ SHOWN: dict[str, set[str]] = {
     "health.thermal_throttle": {"hot"},
     "health.power_brake": {"braked"},
     "health.xid": {"new", "born"},
-    "health.presence: gpu_gone": {"fallen"},
-    "health.presence: exporter_gone": {"silent-host"},
-    "health.presence: telemetry_gone": {""},
+    "health.presence: gpu_missing": {"fallen"},
+    "health.presence: exporter_down": {"silent-host"},
+    "health.presence: telemetry_missing": {""},
     "health.hung": {"stuck"},
     "health.health_unknown": {"mute"},
     "idle.never_used": {"never"},
     "idle.abandoned": {"left"},
-    "idle.holding_model": {"left"},
+    "idle.model_loaded": {"left"},
     "idle.host_bound": {"fed-slowly"},
     # By one query alone a Pod that was left looks like one that pauses.
     "idle.bursty": {"pauses", "left"},

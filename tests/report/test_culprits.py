@@ -141,15 +141,15 @@ def done(kind: StepKind, after: timedelta, target: ObjectRef = NODE) -> Step:
 def test_a_taint_stands_from_its_first_write_until_it_is_taken_back() -> None:
     mild, hard = done(StepKind.TAINT, MINUTE), done(StepKind.TAINT, 9 * MINUTE)
     begun = Step(kind=StepKind.UNTAINT, target=NODE, begun_at=T0 + DAY)
-    standing = remediation("a", phase=Phase.HOLDING, steps=(mild, hard))
+    standing = remediation("a", phase=Phase.IN_EFFECT, steps=(mild, hard))
     undoing = remediation("b", phase=Phase.UNDOING, steps=(mild, begun))
     taken_back = remediation("c", phase=Phase.UNDOING, steps=(mild, hard, done(StepKind.UNTAINT, DAY)))
     ended = remediation("d", phase=Phase.UNDONE, steps=(mild,))
     to_come = remediation("e", phase=Phase.ACTING, steps=(Step(kind=StepKind.TAINT, target=NODE, begun_at=T0),))
-    moved = remediation("f", phase=Phase.HOLDING, steps=(mild,), proposal=proposal(action=ActionKind.EVICT_GANG))
+    moved = remediation("f", phase=Phase.IN_EFFECT, steps=(mild,), proposal=proposal(action=ActionKind.EVICT_GANG))
     of_a_device = remediation(
         "g",
-        phase=Phase.HOLDING,
+        phase=Phase.IN_EFFECT,
         proposal=proposal(nodes=("gpu-2",)),
         steps=(done(StepKind.DEVICE_TAINT, MINUTE, RULE), done(StepKind.DEVICE_UNTAINT, DAY, NODE)),
     )

@@ -38,7 +38,7 @@ from gpuwatch.detect import (
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.detect.misfit import MisfitPolicy
-from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot
+from gpuwatch.model.decision import RESERVED_KINDS, Advice, FindingKind, Severity, Snapshot
 from gpuwatch.model.telemetry import Schema, SignalFound
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
@@ -73,7 +73,7 @@ HEADINGS = [
 ]
 # Where each rule's confidences are written.
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "health.driver_verdict": (verdict,),
+    "health.recovery_action": (verdict,),
     "health.dcgm_health": (verdict,),
     "health.vendor_health": (verdict,),
     "health.ecc": (memory,),
@@ -114,7 +114,7 @@ IDLE_COMMON = _sections("##")["Common to the idle rules"]
 
 
 def _rule(section: str) -> str:
-    """`health.presence` of `health.presence: gpu_gone`."""
+    """`health.presence` of `health.presence: gpu_missing`."""
     return section.partition(":")[0]
 
 
@@ -152,16 +152,16 @@ def _overview() -> Iterator[tuple[str, str, str, str]]:
 def test_every_rule_has_a_section_and_every_section_a_rule() -> None:
     assert {_rule(section) for section in SECTIONS} == {*RULES, *UNTOLD}
     kinds = {section.partition(": ")[2] for section in SECTIONS if _rule(section) == presence.RULE}
-    assert kinds == {FindingKind.GPU_GONE, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE}
+    assert kinds == {FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING}
     assert set(GUARD_SECTIONS) == GUARD_NAMES
 
 
 def test_the_overview_lists_every_finding_kind_under_its_rule() -> None:
     listed = {kind: rule for rule, kind, _, _ in _overview()}
-    gone = {FindingKind.GPU_GONE, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE}
-    assert set(listed) == set(FindingKind)
+    absent = {FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING}
+    assert set(listed) == set(FindingKind) - RESERVED_KINDS
     for kind, rule in listed.items():
-        assert rule == (presence.RULE if kind in gone else f"{rule.partition('.')[0]}.{kind}")
+        assert rule == (presence.RULE if kind in absent else f"{rule.partition('.')[0]}.{kind}")
     assert set(listed.values()) == {_rule(section) for section in SECTIONS}
 
 

@@ -65,7 +65,7 @@ def analysis(policy: PlanPolicy = PlanPolicy()) -> Analysis:  # noqa: B008 - fro
         cluster=state.cluster,
         findings=findings,
         plan=draw_plan(state, findings, policy),
-        schema=Schema(),
+        telemetry_schema=Schema(),
         gaps=(),
     )
 
@@ -86,7 +86,7 @@ ACTING = PlanPolicy(
 def test_what_would_be_done_says_when_why_at_what_cost_and_how_to_stop_it(width: int) -> None:
     text = flat(shown(plan_tables(analysis(ACTING), "test"), width))
     for words in (
-        "evict gang Job/ml/train: announced, and done unless somebody objects (mode enforce)",
+        "evict gang Job/ml/train: owners are notified, and it is done unless one objects (mode enforce)",
         "release gang Deployment/ml/a: done once a person approves it (mode suggest)",
         "why xid: ",
         "(confidence 0.90)",
@@ -116,7 +116,7 @@ def test_budgets_that_nothing_weighs_on_are_a_line() -> None:
 def test_in_the_mode_observe_it_is_said_that_nothing_is_done() -> None:
     text = flat(shown(plan_tables(analysis(), "test")))
     assert "(mode observe: nothing is done)" in text
-    assert "only told (mode observe)" in text
+    assert "advisory (mode observe)" in text
     assert "mode observe. Settings for everything." in text
     assert "gpuwatch pause" not in text
 
@@ -169,8 +169,8 @@ def store() -> Iterator[SqliteRemediations]:
         yield opened
 
 
-def announced(store: SqliteRemediations, plan: PlanPolicy) -> tuple[Fleet, list[str]]:
-    """A fleet with a release and a fence, after the first steps; what is told of each."""
+def notified(store: SqliteRemediations, plan: PlanPolicy) -> tuple[Fleet, list[str]]:
+    """A fleet with a release and a taint, after the first steps; what is told of each."""
     fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
     fleet.owner("Job", "chat", 2, node="n1")
     fleet.owner("Job", "train", 8)
@@ -181,10 +181,10 @@ def announced(store: SqliteRemediations, plan: PlanPolicy) -> tuple[Fleet, list[
     return fleet, [flat(shown(remediation_detail(each, fleet.now))) for each in store.all()]
 
 
-def test_what_is_announced_says_what_comes_next_and_how_it_is_stopped(store: SqliteRemediations) -> None:
-    _, told = announced(store, ENFORCE)
+def test_what_is_notified_says_what_comes_next_and_how_it_is_stopped(store: SqliteRemediations) -> None:
+    _, told = notified(store, ENFORCE)
     for each, text in zip(store.all(), told, strict=True):
-        assert each.phase is Phase.ANNOUNCED
+        assert each.phase is Phase.NOTIFIED
         assert "Next owners may object; then all is checked again, not before 2026-03-02 12:10Z (in 10 min)" in text
         assert "At the latest this phase ends 2026-03-02 14:10Z (in 2 h 10 min)" in text
         assert f"Stop it gpuwatch reject {each.name}" in text
@@ -192,7 +192,7 @@ def test_what_is_announced_says_what_comes_next_and_how_it_is_stopped(store: Sql
 
 
 def test_what_waits_for_a_person_says_until_when(store: SqliteRemediations) -> None:
-    fleet, told = announced(store, SUGGEST)
+    fleet, told = notified(store, SUGGEST)
     for each, text in zip(store.all(), told, strict=True):
         assert "Next waits for a person until 2026-03-05 12:00Z (in 3 d)" in text
         assert f"Decide gpuwatch approve {each.name}, or gpuwatch reject {each.name}" in text
@@ -209,21 +209,23 @@ def test_what_is_enforced_waits_for_nobody(store: SqliteRemediations) -> None:
     drive(fleet, executor, 1.0)
     (held,) = store.all()
     text = flat(shown(remediation_detail(held, fleet.now)))
-    assert held.phase is Phase.HOLDING
-    assert "Next looks whether somebody took it back" in text
+    assert held.phase is Phase.IN_EFFECT
+    assert "Next checks whether its owner took it back" in text
     assert f"Take it back gpuwatch undo {held.name}" in text
 
 
 def test_what_holds_it_up_is_told(store: SqliteRemediations) -> None:
-    announced(store, ENFORCE)
+    notified(store, ENFORCE)
     one = store.all()[0]
     steps = tuple(
-        replace(step, done_at=None, begun_at=None, error="Nobody could be told: json: 503.", attempts=3)
+        replace(step, done_at=None, begun_at=None, error="No receiver took the notification: json: 503.", attempts=3)
         if step.parameters.get("by") == "notice"
         else step
         for step in one.steps
     )
     held = replace(one, steps=steps, step=2)
     text = flat(shown(remediation_detail(held, NOW)))
-    assert "Held up Nobody could be told: json: 503. (tried 3 times)" in text
-    assert "Nobody could be told: json: 503." in shown(history_tables((held,), Pause(), (), NOW, rows=9), 160)
+    assert "Waits No receiver took the notification: json: 503. (tried 3 times)" in text
+    assert "No receiver took the notification: json: 503." in shown(
+        history_tables((held,), Pause(), (), NOW, rows=9), 160
+    )

@@ -73,7 +73,7 @@ def full() -> Status:
         cluster=view.snapshot.cluster,
         findings=view.findings,
         plan=plan,
-        schema=Schema(),
+        telemetry_schema=Schema(),
         gaps=(
             Gap(kind=GapKind.REFUSED, what=f"rayclusters {HOSTILE_NAMESPACE}", detail=HOSTILE),
             Gap(kind=GapKind.SIGNAL_MISSING, what="sm_active_ratio", detail="No series."),
@@ -138,7 +138,7 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
         "Not well the API server does not answer",
         "Pause Paused since",
         "Brake An alert fires",
-        "Untold Nobody could be told of 2 announcements.",
+        "Notifications No receiver took 2 notifications.",
         " UTC, 40 s ago",
         "Mode of taint node observe",
         "UTC: not everywhere yet",
@@ -155,7 +155,7 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
 
 def test_one_that_stands_by_says_nothing_of_the_fleet() -> None:
     text = text_of(status_html(standing_by()))
-    assert "Standing by: gpuwatch-1_1234 leads." in text
+    assert "Standing by: gpuwatch-1_1234 leads;" in text
     assert "Open Remediations" not in text
     assert "The last plan" not in text
     assert "None was started yet." in text
@@ -163,7 +163,7 @@ def test_one_that_stands_by_says_nothing_of_the_fleet() -> None:
 
 def test_before_the_first_look_nothing_is_claimed() -> None:
     text = text_of(status_html(replace(standing_by(), leads=True)))
-    assert "It leads, and no look at the fleet has ended yet." in text
+    assert "It leads; its first cycle has not ended yet." in text
     assert "Nothing is worth doing" not in text
     assert "None." not in text
 

@@ -34,16 +34,16 @@ def released(store: SqliteRemediations) -> tuple[Fleet, Executor, Remediation]:
     """A release of two GPUs, an hour after it was proposed."""
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
-    executor = fleet.executor(store, Policies(ENFORCE, quick(release_hold_seconds=36_000)))
+    executor = fleet.executor(store, Policies(ENFORCE, quick(release_observation_seconds=36_000)))
     fleet.propose(executor)
     drive(fleet, executor, 1.0)
     (found,) = store.all()
-    assert found.phase is Phase.HOLDING
+    assert found.phase is Phase.IN_EFFECT
     return fleet, executor, found
 
 
 def held_at(found: Remediation) -> Turn:
-    return next(turn for turn in found.history if turn.phase is Phase.HOLDING)
+    return next(turn for turn in found.history if turn.phase is Phase.IN_EFFECT)
 
 
 def test_every_phase_has_its_words_and_its_place() -> None:

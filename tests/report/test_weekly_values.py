@@ -196,13 +196,13 @@ def test_a_gpu_that_is_gone_counts_as_lost_from_then_on() -> None:
     since = END - timedelta(hours=30)
     finding = replace(
         idle("x/y", ("GPU-1",), since),
-        kind=FindingKind.GPU_GONE,
+        kind=FindingKind.GPU_MISSING,
         verdict=Verdict.DEGRADED,
         subject=Subject(SubjectKind.DEVICE, "GPU-1"),
     )
     absent = replace(device("GPU-1"), present=False)
     found = report(hours(), (finding,), devices=(absent,))
-    assert found.lost_gpu_hours_by_cause == {"gpu_gone": pytest.approx(30.0)}
+    assert found.lost_gpu_hours_by_cause == {"gpu_missing": pytest.approx(30.0)}
     assert found.fleet.lost_gpu_hours == pytest.approx(30.0)
     assert found.fleet.capacity_gpu_hours == pytest.approx(168 * 4 + 30)
     # One that reports again is counted by its samples.

@@ -343,7 +343,7 @@ def full_report() -> WeeklyReport:
         ),
         idle=idle,
         degraded=degraded,
-        lost_gpu_hours_by_cause={"thermal_throttle": 121.5, "gpu_gone": 72.0, "xid": 21.1},
+        lost_gpu_hours_by_cause={"thermal_throttle": 121.5, "gpu_missing": 72.0, "xid": 21.1},
         outcomes=_outcomes(),
         actions=_actions(),
         detectors=(
@@ -354,7 +354,7 @@ def full_report() -> WeeklyReport:
             devices=71,
             devices_present=70,
             devices_resolved=69,
-            devices_held=52,
+            devices_allocated=52,
             devices_shared=3,
             health_unknown=2,
             idle_unknown=4,
@@ -387,7 +387,7 @@ def _actions() -> tuple[ActionTaken, ...]:
     for index, phase in enumerate(Phase):
         kind = (ActionKind.RELEASE_GANG, ActionKind.TAINT_NODE, ActionKind.EVICT_GANG)[index % 3]
         where = "node/gpu-node-03.eu-west-1.compute.internal" if kind is ActionKind.TAINT_NODE else "gang/Job/nlp/tuner"
-        released = kind is ActionKind.RELEASE_GANG and phase in (Phase.HOLDING, Phase.SUCCEEDED, Phase.UNDONE)
+        released = kind is ActionKind.RELEASE_GANG and phase in (Phase.IN_EFFECT, Phase.SUCCEEDED, Phase.UNDONE)
         found.append(
             ActionTaken(
                 name=f"{kind.replace('_', '-')}-{index}-0123456789-20260226",
@@ -617,7 +617,7 @@ def _idle() -> tuple[Finding, ...]:
             2,
             "Silent for 2 d 12 h; its own past explains no more than 6 h 10 min.",
         ),
-        found(FindingKind.HOLDING_MODEL, f"speech/{LONG}-0", 1.5, 1, "Silent for 1 d 12 h with 38.2 GiB in memory."),
+        found(FindingKind.MODEL_LOADED, f"speech/{LONG}-0", 1.5, 1, "Silent for 1 d 12 h with 38.2 GiB in memory."),
         replace(
             found(FindingKind.NEVER_USED, f"nlp/{HOSTILE}", 0.5, 1, f"No kernel ran since {HOSTILE} began."),
             since=None,

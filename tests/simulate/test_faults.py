@@ -63,7 +63,7 @@ def test_every_kind_can_be_planted_and_says_whether_it_harms(kind: FaultKind) ->
 def test_a_gpu_falls_off_the_bus_with_xid_79_while_its_siblings_report() -> None:
     planted = Planted(FaultKind.FALLEN_OFF_BUS)
     truth = planted.truths[0]
-    assert {truth.kind for truth in planted.truths} == {FindingKind.XID, FindingKind.GPU_GONE}
+    assert {truth.kind for truth in planted.truths} == {FindingKind.XID, FindingKind.GPU_MISSING}
     before, during = planted.split("DCGM_FI_DEV_XID_ERRORS", truth)
     assert 79 not in before
     assert set(during) <= {79.0}
@@ -150,7 +150,7 @@ def test_an_overheating_card_is_hotter_at_equal_power() -> None:
     assert hot.max() < 95  # it slows down instead of burning
 
 
-@pytest.mark.parametrize("kind", [FaultKind.EXPORTER_GONE, FaultKind.NODE_GONE, FaultKind.TELEMETRY_GONE])
+@pytest.mark.parametrize("kind", [FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.TELEMETRY_MISSING])
 def test_up_is_zero_while_exporters_are_gone(kind: FaultKind) -> None:
     planted = Planted(kind)
     truth = planted.truths[0]
@@ -164,7 +164,7 @@ def test_up_is_zero_while_exporters_are_gone(kind: FaultKind) -> None:
     wanted = {
         machine.exporter_address
         for machine in planted.fleet.machines
-        if kind is FaultKind.TELEMETRY_GONE or machine.name == truth.subject.name
+        if kind is FaultKind.TELEMETRY_MISSING or machine.name == truth.subject.name
     }
     assert silent == wanted
 
@@ -176,7 +176,7 @@ def test_a_gone_node_is_not_ready_and_a_gone_exporter_changes_nothing_there() ->
         node = next(item for item in nodes if item["metadata"]["name"] == truth.subject.name)
         return str(next(c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready"))
 
-    gone, exporter = Planted(FaultKind.NODE_GONE), Planted(FaultKind.EXPORTER_GONE)
+    gone, exporter = Planted(FaultKind.NODE_GONE), Planted(FaultKind.EXPORTER_DOWN)
     assert ready(gone.fleet, gone.truths[0]) == "Unknown"
     assert ready(exporter.fleet, exporter.truths[0]) == "True"
 

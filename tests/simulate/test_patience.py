@@ -33,7 +33,7 @@ def stopped(activity: Activity, born: float, stops: float) -> Run:
         end=float("inf"),
         behaviour=behaviour,
         seed=1,
-        idle=FindingKind.HOLDING_MODEL,
+        idle=FindingKind.MODEL_LOADED,
         idle_from=stops * HOUR,
     )
 
@@ -75,7 +75,7 @@ def test_there_is_one_for_every_planted_pod_that_worked(fleet: Fleet) -> None:
     stopped_pods = {
         truth.pods[0]
         for truth in fleet.truth
-        if not truth.harmless and truth.kind in (FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
+        if not truth.harmless and truth.kind in (FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
     }
     assert stopped_pods
     assert set(waits) == stopped_pods

@@ -85,8 +85,8 @@ def finding(kind: FindingKind, verdict: Verdict, advice: Advice = Advice.NONE) -
         (finding(FindingKind.XID, Verdict.DEGRADED, Advice.FIX_APPLICATION), False),
         (finding(FindingKind.XID, Verdict.HEALTHY), False),
         (finding(FindingKind.XID, Verdict.UNKNOWN), False),
-        (finding(FindingKind.EXPORTER_GONE, Verdict.UNKNOWN, Advice.FIX_MONITORING), True),
-        (finding(FindingKind.EXPORTER_GONE, Verdict.UNKNOWN, Advice.WATCH), False),  # a scrape failed a moment ago
+        (finding(FindingKind.EXPORTER_DOWN, Verdict.UNKNOWN, Advice.FIX_MONITORING), True),
+        (finding(FindingKind.EXPORTER_DOWN, Verdict.UNKNOWN, Advice.WATCH), False),  # a scrape failed a moment ago
         (finding(FindingKind.NEVER_USED, Verdict.IDLE), True),
         (finding(FindingKind.BURSTY, Verdict.BUSY), False),
     ],
@@ -141,16 +141,16 @@ def test_another_finding_on_a_broken_gpu_is_neither_found_nor_false_but_on_a_sil
     rows = {r.kind: r for r in score_faults([broken], [about(FindingKind.ROW_REMAP, 12, device="GPU-1")], MOMENTS)}
     assert rows["row_remap"].false_found == 0
     assert rows["xid"].found == 0
-    silent = fault(FindingKind.EXPORTER_GONE, "GPU-1", 10, 30)
-    rows = {r.kind: r for r in score_faults([silent], [about(FindingKind.GPU_GONE, 12, device="GPU-1")], MOMENTS)}
-    assert rows["gpu_gone"].false_found == 1
+    silent = fault(FindingKind.EXPORTER_DOWN, "GPU-1", 10, 30)
+    rows = {r.kind: r for r in score_faults([silent], [about(FindingKind.GPU_MISSING, 12, device="GPU-1")], MOMENTS)}
+    assert rows["gpu_missing"].false_found == 1
 
 
 def test_a_missing_gpu_that_is_known_by_its_node_alone_counts() -> None:
-    truths = [fault(FindingKind.GPU_GONE, "GPU-1", 10, 30)]
-    (right,) = score_faults(truths, [about(FindingKind.GPU_GONE, 12, node="node-1")], MOMENTS)
+    truths = [fault(FindingKind.GPU_MISSING, "GPU-1", 10, 30)]
+    (right,) = score_faults(truths, [about(FindingKind.GPU_MISSING, 12, node="node-1")], MOMENTS)
     assert (right.found, right.false_found) == (1, 0)
-    (wrong,) = score_faults(truths, [about(FindingKind.GPU_GONE, 12, node="node-2")], MOMENTS)
+    (wrong,) = score_faults(truths, [about(FindingKind.GPU_MISSING, 12, node="node-2")], MOMENTS)
     assert (wrong.found, wrong.false_found) == (0, 1)
 
 
@@ -162,9 +162,9 @@ def test_what_began_before_anybody_looked_is_not_asked_for_and_not_false_either(
 
 
 def test_a_rebooting_nodes_exporter_may_be_named_gone_but_need_not() -> None:
-    rebooting = replace(fault(FindingKind.EXPORTER_GONE, "GPU-1", 10, 11, harmless=True), fault="reboot", devices=())
+    rebooting = replace(fault(FindingKind.EXPORTER_DOWN, "GPU-1", 10, 11, harmless=True), fault="reboot", devices=())
     assert score_faults([rebooting], [], MOMENTS) == []
-    (row,) = score_faults([rebooting], [about(FindingKind.EXPORTER_GONE, 10.5, node="node-1")], MOMENTS)
+    (row,) = score_faults([rebooting], [about(FindingKind.EXPORTER_DOWN, 10.5, node="node-1")], MOMENTS)
     assert (row.planted, row.found, row.false_found) == (0, 0, 0)
 
 
@@ -182,7 +182,7 @@ def test_idle_classes_are_told_apart_and_working_pods_are_counted() -> None:
     ]
     named = [
         about(FindingKind.NEVER_USED, 12, pod="a/idle"),
-        about(FindingKind.HOLDING_MODEL, 24, pod="a/left"),
+        about(FindingKind.MODEL_LOADED, 24, pod="a/left"),
         about(FindingKind.ABANDONED, 16, pod="a/service"),
     ]
     rows, kept = score_idle(truths, named, MOMENTS)
@@ -190,7 +190,7 @@ def test_idle_classes_are_told_apart_and_working_pods_are_counted() -> None:
     assert (by_kind["never_used"].found, by_kind["never_used"].same_kind) == (1, 1)
     assert (by_kind["abandoned"].found, by_kind["abandoned"].same_kind, by_kind["abandoned"].false_found) == (1, 0, 1)
     assert by_kind["abandoned"].delay_hours == 4
-    assert by_kind["holding_model"].precision is None
+    assert by_kind["model_loaded"].precision is None
     # One device, from hour 20 to 60, named at hour 24.
     assert (by_kind["abandoned"].gpu_hours, by_kind["abandoned"].gpu_hours_named) == (40, 36)
     assert (by_kind["idle, any class"].planted, by_kind["idle, any class"].found) == (2, 2)
@@ -236,7 +236,7 @@ def test_what_never_worked_is_due_two_hours_after_its_start() -> None:
     ("begin", "end", "due"), [(25, 26, 0), (0, 21, 0), (19, None, 0), (0, 20, 1), (30, 40, 1)], ids=str
 )
 def test_without_telemetry_nothing_is_due(begin: float, end: float | None, due: int) -> None:
-    gone = replace(fault(FindingKind.EXPORTER_GONE, "GPU-1", begin, end), devices=(), nodes=("node-7", "node-8"))
+    gone = replace(fault(FindingKind.EXPORTER_DOWN, "GPU-1", begin, end), devices=(), nodes=("node-7", "node-8"))
     assert due_of(replace(LEFT, nodes=("node-7",)), 32, 10, gone).due == due
     assert due_of(replace(LEFT, nodes=("node-9",)), 32, 10, gone).due == 1
 
@@ -264,7 +264,7 @@ def test_first_named_is_the_first_of_its_kind() -> None:
         about(FindingKind.ECC, 11, device="GPU-1"),
         about(FindingKind.XID, 14, device="GPU-1"),
         about(FindingKind.XID, 12, device="GPU-1"),
-        about(FindingKind.HOLDING_MODEL, 26, pod="a/left"),
+        about(FindingKind.MODEL_LOADED, 26, pod="a/left"),
     ]
     assert first_named(fault(FindingKind.XID, "GPU-1", 10), named) == hour(12)
     assert first_named(fault(FindingKind.HUNG, "GPU-1", 10), named) is None

@@ -13,7 +13,7 @@ from gpuwatch.simulate import Fleet, FleetPlan, Truth, build_fleet
 from gpuwatch.telemetry.series import is_stale
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
-IDLE = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
+IDLE = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
 # An open context is not wholly silent; monitoring adds about as much on real cards.
 WHISPER = 0.001
 
@@ -71,7 +71,7 @@ def test_what_stopped_had_worked_until_then(
 ) -> None:
     checked = 0
     for truth in fleet.truth:
-        if truth.kind in (FindingKind.ABANDONED, FindingKind.HOLDING_MODEL):
+        if truth.kind in (FindingKind.ABANDONED, FindingKind.MODEL_LOADED):
             begin = truth.start.timestamp()
             recent = [
                 engine[(times > begin - 600) & (times <= begin)].max(initial=0)
@@ -101,7 +101,7 @@ def test_never_used_never_worked_and_holding_holds(fleet: Fleet) -> None:
             assert memory(truth) <= 500  # nothing, or a bare CUDA context
         elif truth.kind is FindingKind.ABANDONED:
             assert memory(truth) <= 500
-        elif truth.kind is FindingKind.HOLDING_MODEL:
+        elif truth.kind is FindingKind.MODEL_LOADED:
             assert memory(truth) > 5_000
 
 

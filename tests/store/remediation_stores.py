@@ -155,14 +155,14 @@ class InCluster:
     def killed_at(self, request: int) -> Iterator[KubernetesRemediations]:
         left = request
 
-        def fence() -> None:
+        def lease_check() -> None:
             nonlocal left
             if not left:
                 raise Killed
             left -= 1
 
         with api_client(self.kubeconfig) as client:
-            yield KubernetesRemediations(LiveWriter(client, fence=fence), NAMESPACE)
+            yield KubernetesRemediations(LiveWriter(client, lease_check=lease_check), NAMESPACE)
 
     def break_pause(self, text: str) -> None:
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
@@ -221,7 +221,7 @@ def course() -> dict[str, Any]:
     return {
         "phase": Phase.VERIFYING,
         "steps": (
-            Step(kind=StepKind.ANNOUNCE, target=node, begun_at=T0, done_at=T0 + MINUTE, attempts=1),
+            Step(kind=StepKind.NOTIFY, target=node, begun_at=T0, done_at=T0 + MINUTE, attempts=1),
             Step(
                 kind=StepKind.TAINT,
                 target=node,

@@ -91,7 +91,7 @@ def test_what_is_saved_is_what_is_read(store: RemediationStore) -> None:
     assert same(stored, later)
     assert stored.version != created.version
     assert store.get(later.name) == stored
-    cleared = store.save(replace(stored, steps=(), step=0, verified={}, next_at=None, phase=Phase.LAPSED))
+    cleared = store.save(replace(stored, steps=(), step=0, verified={}, next_at=None, phase=Phase.OBSOLETE))
     assert store.get(later.name) == cleared
     assert (cleared.verified, cleared.next_at) == ({}, None)
 
@@ -137,7 +137,7 @@ def test_times_and_targets_select(store: RemediationStore) -> None:
 def test_open_are_those_that_something_may_happen_to(store: RemediationStore) -> None:
     for phase in Phase:
         store.create(remediation(f"rem-{phase.lower()}", phase=phase))
-    opened = {"proposed", "announced", "acting", "verifying", "holding", "undoing"}
+    opened = {"proposed", "notified", "acting", "verifying", "ineffect", "undoing"}
     assert {each.name for each in store.open_()} == {f"rem-{name}" for name in opened}
     for phase in Phase:
         store.ask_undo(f"rem-{phase.lower()}")
@@ -247,7 +247,7 @@ def test_a_decision_that_came_since_is_a_conflict_and_then_seen(store: Remediati
     decided = store.reject(created.name)
     assert decided.rejected
     with pytest.raises(ConflictError):
-        store.save(replace(created, phase=Phase.ANNOUNCED))
+        store.save(replace(created, phase=Phase.NOTIFIED))
     assert store.save(replace(read(store, created.name), phase=Phase.REJECTED)).rejected
 
 
@@ -399,7 +399,7 @@ def test_nonsense_is_a_gap_and_the_rest_goes_on(place: Place, store: Remediation
 
 
 def test_final_ones_are_forgotten_by_age(store: RemediationStore) -> None:
-    for name, phase in (("old", Phase.SUCCEEDED), ("young", Phase.SUCCEEDED), ("open", Phase.HOLDING)):
+    for name, phase in (("old", Phase.SUCCEEDED), ("young", Phase.SUCCEEDED), ("open", Phase.IN_EFFECT)):
         turn = Turn(T0 + (DAY if name == "young" else 0 * DAY), phase, "")
         store.create(remediation(name, phase=phase, history=(turn,)))
     assert store.forget_final(T0 + 90 * DAY, kept=90 * DAY) == 0

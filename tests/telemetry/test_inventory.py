@@ -32,7 +32,7 @@ def of_page(*pages: Path) -> Inventory:
 
 
 def holders(inventory: Inventory) -> dict[str, tuple[str, ...]]:
-    return {device.id: device.holders for device in inventory.devices}
+    return {device.id: device.pods for device in inventory.devices}
 
 
 def only(inventory: Inventory) -> Device:
@@ -66,7 +66,7 @@ def test_honor_labels_false() -> None:
         pci_bus_id="00000000:10:00.0",
         node_label="gpu-a",
         exporter="10.0.1.5:9400",
-        holders=("team-a/train-0",),
+        pods=("team-a/train-0",),
         containers=("main",),
         last_seen=AT,
     )
@@ -82,7 +82,7 @@ def test_real_answers_of_an_api_with_honor_labels_true() -> None:
     names = ("aicr-promapi-DCGM_FI_DEV_GPU_UTIL.json", "aicr-promapi-DCGM_FI_DEV_FB_USED.json")
     store = open_recording([SAMPLES / "dcgm" / name for name in names])
     inventory = inventory_of(store, store.end)
-    held_devices = {device.id: device.holders for device in inventory.devices if device.holders}
+    held_devices = {device.id: device.pods for device in inventory.devices if device.pods}
     assert held_devices == {
         "GPU-c4529c8d-69c4-b61d-e0bc-7b2460096005": ("dynamo-workload/vllm-agg-0-vllmdecodeworker-s65j5",)
     }
@@ -97,9 +97,9 @@ def test_real_answers_of_an_api_with_honor_labels_true() -> None:
 def test_real_page_of_eight_h100() -> None:
     inventory = of_page(SAMPLES / "dcgm" / "aicr-h100x8-eks-driver580.prom")
     assert len(inventory.devices) == 8
-    assert sum(bool(device.holders) for device in inventory.devices) == 1
+    assert sum(bool(device.pods) for device in inventory.devices) == 1
     first = next(device for device in inventory.devices if device.index == "0")
-    assert first.holders == ("dynamo-workload/vllm-agg-0-vllmdecodeworker-s65j5",)
+    assert first.pods == ("dynamo-workload/vllm-agg-0-vllmdecodeworker-s65j5",)
     assert first.containers == ("main",)
     assert (first.driver_version, first.pci_bus_id) == ("580.105.08", "00000000:53:00.0")
     assert inventory.exporters == ()  # a bare page names no scrape target
@@ -122,7 +122,7 @@ def test_real_page_of_two_t4_with_empty_labels() -> None:
 def test_real_pages_of_an_a100_with_and_without_instances() -> None:
     gpu_uuid = "GPU-7099682b-a20d-2bcc-74ab-b9060454d81e"
     empty = only(of_page(SAMPLES / "dcgm" / "runai-a100-mig-enabled-empty.prom"))
-    assert (empty.id, empty.mig_instance, empty.holders) == (gpu_uuid, None, ())
+    assert (empty.id, empty.mig_instance, empty.pods) == (gpu_uuid, None, ())
     active = only(of_page(SAMPLES / "dcgm" / "runai-a100-mig-1g5gb-active.prom"))
     assert (active.id, active.uuid) == (f"{gpu_uuid}/9", gpu_uuid)
     assert (active.mig_instance, active.mig_profile) == ("9", "1g.5gb")
@@ -131,7 +131,7 @@ def test_real_pages_of_an_a100_with_and_without_instances() -> None:
 @needs_samples
 def test_real_lines_of_an_amd_guest() -> None:
     device = only(of_page(SAMPLES / "amd" / "issue259-unpartitioned-excerpt.prom"))
-    assert (device.vendor, device.id, device.holders) == (Vendor.AMD, "cb76105c40d0:0", ())
+    assert (device.vendor, device.id, device.pods) == (Vendor.AMD, "cb76105c40d0:0", ())
 
 
 def test_mig_instances_and_a_gpu_without_one() -> None:
@@ -146,7 +146,7 @@ def test_mig_instances_and_a_gpu_without_one() -> None:
 
 def test_replicas_of_a_shared_gpu_are_one_device_with_several_holders() -> None:
     device = only(of_page(FIXTURES / "vgpu-replicated.prom"))
-    assert device.holders == ("team-d/notebook-ann-0", "team-e/notebook-bob-0")
+    assert device.pods == ("team-d/notebook-ann-0", "team-e/notebook-bob-0")
     assert device.containers == ("nb", "nb")
     assert device.shared
 
@@ -154,7 +154,7 @@ def test_replicas_of_a_shared_gpu_are_one_device_with_several_holders() -> None:
 def test_the_device_row_beside_rows_per_process_is_no_holder() -> None:
     inventory = of_page(FIXTURES / "per-process.prom")
     device = only(inventory)
-    assert device.holders == ("team-f/serve-a", "team-f/serve-b")
+    assert device.pods == ("team-f/serve-a", "team-f/serve-b")
     assert device.shared
     assert {metric for metric, _ in inventory.per_process} == {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"}
 
@@ -164,7 +164,7 @@ def test_one_pod_with_two_containers_shares_nothing(tmp_path: Path) -> None:
     for container in ("b", "a"):
         timeline.add(TEMPERATURE, gpu(1) | held("p") | {"exported_container": container}, 40)
     device = only(inventory_of(timeline.store(tmp_path)))
-    assert (device.holders, device.containers, device.shared) == (("team/p",), ("a",), False)
+    assert (device.pods, device.containers, device.shared) == (("team/p",), ("a",), False)
 
 
 def test_old_label_names() -> None:
@@ -185,7 +185,7 @@ def test_mixed_spellings_of_the_host_in_one_fleet() -> None:
 
 def test_amd_partitions() -> None:
     inventory = of_page(FIXTURES / "amd-mi300x.prom")
-    assert [(device.id, device.uuid, device.mig_profile, device.holders) for device in inventory.devices] == [
+    assert [(device.id, device.uuid, device.mig_profile, device.pods) for device in inventory.devices] == [
         ("mi-a:692409005408:0", "mi-a:692409005408:0", None, ("team-i/bench-0",)),
         ("mi-a:692409005409/0", "mi-a:692409005409", "cpx_nps4", ()),
         ("mi-a:692409005409/1", "mi-a:692409005409", "cpx_nps4", ("team-i/part-1",)),
@@ -195,7 +195,7 @@ def test_amd_partitions() -> None:
 
 def test_intel_and_gaudi() -> None:
     tiles = only(of_page(FIXTURES / "xpum1.prom"))
-    assert (tiles.vendor, tiles.holders, tiles.node_label) == (Vendor.INTEL, ("team-j/hpc-0",), "xe-a")
+    assert (tiles.vendor, tiles.pods, tiles.node_label) == (Vendor.INTEL, ("team-j/hpc-0",), "xe-a")
     gaudi = of_page(FIXTURES / "gaudi.prom")
     assert sorted(holders(gaudi).values()) == [(), ("team-k/gaudi-train-0",)]
 
@@ -212,7 +212,7 @@ def fleet(timeline: Timeline, hosts: Sequence[str] = ("node-a", "node-b"), gpus:
     return timeline
 
 
-def test_one_gpu_gone_while_its_exporter_is_up(tmp_path: Path) -> None:
+def test_one_gpu_missing_while_its_exporter_is_up(tmp_path: Path) -> None:
     timeline = fleet(Timeline(), gpus=3)
     timeline.add(TEMPERATURE, gpu(3, "node-a"), 40, until=600, ends=True)
     inventory = inventory_of(timeline.store(tmp_path))
@@ -264,7 +264,7 @@ def test_an_exporter_that_is_down(tmp_path: Path) -> None:
         ("node-b:9400", True, 4, 4),
     ]
     assert [device.present for device in inventory.devices] == [False] * 4 + [True] * 4
-    assert inventory.devices[0].holders == ()  # nobody says who holds it now
+    assert inventory.devices[0].pods == ()  # nobody says who holds it now
 
 
 def test_what_is_still_found_of_an_exporter_that_is_down_is_of_the_past(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_what_is_still_found_of_an_exporter_that_is_down_is_of_the_past(tmp_path
         ("node-b:9400", True, 4),
     ]
     gone, shown = (next(each for each in inventory.devices if each.id == uuid(number)) for number in (1, 2))
-    assert (gone.present, gone.holders, gone.exporter, gone.last_seen) == (False, (), "node-a:9400", AT)
+    assert (gone.present, gone.pods, gone.exporter, gone.last_seen) == (False, (), "node-a:9400", AT)
     assert (shown.present, shown.exporter) == (True, "node-a:9500")
 
 
@@ -451,7 +451,7 @@ def test_the_holder_is_who_holds_it_now(tmp_path: Path) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1) | held("old"), 40, until=600, ends=True)
     timeline.add(TEMPERATURE, gpu(1) | held("new"), 40, ago=600)
     device = only(inventory_of(timeline.store(tmp_path)))
-    assert (device.holders, device.shared) == (("team/new",), False)
+    assert (device.pods, device.shared) == (("team/new",), False)
 
 
 def test_a_pod_beside_an_exported_pod_is_an_exporter_even_without_up(tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ def test_an_exporter_under_a_name_of_its_own_holds_nothing_where_the_cluster_kno
     source = TelemetrySource(timeline.store(tmp_path))
     schema, _ = source.discover(AT)
     inventory = source.inventory(AT, schema, exporter_pods=known)
-    assert [device.holders for device in inventory.devices] == held_by
+    assert [device.pods for device in inventory.devices] == held_by
     assert inventory.scrape_targets == set(known)
 
 
@@ -523,7 +523,7 @@ def test_no_answer_about_now_does_not_make_devices_gone(tmp_path: Path) -> None:
         (uuid(2), False),
         (uuid(3), True),
     ]
-    assert inventory.devices[0].holders == ("team/p",)
+    assert inventory.devices[0].pods == ("team/p",)
     assert {gap.kind for gap in inventory.gaps} == {GapKind.QUERY_FAILED}
 
 

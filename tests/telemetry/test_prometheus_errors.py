@@ -67,7 +67,7 @@ def failure(reply: Reply, **more: object) -> TelemetryError:
         (Reply(200, VECTOR % '{"metric":{"a":1},"value":[1,"2"]}'), QueryFailed, "none of the Prometheus API"),
         (Reply(200, VECTOR % '{"metric":{"a":"b"},"value":[1,"two"]}'), QueryFailed, "none of the Prometheus API"),
         (Reply(200, '{"status":"error","error":"no store"}'), QueryFailed, "the query failed.*no store"),
-        (Reply(200, '{"status":"suc', announced=400), QueryFailed, "broke off"),
+        (Reply(200, '{"status":"suc', notified=400), QueryFailed, "broke off"),
         (Reply(302, headers={"Location": "https://sso.example/login?token=abc"}), StoreRefused, "sso.example/login;"),
         (Reply(301, headers={"Location": "/prometheus/api/v1/query"}), QueryFailed, "go to /prometheus/api/v1/query;"),
         (Reply(418, "short"), QueryFailed, "418"),
@@ -168,7 +168,7 @@ def test_an_error_that_only_may_be_about_size_is_cut_in_two_twice() -> None:
 
 
 def test_it_tries_again_on_429_and_5xx_and_broken_answers() -> None:
-    cut = Reply(200, '{"status":"suc', announced=400)
+    cut = Reply(200, '{"status":"suc', notified=400)
     with scripted(in_turn(Reply(429), Reply(503), cut, ONE_ROW)) as server:
         store = PrometheusStore(connection(server.url, retries=3))
         assert store.evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
@@ -196,7 +196,7 @@ def test_retry_after_is_honoured_up_to_the_cap() -> None:
         assert time.monotonic() - began >= 1
     with scripted(in_turn(Reply(503, headers={"Retry-After": "3600"}), ONE_ROW)) as server:
         began = time.monotonic()
-        PrometheusStore(connection(server.url, retries=1, retry_cap_seconds=0.1)).evaluate(QUESTION, AT)
+        PrometheusStore(connection(server.url, retries=1, retry_max_seconds=0.1)).evaluate(QUESTION, AT)
         assert time.monotonic() - began < 10
 
 

@@ -86,7 +86,7 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
             assert inventory.devices == expected.devices
             assert inventory.exporters == expected.exporters
             assert inventory.gaps == expected.gaps == ()
-            assert {device.id: device.holders for device in inventory.devices} == {
+            assert {device.id: device.pods for device in inventory.devices} == {
                 uuid(1): ("team/b",),
                 uuid(2): ("team/s", "team/t"),
                 uuid(3): (),

@@ -296,7 +296,7 @@ def test_a_signal_that_fails_is_a_gap_and_the_rest_goes_on(tmp_path: Path) -> No
 def test_without_pods_in_telemetry_the_holder_is_unknown(tmp_path: Path) -> None:
     (windows,), gaps = ask(Timeline().add(ENGINE, gpu(1), 0.5).store(tmp_path))
     assert (windows.pod, windows.vendor, windows.model) == ("", Vendor.NVIDIA, "NVIDIA H100 80GB HBM3")
-    assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.SIGNAL_MISSING, "holders of devices")]
+    assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.SIGNAL_MISSING, "Pods of devices")]
 
 
 def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Path) -> None:
@@ -304,14 +304,14 @@ def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Pat
     schema, _ = source.discover(AT)
     inventory = source.inventory(AT, schema)
     first, second = inventory.devices
-    known_holder = replace(first, holders=("team/a",), containers=("main",), node="node-a")
+    known_holder = replace(first, pods=("team/a",), containers=("main",), node="node-a")
     given = replace(inventory, devices=(known_holder, second))
     found, gaps = source.windows((BUSY,), AT - timedelta(hours=1), AT, 600, schema, given)
     assert [(each.device, each.pod, each.container, each.node) for each in found] == [
         (A, "team/a", "main", "node-a"),
         (B, "", "", None),
     ]
-    assert "the windows of 1 devices are given to the Pod that is known to hold them now" in gaps[0].detail
+    assert "the windows of 1 devices are counted for the Pod that has them now" in gaps[0].detail
 
 
 def test_large_fleets_are_divided_by_node(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tu
     ended = {pod.ref for pod in cluster.pods if pod.phase in ("Succeeded", "Failed")}
     holders: dict[DeviceId, set[PodRef]] = defaultdict(set)
     for device in devices:
-        holders[device.id] |= {ref for ref in device.holders if ref not in ended}
+        holders[device.id] |= {ref for ref in device.pods if ref not in ended}
     claimed: dict[str, list[DeviceId]] = defaultdict(list)
     for claim in cluster.claims:
         if claim.device:
@@ -187,7 +187,7 @@ class _Reading:
         if any(taint.effect in ("NoSchedule", "NoExecute") and taint.key.startswith("node.") for taint in node.taints):
             return "the Node is tainted as out of service"
         if self.unattributed.get(node.name):
-            return f"nobody knows which of its GPUs {self.unattributed[node.name][0]} holds"
+            return f"it is not known which of its GPUs {self.unattributed[node.name][0]} has"
         if any(gpu_of(rows[0], node) is None for rows in all_rows):
             return "the catalog does not know all of its GPUs"
         # mig-parted's assert wants every GPU of a Node covered by the config, so that a plan needs all of them.
@@ -226,7 +226,7 @@ class _Reading:
         # A claim may name the parent of the instances; then nobody knows which of them it is.
         parent = self.holders.get(rows[0].uuid, ())
         if instances and parent:
-            closed = closed or f"{parent[0]} holds GPU {rows[0].index} as a whole, which is cut"
+            closed = closed or f"{parent[0]} has GPU {rows[0].index} as a whole, which is cut into instances"
         if rows[0].uuid in self.avoid or any(row.id in self.avoid for row in rows):
             closed = closed or "the GPU is to be avoided"
         return FleetGpu(

@@ -53,7 +53,7 @@ def slice_demands(
         for ref in holders.get(device.id, ()):
             pod = pods.get(ref)
             workload = pod.workload if pod is not None and pod.workload else f"Pod/{ref}"
-            containers = dict(zip(device.holders, device.containers, strict=False))
+            containers = dict(zip(device.pods, device.containers, strict=False))
             key = WorkloadKey(workload, containers.get(ref, ""), found.name, profile)
             held[ref, key].append(device.id)
     demands = []

@@ -17,8 +17,9 @@ class AdvicePolicy:
     speed, memory: how the speed elsewhere and the framebuffer that is needed are worked out.
     target_speed_ratio: speed on the target relative to now that the pessimistic end of the estimate has to reach.
         0.9: the bound at which the published predictors were compared (MISO's measurements on A100 slices).
-    min_coverage_ratio: usable share of the held time; below it the measured part may be the quiet part (KRR refuses
-        alike). min_observed_hours, min_runs: hours of samples and Pods seen before a job is sized.
+    min_coverage_ratio: usable share of the allocated time; below it the measured part may be the quiet part (krr
+        refuses too).
+    min_observed_hours, min_runs: hours of samples and Pods seen before a job is sized.
     min_serving_days: what one Pod that runs on counts instead of runs: a day has its peak hour, three days tell it
         from a busy day.
     penalty_ratio: what missing the target speed is taken to cost, as a multiple of what the workload costs now: 1,

@@ -170,7 +170,7 @@ def _too_little(
         )
         return (
             AbstentionKind.COVERAGE,
-            f"Only {profile.coverage_ratio:.0%} of the time that it held its GPUs was measured and usable; "
+            f"Only {profile.coverage_ratio:.0%} of its allocated time was measured and usable; "
             f"{policy.min_coverage_ratio:.0%} are needed." + (f" Left out: {left_out}." if left_out else ""),
             _to_resolve(profile),
         )

@@ -274,8 +274,8 @@ def _opted_out(case: Case) -> str | None:
         value = marks.get(keys.OPT_OUT)
         if value is not None and value.lower() != "false":
             return f"{where} opted out with {keys.OPT_OUT}={value}."
-        if marks.get(keys.OBJECT):
-            return f"{where} objects: {marks[keys.OBJECT]}"
+        if marks.get(keys.OBJECTION):
+            return f"{where} objects: {marks[keys.OBJECTION]}"
     return None
 
 

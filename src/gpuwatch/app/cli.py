@@ -2,7 +2,7 @@
 
 Only click is imported here; each command imports its rooms when it runs, so that `--help` answers at once.
 
-Exit codes: 0 done; 1 something asked for could not be done; 2 wrong usage; `doctor` has its own, see its help.
+Exit codes stand in `exit_code.py`.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def report(
 def doctor(form: str, csv_out: Path | None, **sources: Any) -> None:
     """What is connected, what telemetry speaks, and which rule lacks which signal, with the lines that enable it.
 
-    Exit code: 0 all rules have what they can use, 1 a source cannot be read, 3 readable, but some rule is limited.
+    Exit code: 0 all rules have what they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
     from gpuwatch.app.commands import run_doctor
 
@@ -351,7 +351,7 @@ def history(name: str | None, form: str, rows: int, open_only: bool, **where: An
 @_remediations
 @click.option("--by", metavar="WHO", help="Who approves, for the record; by default your user name here.")
 def approve(name: str, by: str | None, **where: Any) -> None:
-    """Have a proposal done: it is announced, checked again, done, and verified."""
+    """Approve a proposal: owners are notified, it is checked again, done, and verified."""
     from gpuwatch.app.remediation_commands import run_approve
 
     sys.exit(run_approve(name, by, where))
@@ -369,7 +369,7 @@ _finding_right = click.option(
 @_remediations
 @_finding_right
 def reject(name: str, finding_right: bool, **where: Any) -> None:
-    """Have a proposal, or what is announced, never done."""
+    """Reject a proposal, or an action of which owners were notified: it is never done."""
     from gpuwatch.app.remediation_commands import run_reject
 
     sys.exit(run_reject(name, finding_right, where))
@@ -416,7 +416,16 @@ def schema() -> None:
 
 def main() -> None:
     """Entry point of both commands."""
-    cli(prog_name="gpuwatch")
+    from gpuwatch.app.exit_code import ExitCode
+
+    try:
+        sys.exit(cli.main(prog_name="gpuwatch", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("gpuwatch: interrupted", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 
 from rich.console import Console, RenderableType
 
+from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
 from gpuwatch.collect.pseudonyms import pseudonymise
@@ -32,7 +33,6 @@ from gpuwatch.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")
 
-OK, FAILED, FOUND = 0, 1, 3
 EXPECTED = (
     SourceError,
     SettingsError,
@@ -54,13 +54,13 @@ def reported(command: Callable[P, int]) -> Callable[P, int]:
             return command(*args, **kwargs)
         except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, highlight=False).print(f"gpuwatch: {error}", style="red", markup=False)
-            return FAILED
+            return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.FAILED
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             Console(stderr=True, soft_wrap=True, highlight=False).print(
                 f"gpuwatch: {place}{error.strerror or error}", style="red", markup=False
             )
-            return FAILED
+            return ExitCode.FAILED
 
     return run
 
@@ -84,9 +84,9 @@ def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[s
     else:
         print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
     if not snapshot.devices and any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps):
-        return FAILED
+        return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
-    return FOUND if fail_on_findings and found else OK
+    return ExitCode.FOUND if fail_on_findings and found else ExitCode.OK
 
 
 _FEW_DEVICES = 256
@@ -119,7 +119,7 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
             note = "" if mine else "no profile yet: too little of it was measured"
             explanation = replace(explanation, sizing=mine, sizing_note=note)
     print_answer(explanation, form, lambda: explanation_tables(explanation, snapshot))
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -136,8 +136,8 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
         Console(stderr=True).print(f"wrote {csv_out}", markup=False)
     if diagnosis.unreadable:
-        return FAILED
-    return FOUND if diagnosis.limited else OK
+        return ExitCode.FAILED
+    return ExitCode.LIMITED if diagnosis.limited else ExitCode.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class _Diagnosed:
     facts: dict[str, str]
     rules: tuple[RuleLimit, ...]
     gaps: tuple[object, ...]
-    schema: object
+    telemetry_schema: object
     counters_csv: str
     service_monitor: str
 
@@ -165,7 +165,7 @@ class _Diagnosed:
             facts=dict(item.facts),
             rules=item.rules,
             gaps=item.gaps,
-            schema=item.schema,
+            telemetry_schema=item.telemetry_schema,
             counters_csv=item.counters_csv,
             service_monitor=item.service_monitor,
         )
@@ -182,4 +182,4 @@ def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> i
         f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output}",
         markup=False,
     )
-    return OK
+    return ExitCode.OK

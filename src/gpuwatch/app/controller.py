@@ -16,14 +16,14 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch import __version__
-from gpuwatch.app import announcements, weekly_job
-from gpuwatch.app.announcements import Announcements
+from gpuwatch.app import notifications, weekly_job
 from gpuwatch.app.commands import EXPECTED
 from gpuwatch.app.inventory import followed, following, rest
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
@@ -32,6 +32,7 @@ from gpuwatch.detect.health import assess_health
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
+from gpuwatch.kube import keys
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Remediation
@@ -56,9 +57,6 @@ _FRESH_SECONDS = 15
 _STEPS_AT_ONCE = 12
 """Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
 
-_STORM = "gpuwatch.dev/last-storm"
-"""Annotation on the Lease."""
-
 _SHOWN = 4
 """Refused candidates in a line for people; JSON has all."""
 
@@ -71,7 +69,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """Of a live cluster. plain: fenced; rehearsal: the server judges, and stores nothing."""
+    """Of a live cluster. plain: with the lease check; rehearsal: the server judges, and stores nothing."""
 
     plain: ClusterWriter
     rehearsal: ClusterWriter
@@ -105,7 +103,7 @@ class Controller:
         self._sizing = threading.Lock()
         self._seen: tuple[Analysis, View] | None = None
         self._good_at: float | None = None
-        self._wrong = "no look at the sources has ended yet"
+        self._wrong = "no cycle has ended yet"
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
@@ -113,7 +111,7 @@ class Controller:
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
         self.board = Board()
-        self._told: Announcements | None = None
+        self._told: Notifications | None = None
 
     @property
     def settings(self) -> Settings:
@@ -124,20 +122,22 @@ class Controller:
         run = self._settings.run
 
         def every(name: str, work: Callable[[], bool | None], seconds: int) -> Job:
-            return Job(name, work, max(run.stuck_seconds, 10 * seconds), seconds=seconds)
+            return Job(name, work, max(run.stuck_after_seconds, 10 * seconds), seconds=seconds)
 
         found = [
-            every("analysis", self.analyse, run.analysis_seconds),
-            every("remediation", self.advance, run.remediation_seconds),
-            every("forget", self.forget, run.forget_seconds),
+            every("cycle", self.analyse, run.cycle_interval_seconds),
+            every("remediation", self.advance, run.remediation_interval_seconds),
+            every("cleanup", self.forget, run.cleanup_interval_seconds),
         ]
         if self._opened.store is not None:
-            found.append(every("profiles", self.profile, run.profiles_seconds))
-            if run.report_cron:
-                stuck = max(run.stuck_seconds, 7200)
+            found.append(every("profiles", self.profile, run.profile_interval_seconds))
+            if run.report_schedule:
+                stuck = max(run.stuck_after_seconds, 7200)
                 found.append(Job("report", self.report, stuck, weekly_job.LOOK_SECONDS, looks=True))
         if self._writers is not None:
-            found.append(Job("announcements", self.announce, run.stuck_seconds, announcements.LOOK_SECONDS, looks=True))
+            found.append(
+                Job("notifications", self.notify, run.stuck_after_seconds, notifications.LOOK_SECONDS, looks=True)
+            )
         return tuple(found)
 
     def unready(self) -> list[str]:
@@ -148,9 +148,9 @@ class Controller:
         run = self._settings.run
         if (
             self._good_at is not None
-            and time.monotonic() - self._good_at > run.stuck_seconds + 5 * run.analysis_seconds
+            and time.monotonic() - self._good_at > run.stuck_after_seconds + 5 * run.cycle_interval_seconds
         ):
-            found.append(f"the last good look at the sources was {time.monotonic() - self._good_at:.0f} s ago")
+            found.append(f"the last cycle that read its sources was {time.monotonic() - self._good_at:.0f} s ago")
         return found
 
     def status(self, identity: str, started_at: datetime, jobs: tuple[JobTimes, ...], unwell: list[str]) -> Status:
@@ -249,7 +249,7 @@ class Controller:
             forgotten = store.forget_final(_now())
         if forgotten:
             log.info("%s forgotten: final for long", plural(forgotten, "Remediation"))
-        self._announcements().forget(_now())
+        self._notifications().forget(_now())
 
     def profile(self) -> None:
         """Bring the profiles and the advice up to date."""
@@ -278,9 +278,9 @@ class Controller:
         settings = self._settings
         return self._weekly.look(_now(), settings.run, settings.delivery, self._made_report)
 
-    def announce(self) -> bool:
-        """Send the announcements that have not arrived; were there any?"""
-        return self._leading() and self._announcements().send(self._settings.delivery, _now())
+    def notify(self) -> bool:
+        """Send the notifications that have not arrived; were there any?"""
+        return self._leading() and self._notifications().send(self._settings.delivery, _now())
 
     # Parts of them
 
@@ -374,13 +374,13 @@ class Controller:
         self._storm_at = at
         if self._election is not None:
             try:
-                self._election.note(_STORM, at.isoformat() if at is not None else "")
+                self._election.note(keys.LAST_STORM, at.isoformat() if at is not None else "")
             except WriteError as error:
                 log.warning("the last storm was not noted on the Lease: %s", error.message)
 
     def _recall_storm(self, election: Election) -> None:
         try:
-            said = election.recall(_STORM)
+            said = election.recall(keys.LAST_STORM)
             self._storm_at = datetime.fromisoformat(said) if said else None
         except (WriteError, ValueError) as error:
             # As if there had been one just now: what is not known is no reason to act.
@@ -403,7 +403,7 @@ class Controller:
     def _say(self, proposed: Remediation, writers: Writers) -> None:
         """An Event on what it is about; that it could not be said changes nothing."""
         proposal = proposed.proposal
-        wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "it is announced next"
+        wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "its owners are notified next"
         note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
         try:
             writers.plain.event(
@@ -458,14 +458,14 @@ class Controller:
                 extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
             )  # fmt: skip
 
-    def _announcements(self) -> Announcements:
-        folder = self._settings.run.folder / "announcements"
+    def _notifications(self) -> Notifications:
+        folder = self._settings.run.folder / "notifications"
         if self._told is None or self._told.folder != folder:
-            self._told = Announcements(folder, self._metrics, self._stopping)
+            self._told = Notifications(folder, self._metrics, self._stopping)
         return self._told
 
     def _notify(self, remediation: Remediation) -> None:
-        self._announcements().tell(remediation, self._settings.delivery)
+        self._notifications().tell(remediation, self._settings.delivery)
 
     def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """The files and the summary of the report of the seven days before `end`."""
@@ -512,8 +512,8 @@ class Controller:
 
 
 def _proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
-    """What the rules that fenced a Node conclude of its devices now, where it is nothing bad: an Analysis leaves good
-    news out, and without it no fence ever goes."""
+    """What the rules that tainted a Node conclude of its devices now, where it is nothing bad: an Analysis leaves good
+    news out, and without it no taint ever goes."""
     wanted = {
         (device, detector)
         for each in known

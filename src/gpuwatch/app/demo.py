@@ -155,11 +155,11 @@ def _compare(
     for reason in why:
         console.print(f"  missed: {reason}", markup=False)
     if len(seen) < len(planted):
-        console.print(f"{len(planted) - len(seen)} more began and ended between two looks; nobody could see them.")
+        console.print(f"{len(planted) - len(seen)} more began and ended between two cycles; no rule could see them.")
     for name, kind in sorted(false):
         console.print(f"  named wrongly: {kind} {name}", markup=False)
     console.print(
-        "Found after: from the beginning to the first look that named it. `make evaluate` measures all this on many "
+        "Found after: from the beginning to the first cycle that named it. `make evaluate` measures all this on many "
         "fleets that no bound was chosen on."
     )
 

@@ -26,7 +26,7 @@ _LATE_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """seconds: distance of two runs. stuck_seconds: longer than this no run takes, and one that does is stuck.
+    """seconds: distance of two runs. stuck_after_seconds: longer than this no run takes, and one that does is stuck.
 
     looks: it looks whether there is something to do; `work` answers False where there is not, which is no run to be
     counted, and a look that falls into a run is no news.
@@ -34,7 +34,7 @@ class Job:
 
     name: str
     work: Callable[[], bool | None]
-    stuck_seconds: float
+    stuck_after_seconds: float
     seconds: int
     looks: bool = False
 
@@ -82,14 +82,15 @@ class Jobs:
         with self._changed:
             running = dict(self._running)
         found = [
-            f"job {name} has been running for {now - began:.0f} s; {self._jobs[name].stuck_seconds:.0f} are the most"
+            f"task {name} has been running for {now - began:.0f} s; it is taken for stuck after "
+            f"{self._jobs[name].stuck_after_seconds:.0f} s"
             for name, began in running.items()
-            if name in self._jobs and now - began > self._jobs[name].stuck_seconds
+            if name in self._jobs and now - began > self._jobs[name].stuck_after_seconds
         ]
         due = [job.next_run_time for job in self._scheduler.get_jobs() if job.next_run_time is not None]
         late = (datetime.now(UTC) - min(due)).total_seconds() if due else 0.0
         if late > _LATE_SECONDS:
-            found.append(f"the scheduler has started nothing for {late:.0f} s though a job is due")
+            found.append(f"the scheduler has started nothing for {late:.0f} s though a task is due")
         return found
 
     def stop(self, seconds: float) -> list[str]:

@@ -1,9 +1,9 @@
-"""Which replica leads: a Lease of coordination.k8s.io, and the fence that every write of the leader passes.
+"""Which replica leads: a Lease of coordination.k8s.io, and the lease check that every write of the leader passes.
 
 The rules are those of client-go: whoever holds the Lease renews it; another takes it once it saw no renewal for the
 Lease's whole duration, by its own clock, so that clocks that differ do no harm. A leader stops writing when two thirds
 of the duration have passed since it *asked* for its last renewal, well before anybody may take over. (The client's own
-`leaderelection` blocks its caller, has no fence, and ends the process when the Lease is lost.)
+`leaderelection` blocks its caller, has no lease check, and ends the process when the Lease is lost.)
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class _Observed:
 
 
 class Election:
-    """One replica's part in the election. `attempt` is for one thread; `leads` and `fence` are for all.
+    """One replica's part in the election. `attempt` is for one thread; `leads` and `check_lease` are for all.
 
-    writer: without a fence of its own. identity: of this process, never used twice. wall: for people who read the
+    writer: without a lease check of its own. identity: of this process, never used twice. wall: for people who read the
     Lease; monotonic: what decides.
     """
 
@@ -53,16 +53,16 @@ class Election:
         namespace: str,
         identity: str,
         *,
-        lease_seconds: int,
-        retry_seconds: float,
+        lease_duration_seconds: int,
+        lease_retry_seconds: float,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
         self._ref = ObjectRef(_API_VERSION, "Lease", LEASE, namespace)
         self.identity = identity
-        self._lease_seconds = lease_seconds
-        self._retry_seconds = retry_seconds
+        self._lease_seconds = lease_duration_seconds
+        self._retry_seconds = lease_retry_seconds
         self._wall = wall
         self._monotonic = monotonic
         self._observed: _Observed | None = None
@@ -81,7 +81,7 @@ class Election:
         """Did the API server answer about the Lease within its duration?"""
         return self._monotonic() - self._answered_at < self._lease_seconds
 
-    def fence(self) -> None:
+    def check_lease(self) -> None:
         """Before each write. Raises NotLeadingError unless the Lease, read now, names this process.
 
         Reading it, beside the clock, catches a machine that was suspended as a whole and whose clocks stood still.
@@ -133,7 +133,7 @@ class Election:
 
     def note(self, key: str, value: str) -> None:
         """Leave a word on the Lease for whoever leads next; '' removes it. Raises WriteError and NotLeadingError."""
-        self.fence()
+        self.check_lease()
         self._writer.patch(self._ref, {"metadata": {"annotations": {key: value or None}}})
 
     def release(self) -> None:

@@ -16,17 +16,17 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase
 
 
-class MetricKind(StrEnum):
+class MetricType(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
 
-class Exporters(StrEnum):
-    """Who exports it. What only the leader knows is away or 0 on other replicas, so that sums count nothing twice."""
+class ExportedBy(StrEnum):
+    """What only the leader knows is away or 0 on other replicas, so that sums count nothing twice."""
 
-    EVERY_REPLICA = "every replica"
-    LEADER = "the leader"
+    REPLICA = "replica"  # each of them
+    LEADER = "leader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class MetricDescription:
     """
 
     name: str
-    kind: MetricKind
+    type: MetricType
     meaning: str
     unit: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    exporters: Exporters = Exporters.EVERY_REPLICA
+    exported_by: ExportedBy = ExportedBy.REPLICA
     initial: tuple[tuple[str, ...], ...] = ()
     most_series: int = 0
     buckets: tuple[float, ...] = ()
@@ -57,8 +57,8 @@ WRITES = ("create", "delete", "event", "evict", "patch")
 READS = ("get", "list")
 CONTENTS = ("report", "notification")
 
-_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
-_LEADER = Exporters.LEADER
+_COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
+_LEADER = ExportedBy.LEADER
 _BOOL = ("false", "true")
 _PHASES = tuple(str(phase) for phase in Phase)
 
@@ -91,25 +91,25 @@ _LONG = (1.0, 10.0, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR, 12 * _
 METRICS: tuple[MetricDescription, ...] = (
     MetricDescription(
         name="gpuwatch_build_info",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={"version": "version of gpuwatch"},
         meaning="Always 1; its label says which version runs.",
     ),
     MetricDescription(
         name="gpuwatch_leader",
-        kind=_GAUGE,
+        type=_GAUGE,
         meaning="1 where this replica leads, 0 where it stands by.",
     ),
     MetricDescription(
         name="gpuwatch_task_last_success_timestamp_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds since 1970",
         labels=_TASK,
         meaning="When the task last succeeded. Missing until it does so for the first time.",
     ),
     MetricDescription(
         name="gpuwatch_task_duration_seconds",
-        kind=_HISTOGRAM,
+        type=_HISTOGRAM,
         unit="seconds",
         labels=_TASK,
         meaning="How long a run of the task took, whether it succeeded or not.",
@@ -117,75 +117,75 @@ METRICS: tuple[MetricDescription, ...] = (
     ),
     MetricDescription(
         name="gpuwatch_task_errors_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels=_TASK,
         meaning="Runs of the task that failed.",
     ),
     MetricDescription(
         name="gpuwatch_task_missed_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels=_TASK,
         meaning="Runs of the task that were left out: they came too late, or the run before still ran.",
     ),
     MetricDescription(
         name="gpuwatch_settings_last_reload_successful",
-        kind=_GAUGE,
+        type=_GAUGE,
         meaning="1 where the newest settings are in force, 0 where they could not be taken and older ones are.",
     ),
     MetricDescription(
         name="gpuwatch_settings_last_reload_success_timestamp_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds since 1970",
         meaning="When settings were last taken.",
     ),
     MetricDescription(
         name="gpuwatch_proposals_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels=_ACTION,
         meaning="Remediations that were proposed.",
         initial=tuple((action,) for action in ACTIONS),
     ),
     MetricDescription(
         name="gpuwatch_report_due_timestamp_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds since 1970",
         meaning="When the newest weekly report was due that this process looked after.",
     ),
     MetricDescription(
         name="gpuwatch_report_done_timestamp_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds since 1970",
         meaning="When the newest weekly report was due that is finished: it was sent, or given up.",
     ),
     MetricDescription(
         name="gpuwatch_deliveries_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels={**_CONTENT, "result": "sent or failed"},
         meaning="Attempts to send something to one destination; retries that follow each other at once count once.",
         initial=tuple(product(CONTENTS, ("sent", "failed"))),
     ),
     MetricDescription(
         name="gpuwatch_deliveries_pending",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels=_CONTENT,
         meaning="Deliveries that failed or were not tried yet, and will be tried again.",
         initial=tuple((content,) for content in CONTENTS),
     ),
     MetricDescription(
         name="gpuwatch_notifications_undelivered",
-        kind=_GAUGE,
+        type=_GAUGE,
         meaning="Notifications that reached no person although somebody is to be notified.",
     ),
     MetricDescription(
         name="gpuwatch_cluster_writes_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels={"verb": "verb of the request: " + ", ".join(WRITES), **_DRY_RUN},
         meaning="Write requests to the Kubernetes API that succeeded.",
         initial=tuple(product(WRITES, _BOOL)),
     ),
     MetricDescription(
         name="gpuwatch_cluster_write_failures_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels={
             "verb": "verb of the request: " + ", ".join((*WRITES, *READS)),
             "failure": "what is known afterwards: " + ", ".join(Failure),
@@ -199,14 +199,14 @@ METRICS: tuple[MetricDescription, ...] = (
     ),
     MetricDescription(
         name="gpuwatch_remediation_transitions_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels={**_ACTION, **_PHASE},
         meaning="How often a Remediation came to a phase.",
         initial=tuple(product(ACTIONS, _PHASES)),
     ),
     MetricDescription(
         name="gpuwatch_remediation_phase_seconds",
-        kind=_HISTOGRAM,
+        type=_HISTOGRAM,
         unit="seconds",
         labels={**_ACTION, "phase": "phase that the Remediation left"},
         meaning="How long a Remediation was in a phase, counted when it leaves it.",
@@ -217,29 +217,29 @@ METRICS: tuple[MetricDescription, ...] = (
     # Of the leader alone, from here on.
     MetricDescription(
         name="gpuwatch_cycle_timestamp_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds since 1970",
         meaning="The moment of the last cycle, which the other metrics of the fleet describe. 0 where none ended.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_devices",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="devices",
         labels={"state": "known: seen lately; reporting: seen now; allocated: reporting, and a Pod has it"},
         meaning="Whole GPUs and MIG instances in telemetry.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_unknown",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={"subject": "device_health: devices; pod_use: Pods"},
         meaning="Devices whose health, and Pods whose use of their GPUs, could not be judged.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_device_health_unknown",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="devices",
         labels={
             **_GPU_NODE,
@@ -250,19 +250,19 @@ METRICS: tuple[MetricDescription, ...] = (
             ),
         },
         meaning="Devices whose health could not be judged, by Node and reason. They add up to gpuwatch_unknown.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1000,
     ),
     MetricDescription(
         name="gpuwatch_findings",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels=_FINDING,
         meaning="Findings of the last cycle.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_finding",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={
             **_FINDING,
             "advice": "what a person would do about it",
@@ -277,51 +277,51 @@ METRICS: tuple[MetricDescription, ...] = (
             "not one thing. Of a GPU that several Pods share no Pod is named. Findings with equal labels are one "
             "series. The most severe findings come first."
         ),
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=500,
     ),
     MetricDescription(
         name="gpuwatch_idle_gpu_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="GPU-seconds",
         meaning="GPU time that was wasted so far by the allocations that are idle now.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_allocatable_gpus",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="GPUs",
         labels=_MODEL_AND_POOL,
         meaning=(
             "Physical GPUs that Pods can have or have. MIG instances count with their share of a GPU, units of a "
             "shared GPU with one part of its replicas."
         ),
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1000,
     ),
     MetricDescription(
         name="gpuwatch_allocated_gpus",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="GPUs",
         labels={**_WORKLOAD_NAMESPACE, **_MODEL_AND_POOL},
         meaning=(
             "Physical GPUs that Pods have, counted as gpuwatch_allocatable_gpus is. The largest Namespaces come first."
         ),
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=2000,
     ),
     MetricDescription(
         name="gpuwatch_unpriced_gpus",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="GPUs",
         labels=_MODEL_AND_POOL,
         meaning="Allocatable physical GPUs whose price is unknown. Cost and saving leave them out.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1000,
     ),
     MetricDescription(
         name="gpuwatch_cost_per_hour",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="currency per hour",
         labels={
             "workload_namespace": "Namespace of the Pods that have the GPUs; empty for GPUs that are free",
@@ -332,12 +332,12 @@ METRICS: tuple[MetricDescription, ...] = (
             "What the allocatable GPUs cost now, by the prices of their Nodes. Missing where no price is known. The "
             "largest Namespaces come first."
         ),
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1500,
     ),
     MetricDescription(
         name="gpuwatch_saving_per_hour",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="currency per hour",
         labels={
             **_WORKLOAD_NAMESPACE,
@@ -356,12 +356,12 @@ METRICS: tuple[MetricDescription, ...] = (
             "no price is known. A workload with an idle Pod counts as a release alone. The largest Namespaces come "
             "first."
         ),
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=2000,
     ),
     MetricDescription(
         name="gpuwatch_advice",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="workloads",
         labels={
             "target": "mig, model, shared or fewer; empty where nothing is advised",
@@ -372,128 +372,128 @@ METRICS: tuple[MetricDescription, ...] = (
             "reason": "why gpuwatch abstained; empty for the other outcomes",
         },
         meaning="Workloads by what was advised to them and what became of it. Missing until the first sizing run ends.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_tainted_nodes",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="Nodes",
         meaning="Nodes on which a taint of gpuwatch stands, on the Node or on one of its devices.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_taint_age_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds",
         labels={"gpu_node": "Node"},
         meaning="How long a taint of gpuwatch has been standing on the Node. The oldest come first.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1000,
     ),
     MetricDescription(
         name="gpuwatch_gaps",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={"kind": "why it could not be read"},
         meaning="Things that the last cycle could not read.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_inventory_age_seconds",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="seconds",
         labels=_RESOURCE,
         meaning="How old the last cycle's view of a followed resource was at most.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_inventory_lists_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels=_RESOURCE,
         meaning="Lists made of a followed resource.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_inventory_drift_total",
-        kind=_COUNTER,
+        type=_COUNTER,
         labels=_RESOURCE,
         meaning="Objects of which a list showed another state than had been followed by watches.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_plan_items",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={
             "action": "what would be done",
             "mode": "observe, suggest or enforce",
             "admitted": "true where no guard refused it",
         },
         meaning="Candidates of the last plan.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_plan_refusals",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={"guard": "the guard that refused"},
         meaning="Refusals of the last plan. One candidate may be refused by several guards.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_brake",
-        kind=_GAUGE,
+        type=_GAUGE,
         meaning="1 while the brake refuses every candidate, 0 else.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_paused",
-        kind=_GAUGE,
+        type=_GAUGE,
         meaning="1 while a person has paused all writes, 0 else.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_budget_limit_gpus",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="GPUs",
         labels=_SCOPE,
         meaning="GPUs that may be out of service or disturbed at once.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1000,
     ),
     MetricDescription(
         name="gpuwatch_budget_in_flight_gpus",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="GPUs",
         labels=_SCOPE,
         meaning="GPUs that are out of service or disturbed now, whoever caused it.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
         most_series=1000,
     ),
     MetricDescription(
         name="gpuwatch_remediations",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={**_ACTION, **_PHASE},
         meaning="Remediations that are kept.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_detector_outcomes",
-        kind=_GAUGE,
+        type=_GAUGE,
         labels={**_DETECTOR, "correct": "true where the outcome showed that the finding was correct"},
         meaning="Verified outcomes of Remediations that a detector called for, among those that are kept.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
     MetricDescription(
         name="gpuwatch_detector_precision_ratio",
-        kind=_GAUGE,
+        type=_GAUGE,
         unit="ratio",
         labels={**_DETECTOR, "bound": "lower or upper"},
         meaning="Measured precision of a detector, 0 to 1: the ends of its 95 % interval.",
-        exporters=_LEADER,
+        exported_by=_LEADER,
     ),
 )
 
 DROPPED = MetricDescription(
     name="gpuwatch_series_dropped",
-    kind=_GAUGE,
+    type=_GAUGE,
     labels={"metric": "a metric whose series are bounded"},
     meaning="Series that the last cycle left out because the metric has a bound; 0 where nothing was left out.",
     initial=tuple((each.name,) for each in METRICS if each.most_series),

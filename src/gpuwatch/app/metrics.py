@@ -15,7 +15,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gpuwatch import __version__
-from gpuwatch.app.metric_table import ALL_METRICS, DROPPED, METRICS, Exporters, MetricDescription, MetricKind
+from gpuwatch.app.metric_table import ALL_METRICS, DROPPED, METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.execute.precision import precision
 from gpuwatch.kube.followed import Followed
 from gpuwatch.model.decision import Analysis, Verdict
@@ -68,11 +68,11 @@ class Metrics:
     def _declare(self, each: MetricDescription) -> None:
         labels = tuple(each.labels)
         made: Gauge | Counter | Histogram
-        if each.kind is MetricKind.COUNTER:
+        if each.type is MetricType.COUNTER:
             made = self._counters[each.name] = Counter(
                 each.name.removesuffix("_total"), each.meaning, labels, registry=self.registry
             )
-        elif each.kind is MetricKind.HISTOGRAM:
+        elif each.type is MetricType.HISTOGRAM:
             made = self._histograms[each.name] = Histogram(
                 each.name, each.meaning, labels, registry=self.registry, buckets=each.buckets
             )
@@ -134,7 +134,7 @@ class Metrics:
         """Replace what the last cycle says about the fleet."""
         coverage, plan = analysis.coverage, analysis.plan
         self._gauges["gpuwatch_cycle_timestamp_seconds"].set(analysis.at.timestamp())
-        counted = (coverage.devices, coverage.devices_present, coverage.devices_held)
+        counted = (coverage.devices, coverage.devices_present, coverage.devices_allocated)
         states = ((state,) for state in ("known", "reporting", "allocated"))
         self._replace("gpuwatch_devices", dict(zip(states, counted, strict=True)))
         self._replace(
@@ -231,7 +231,7 @@ class Metrics:
         """Of a replica that leads no more: nothing is said about the fleet."""
         self.leads.set(0)
         for each in METRICS:
-            if each.exporters is not Exporters.LEADER or each.kind is not MetricKind.GAUGE:
+            if each.exported_by is not ExportedBy.LEADER or each.type is not MetricType.GAUGE:
                 continue
             if each.labels:
                 self._replace(each.name, {})

@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.app.commands import FAILED, OK, print_answer, reported
+from gpuwatch.app.commands import print_answer, reported
+from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
@@ -64,7 +65,7 @@ def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, beside)
     answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
-    return OK if snapshot.devices else FAILED
+    return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
 def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
@@ -117,37 +118,37 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
         print_answer(answer, form, lambda: history_tables(known, pause, gaps, now, rows=rows))
-    return OK
+    return ExitCode.OK
 
 
 @reported
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
-        # What is announced in the mode enforce may be held back because nobody could be told.
-        if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED) and not (found.approved and found.phase.open):
+        # In mode enforce it may be held back because no owner could be notified.
+        if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: there is nothing to approve")
         if not found.approved:
             found = store.approve(found.name, by or _whoever())
         pause = store.paused()
     _tell(
-        f"{found.name} is approved by {found.approved_by or 'somebody'}: it is announced, and done once owners had "
-        "time to object and all guards agree."
+        f"{found.name} is approved by {found.approved_by or 'somebody'}: owners are notified, and it is done once "
+        "the notice period is over and all guards agree."
     )
     _tell_pause(pause)
-    return OK
+    return ExitCode.OK
 
 
 @reported
 def run_reject(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
     with _store(options) as store:
         found = _named(name, store.all())
-        if found.phase not in (Phase.PROPOSED, Phase.ANNOUNCED):
+        if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
             what = f"take it back: gpuwatch undo {found.name}" if found.phase.open else "there is nothing to reject"
             raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
         found = store.reject(found.name, finding_right)
     _tell(f"{found.name} is rejected, and is not done.")
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -165,7 +166,7 @@ def run_undo(name: str, finding_right: bool, options: Mapping[str, Any]) -> int:
         "changed since stays."
     )
     _tell_pause(pause)
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -174,7 +175,7 @@ def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
     with _store(options, create=True) as store:
         pause = store.pause(by or _whoever(), reason, now)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
-    return OK
+    return ExitCode.OK
 
 
 @reported
@@ -183,7 +184,7 @@ def run_resume(options: Mapping[str, Any]) -> int:
         before = store.paused()
         store.resume()
     _tell("It goes on." if before.paused else "It was not paused.")
-    return OK
+    return ExitCode.OK
 
 
 @contextmanager

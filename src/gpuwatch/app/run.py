@@ -20,9 +20,10 @@ from types import FrameType
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.commands import EXPECTED, FAILED, OK, reported
+from gpuwatch.app.commands import EXPECTED, reported
 from gpuwatch.app.controller import Controller, UnreachableError, Writers
 from gpuwatch.app.counted_writer import CountedWriter
+from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.http_server import serving
 from gpuwatch.app.jobs import Jobs
 from gpuwatch.app.leader import Election, NotLeadingError
@@ -95,25 +96,25 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
             thread = threading.Thread(target=election.run, args=(elected,), name="election", daemon=True)
             thread.start()
             # So that the first look of the only replica is not spent standing by.
-            _wait(lambda: election.leads or bool(election.holder), stopping, 2 * settings.run.retry_seconds)
+            _wait(lambda: election.leads or bool(election.holder), stopping, 2 * settings.run.lease_retry_seconds)
         jobs.start()
         _watch(controller, jobs, metrics, pulse, stopping, hang_up, options["config"])
         log.info("stopping: no new work is begun")
         asked = time.monotonic()
-        left = jobs.stop(controller.settings.run.stop_seconds)
+        left = jobs.stop(controller.settings.run.shutdown_timeout_seconds)
         elected.set()
         if left:
             # What was begun stands in its Remediation, and the Lease keeps others away until it runs out.
-            log.error("still running after %d s: %s", controller.settings.run.stop_seconds, ", ".join(left))
+            log.error("still running after %d s: %s", controller.settings.run.shutdown_timeout_seconds, ", ".join(left))
             sys.stderr.flush()
-            os._exit(FAILED)
+            os._exit(ExitCode.FAILED)
         controller.close()
         if election is not None and thread is not None:
             # An attempt at the Lease that nobody answers ends by its own timeouts.
-            thread.join(max(controller.settings.run.stop_seconds - (time.monotonic() - asked), 1.0))
+            thread.join(max(controller.settings.run.shutdown_timeout_seconds - (time.monotonic() - asked), 1.0))
             election.release()
     log.info("stopped")
-    return OK
+    return ExitCode.OK
 
 
 class _Pulse:
@@ -132,17 +133,23 @@ class _Pulse:
 
 def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> Election:
     # One lost request must not take longer than what remains of the Lease.
-    patience = Limits(connect_timeout_seconds=2.0, read_timeout_seconds=max(settings.run.lease_seconds / 3, 1.0))
+    patience = Limits(
+        connect_timeout_seconds=2.0, read_timeout_seconds=max(settings.run.lease_duration_seconds / 3, 1.0)
+    )
     writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance=identity, limits=patience)
     run = settings.run
     return Election(
-        writer, namespace_of(settings), identity, lease_seconds=run.lease_seconds, retry_seconds=run.retry_seconds
+        writer,
+        namespace_of(settings),
+        identity,
+        lease_duration_seconds=run.lease_duration_seconds,
+        lease_retry_seconds=run.lease_retry_seconds,
     )
 
 
 def _writers(election: Election, identity: str, options: Mapping[str, Any], metrics: Metrics) -> Writers:
     client = api_client(options["kubeconfig"], options["context"])
-    plain = LiveWriter(client, fence=election.fence, instance=identity)
+    plain = LiveWriter(client, lease_check=election.check_lease, instance=identity)
     rehearsal = DryRunWriter(client, instance=identity)
     return Writers(
         CountedWriter(plain, metrics.requested(rehearsal=False)),
@@ -178,7 +185,7 @@ def _watch(
         pulse.beat()
         now = time.monotonic()
         changed = False
-        if config is not None and now - looked >= controller.settings.run.watch_seconds:
+        if config is not None and now - looked >= controller.settings.run.settings_check_interval_seconds:
             looked = now
             digest = _digest(config)
             changed, known = digest != known, digest
@@ -201,7 +208,7 @@ def _take(controller: Controller, jobs: Jobs, metrics: Metrics) -> None:
     after = controller.settings
     changed = [name for name in type(after).model_fields if getattr(before, name) != getattr(after, name)]
     log.info("settings taken anew; changed: %s", ", ".join(changed) or "nothing")
-    fixed = ("listen_address", "listen_port", "pages", "lease_seconds", "retry_seconds", "namespace")
+    fixed = ("listen_address", "listen_port", "pages", "lease_duration_seconds", "lease_retry_seconds", "namespace")
     stale = [f"run.{name}" for name in fixed if getattr(before.run, name) != getattr(after.run, name)]
     if stale:
         log.warning("%s: a change of it takes a restart", ", ".join(stale))

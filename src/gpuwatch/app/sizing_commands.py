@@ -13,7 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
-from gpuwatch.app.commands import FAILED, OK, print_answer, reported
+from gpuwatch.app.commands import print_answer, reported
+from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.remediation_stores import detector_records, observes
 from gpuwatch.app.sizing import Sized, size
@@ -178,7 +179,7 @@ def run_report(
         out.print(Markdown(summary))
         out.print(f"\nThe report: {written}", markup=False, soft_wrap=True)
     failed = any(item.state is not DeliveryState.SENT for item in sent)
-    return FAILED if failed else _code(sized)
+    return ExitCode.FAILED if failed else _code(sized)
 
 
 def report_files(report: WeeklyReport) -> dict[str, bytes]:
@@ -254,4 +255,4 @@ def _sized(
 
 def _code(sized: Sized) -> int:
     """Nothing profiled at all is a failure to say anything, not a fleet without waste."""
-    return OK if sized.book.profiles or sized.book.usage else FAILED
+    return ExitCode.OK if sized.book.profiles or sized.book.usage else ExitCode.FAILED

@@ -72,7 +72,11 @@ class WeeklyJob:
 
         Raises StoreError, OutboxError, NotLeadingError, and what `make` raises.
         """
-        at = last_due(run.report_cron, now, timedelta(seconds=run.report_late_seconds)) if run.report_cron else None
+        at = (
+            last_due(run.report_schedule, now, timedelta(seconds=run.report_deadline_seconds))
+            if run.report_schedule
+            else None
+        )
         self._give_up(at)
         if at is None or at == self.done or time.monotonic() < self._not_before:
             return False
@@ -114,7 +118,7 @@ class WeeklyJob:
             self._note(_Known(due=at, sent=tuple(sorted(sent))))
 
         course = Course(
-            now=now, stopping=self._stopping, before_each=self._fence, already=frozenset(sent), on_sent=note_sent
+            now=now, stopping=self._stopping, before_each=self._lease_check, already=frozenset(sent), on_sent=note_sent
         )
         if folder.exists():
             deliveries = deliver_again(folder, policy, log.info, course)
@@ -176,9 +180,9 @@ class WeeklyJob:
         except WriteError as error:
             raise StoreError(f"the Lease could not be read: {error.message}") from error
 
-    def _fence(self) -> None:
+    def _lease_check(self) -> None:
         if self._election is not None:
-            self._election.fence()
+            self._election.check_lease()
 
     def _recall(self) -> _Known:
         if self._election is None:

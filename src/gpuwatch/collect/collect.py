@@ -144,7 +144,7 @@ def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs
         gaps += found
     return replace(
         snapshot,
-        schema=schema,
+        telemetry_schema=schema,
         devices=devices,
         exporters=exporters,
         readings=readings,
@@ -165,7 +165,7 @@ def _histories_wanted(
     """
     if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
         return None
-    held = [device for device in inventory.devices if device.present and device.holders]
+    held = [device for device in inventory.devices if device.present and device.pods]
     recent = {device.id: readings.get(suspects_stat, device) for device in held}
     suspects = {name for name, value in recent.items() if value is None or value <= needs.activity_bound_ratio}
     busy = sorted(device.id for device in held if device.id not in suspects)

@@ -46,7 +46,7 @@ THROTTLED = "throttled"
 
 _XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 _RECOVERY = WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST)
-_CAUSES = {Signal.XID_CODE: FindingKind.XID, Signal.RECOVERY_ACTION_CODE: FindingKind.DRIVER_VERDICT}
+_CAUSES = {Signal.XID_CODE: FindingKind.XID, Signal.RECOVERY_ACTION_CODE: FindingKind.RECOVERY_ACTION}
 
 _FAILURES = frozenset({GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL})
 """Gaps after which the same question may have another answer."""

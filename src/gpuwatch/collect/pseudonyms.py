@@ -43,7 +43,7 @@ def pseudonymise(snapshot: Snapshot, key: bytes | None = None) -> Snapshot:
     alias = _Alias(key or secrets.token_bytes(32))
     return replace(
         snapshot,
-        schema=replace(snapshot.schema, backend=_URL.sub("URL", snapshot.schema.backend)),
+        telemetry_schema=replace(snapshot.telemetry_schema, backend=_URL.sub("URL", snapshot.telemetry_schema.backend)),
         devices=tuple(_device(item, alias) for item in snapshot.devices),
         exporters=tuple(_exporter(item, alias) for item in snapshot.exporters),
         readings=_readings(snapshot.readings, alias),
@@ -96,7 +96,7 @@ def _device(item: Device, alias: _Alias) -> Device:
         node_label=alias("node", item.node_label),
         exporter=alias("target", item.exporter),
         pci_bus_id="",
-        holders=tuple(alias.ref(ref) for ref in item.holders),
+        pods=tuple(alias.ref(ref) for ref in item.pods),
         containers=tuple(alias("container", name) for name in item.containers),
     )
 

@@ -20,7 +20,7 @@ Progress = Callable[[str], None]
 class Course:
     """How a process that stays delivers.
 
-    now: what failed is tried no sooner than the policy's `again_seconds` say; None tries at once. stopping: once set,
+    now: what failed is tried no sooner than the policy's `retry_seconds` say; None tries at once. stopping: once set,
     no attempt is begun and no wait goes on. before_each: called before each attempt; what it raises ends the delivery.
     already: destinations that got it from somebody else. on_sent: told of each destination that got it.
     """
@@ -133,7 +133,7 @@ def deliver_pending(
 
 def over(delivery: Delivery, policy: DeliveryPolicy) -> bool:
     """Is nothing more to be tried: it was sent, or given up?"""
-    return delivery.state is DeliveryState.SENT or delivery.attempts >= policy.attempts_in_all
+    return delivery.state is DeliveryState.SENT or delivery.attempts >= policy.max_attempts
 
 
 def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
@@ -183,7 +183,7 @@ def _send(
             gone = replace(delivery, state=DeliveryState.FAILED, error="it is no destination any more")
             if gone != delivery:
                 report = _noted(report, gone)
-        elif delivery.attempts >= policy.attempts_in_all:
+        elif delivery.attempts >= policy.max_attempts:
             if course.now is None:
                 progress(f"{report.title}: given up for {delivery.destination} after {delivery.attempts} attempts")
         elif target.name not in silent and (course.now is None or due(delivery, policy, course.now)):
@@ -210,7 +210,7 @@ def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progres
     )
 
     delivery = next(item for item in report.deliveries if item.destination == target.name)
-    left = stop_after_attempt(min(policy.attempts, policy.attempts_in_all - delivery.attempts))
+    left = stop_after_attempt(min(policy.attempts, policy.max_attempts - delivery.attempts))
     tries = Retrying(
         stop=left | stop_when_event_set(course.stopping),
         sleep=sleep_using_event(course.stopping),

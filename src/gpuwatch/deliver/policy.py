@@ -15,17 +15,19 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.DOTALL)
 class DeliveryPolicy:
     """Destinations of reports. A setting that is '' or None is no destination.
 
-    folder: a report becomes a folder of files in it. s3_bucket: its objects are named prefix/report/file;
-        s3_endpoint: of an S3-compatible store, '' for AWS. Credentials come from boto3's chain: environment, shared
-        files, the Pod's identity.
+    folder: a report becomes a folder of files in it.
+    s3_bucket, s3_prefix, s3_region: objects are named prefix/report/file. Credentials come from boto3's chain:
+        environment, shared files, the Pod's identity.
+    s3_endpoint: of an S3-compatible store, '' for AWS.
     urls: of Apprise, for Slack (slack://), Teams (workflows://), e-mail (mailtos://) and any webhook (jsons://). Each
         is `env:NAME` or `file:PATH`, which hold the URL, or the URL itself; one that holds a secret belongs into a
         variable or a file.
-    attempts: in one run, each after a wait that doubles from backoff_seconds up to backoff_max_seconds, with jitter:
-        a minute in all rides out a restart of the receiver, and does not hold up the next report.
-    again_seconds: a process that stays tries again so long after a run that failed, doubled with each, at most
-        again_max_seconds: with 4 attempts a run and 40 in all, an outage of eight hours is outlasted.
-    attempts_in_all: over all runs, after which a report is given up for a destination; its files stay in the outbox.
+    attempts: in one run, each after a wait.
+    backoff_seconds, backoff_max_seconds: the wait after the first failed attempt, doubled with each up to the second,
+        with jitter: a minute in all outlasts a restart of the receiver, and does not hold up the next report.
+    retry_seconds, retry_max_seconds: a process that stays tries again so long after a run that failed, doubled with
+        each up to the second: with 4 attempts a run and 40 in all, an outage of eight hours is outlasted.
+    max_attempts: over all runs; then a report is given up for a destination, and its files stay in the outbox.
     timeout_seconds: for a connection, and for an answer.
     attach_files: to e-mails.
     """
@@ -37,19 +39,19 @@ class DeliveryPolicy:
     s3_region: str = ""
     urls: tuple[str, ...] = field(default=(), repr=False)
     attempts: int = 4
-    attempts_in_all: int = 40
-    again_seconds: float = 60.0
-    again_max_seconds: float = 14_400.0
+    max_attempts: int = 40
+    retry_seconds: float = 60.0
+    retry_max_seconds: float = 14_400.0
     backoff_seconds: float = 2.0
     backoff_max_seconds: float = 60.0
     timeout_seconds: float = 15.0
     attach_files: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("attempts", "attempts_in_all"):
+        for name in ("attempts", "max_attempts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"delivery.{name} is {getattr(self, name)!r}; it has to be 1 or more")
-        for name in ("backoff_seconds", "backoff_max_seconds", "again_seconds", "again_max_seconds"):
+        for name in ("backoff_seconds", "backoff_max_seconds", "retry_seconds", "retry_max_seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"delivery.{name} is {getattr(self, name)!r}; it has to be a number of seconds")
         if not 0 < self.timeout_seconds < float("inf"):
@@ -80,4 +82,4 @@ class DeliveryPolicy:
         [0.0, 60.0, 60.0, 120.0, 120.0, 14400.0]
         """
         runs = -(-attempts // self.attempts)
-        return min(self.again_seconds * 2.0 ** (runs - 1), self.again_max_seconds) if runs else 0.0
+        return min(self.retry_seconds * 2.0 ** (runs - 1), self.retry_max_seconds) if runs else 0.0

@@ -67,7 +67,7 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
         names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
         yield _of_nodes(
             Subject(SubjectKind.FLEET, "fleet"),
-            FindingKind.EXPORTER_GONE,
+            FindingKind.EXPORTER_DOWN,
             f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
             evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
             missing=["an exporter on these Nodes, or its scrape"],
@@ -77,7 +77,7 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
         down = ", and the Node is NotReady" if count.node.ready is False else ""
         yield _of_nodes(
             Subject(SubjectKind.NODE, count.node.name),
-            FindingKind.EXPORTER_GONE,
+            FindingKind.EXPORTER_DOWN,
             f"no telemetry of its GPUs{down}",
             evidence=[_capacity(count)],
             missing=["an exporter on this Node, or its scrape"],
@@ -90,7 +90,7 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
     if widespread(fleet, len(short), total) and len(short) > 2:
         yield _of_nodes(
             Subject(SubjectKind.FLEET, "fleet"),
-            FindingKind.GPU_GONE,
+            FindingKind.GPU_MISSING,
             f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
             evidence=[Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}")],
             missing=["telemetry of these GPUs"],
@@ -113,7 +113,7 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
         yield Finding(
             rule=RULE,
             family=Family.HEALTH,
-            kind=FindingKind.GPU_GONE,
+            kind=FindingKind.GPU_MISSING,
             subject=Subject(SubjectKind.NODE, name),
             verdict=Verdict.DEGRADED,
             summary=f"{lost} of its {count.capacity} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"

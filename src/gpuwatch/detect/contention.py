@@ -103,7 +103,7 @@ class Contention:
         what is not known of Nodes as wholes."""
         for device in self._snapshot.devices:
             whole = device.present and device.vendor is Vendor.NVIDIA and device.mig_instance is None
-            for kind in SIGNALS if whole and len(set(device.holders)) > 1 else ():
+            for kind in SIGNALS if whole and len(set(device.pods)) > 1 else ():
                 found = self._judge(device, kind)
                 if found.verdict is Verdict.MISFIT or self._everything:
                     yield found
@@ -111,10 +111,10 @@ class Contention:
             yield from self._across_nodes()
 
     def _judge(self, device: Device, kind: FindingKind) -> Finding:
-        strangers = sorted({ref for ref in device.holders if ref not in self._pods})
+        strangers = sorted({ref for ref in device.pods if ref not in self._pods})
         if strangers:
             return self._unknown(device, kind, f"the Pod {strangers[0]}, which holds it")
-        here = self._groups(self._pods[ref] for ref in dict.fromkeys(device.holders))
+        here = self._groups(self._pods[ref] for ref in dict.fromkeys(device.pods))
         if len(here) < 2:
             return self._finding(device, kind, Verdict.HEALTHY, "all of its Pods are of one workload")
         settled = [key for key, pods in here.items() if any(self._lasts(pod) for pod in pods)]
@@ -224,7 +224,7 @@ class Contention:
     def _answer(self, device: Device, signal: Signal, statistic: Statistic) -> float | None:
         """The median or the mean of the window; None where too little of it was seen."""
         window = self._policy.window_seconds
-        readings, schema = self._snapshot.readings, self._snapshot.schema
+        readings, schema = self._snapshot.readings, self._snapshot.telemetry_schema
         share = coverage_ratio(readings, schema, device, signal, window)
         if share is None or share < self._policy.min_coverage_ratio:
             return None
@@ -268,7 +268,7 @@ class Contention:
         """GPUs that one Pod has had to itself through the window, by its workload and their model."""
         found: dict[tuple[str, str], list[Device]] = defaultdict(list)
         for device in self._snapshot.devices:
-            pod = self._pods.get(device.holders[0]) if len(set(device.holders)) == 1 else None
+            pod = self._pods.get(device.pods[0]) if len(set(device.pods)) == 1 else None
             whole = device.present and device.mig_instance is None and device.model
             if whole and pod is not None and self._lasts(pod):
                 found[pod.gang or pod.workload, device.model].append(device)
@@ -277,10 +277,10 @@ class Contention:
     def _across_nodes(self) -> Iterable[Finding]:
         by_node: dict[str, list[Device]] = defaultdict(list)
         for device in self._snapshot.devices:
-            if device.node is not None and device.present and device.mig_instance is None and device.holders:
+            if device.node is not None and device.present and device.mig_instance is None and device.pods:
                 by_node[device.node].append(device)
         for node, devices in sorted(by_node.items()):
-            owners = self._groups(self._pods[ref] for item in devices for ref in item.holders if ref in self._pods)
+            owners = self._groups(self._pods[ref] for item in devices for ref in item.pods if ref in self._pods)
             if len(devices) > 1 and len(owners) > 1:
                 yield from self._across_node(node, devices, len(owners))
 
@@ -302,7 +302,7 @@ class Contention:
                     "one way, as much as one of them carries; whether they share a switch is not known",
                     missing=("which GPUs share a PCIe switch",),
                     devices=tuple(item.id for item in devices),
-                    pods=tuple(dict.fromkeys(ref for item in devices for ref in item.holders)),
+                    pods=tuple(dict.fromkeys(ref for item in devices for ref in item.pods)),
                     node=node,
                 )
                 return
@@ -342,7 +342,7 @@ class Contention:
         relief_gpus: Mapping[str, float] | None = None,
     ) -> Finding:
         device_id: DeviceId = device.id
-        pods: tuple[PodRef, ...] = tuple(dict.fromkeys(device.holders))
+        pods: tuple[PodRef, ...] = tuple(dict.fromkeys(device.pods))
         return Finding(
             rule=f"misfit.{kind}",
             family=Family.MISFIT,

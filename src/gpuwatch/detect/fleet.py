@@ -61,8 +61,8 @@ class Gpu:
         return self.lead.model
 
     @property
-    def holders(self) -> tuple[PodRef, ...]:
-        return tuple(dict.fromkeys(pod for device in self.devices for pod in device.holders))
+    def pods(self) -> tuple[PodRef, ...]:
+        return tuple(dict.fromkeys(pod for device in self.devices for pod in device.pods))
 
     @property
     def home(self) -> str:
@@ -227,7 +227,7 @@ class Fleet:
     def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[Gpu], bool]:
         """Whether enough samples of any of these signals are there."""
         counts = [self.answers(coverage_stat(signal, window_seconds)) for signal in signals]
-        schema = self.snapshot.schema
+        schema = self.snapshot.telemetry_schema
         bound = self.policy.min_coverage_ratio
 
         def enough(gpu: Gpu) -> bool:
@@ -304,7 +304,7 @@ class Fleet:
             evidence=tuple(evidence),
             missing=tuple(str(item) for item in missing),
             devices=tuple(device.id for device in gpu.devices),
-            pods=gpu.holders,
+            pods=gpu.pods,
             node=gpu.lead.node,
             gpu_hours=gpu_hours,
         )

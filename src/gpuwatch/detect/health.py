@@ -58,7 +58,7 @@ _RULES = (
 
 def _needs_of_rules(policy: HealthPolicy) -> dict[str, tuple[WindowStat, ...]]:
     return {
-        "health.driver_verdict": recovery_action_needs(policy),
+        "health.recovery_action": recovery_action_needs(policy),
         "health.dcgm_health": dcgm_health_needs(policy),
         "health.vendor_health": vendor_health_needs(policy),
         "health.ecc": ecc_needs(policy),
@@ -110,7 +110,7 @@ def assess_health(
     told: set[str] = set()  # GPUs of which some rule could say something
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
-        if finding.kind is FindingKind.GPU_GONE and finding.verdict is Verdict.DEGRADED:
+        if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
             against[finding.subject.name].append(finding)
 
     def take(gpu: Gpu, conclusion: Conclusion) -> None:

@@ -43,8 +43,8 @@ class HealthPolicy:
             #1663, karpenter #2811), broken hardware a few in a thousand.
 
     Memory
-        sbe_per_second: corrected ECC errors per second, over the change window, from which a GPU is compared with
-            its peers. 0.1: a healthy fleet shows none at all, the known sick GPU showed 17,700 (NVSentinel #1748).
+        corrected_ecc_per_second: corrected ECC errors per second, over the change window, from which a GPU is compared
+            with its peers. 0.1: a healthy fleet shows none at all, the known sick GPU showed 17,700 (NVSentinel #1748).
         remapped_rows: uncorrectable remapped rows from which DCGM warns: 512.
         retired_pages: retired pages from which DCGM fails the GPU: 63 of 64.
         retired_dbe_pages, retired_dbe_pages_per_week: more double-bit pages than the first, with more than the
@@ -67,11 +67,11 @@ class HealthPolicy:
             enough to throttle. 0: the margin counts down to the threshold itself.
 
     Presence
-        gone_seconds: silence after which a device or exporter is gone. 5 min: the look-back of Prometheus; less
-            may be a failed scrape.
-        telemetry_gone_ratio, telemetry_gone_exporters: exporters gone, as a share and as a number, from which it is
-            the observer and not the machines: 0.2 and 3; all of them always are. A share alone would call one of
-            three a fleet, and two machines may well fail on their own.
+        missing_seconds: silence after which a device is missing or an exporter is down. 5 min: the look-back of
+            Prometheus; less may be a failed scrape.
+        telemetry_missing_ratio, telemetry_missing_exporters: exporters that are down, as a share and as a number, from
+            which monitoring is broken and not the machines: 0.2 and 3; all of them always are. A share alone would call
+            one of three a fleet, and two machines may well fail on their own.
 
     Hung
         hung_busy_ratio: lowest engine activity in the whole window. 0.95: a stuck kernel never pauses.
@@ -96,7 +96,7 @@ class HealthPolicy:
     common_cause_gpus: int = 2
     common_cause_nodes: int = 3
     fleet_wide_ratio: float = 0.2
-    sbe_per_second: float = 0.1
+    corrected_ecc_per_second: float = 0.1
     remapped_rows: int = 512
     retired_pages: int = 63
     retired_dbe_pages: int = 15
@@ -108,9 +108,9 @@ class HealthPolicy:
     thermal_severe_ratio: float = 0.5
     power_brake_duty_ratio: float = 0.05
     temperature_margin_celsius: float = 0.0
-    gone_seconds: int = 300
-    telemetry_gone_ratio: float = 0.2
-    telemetry_gone_exporters: int = 3
+    missing_seconds: int = 300
+    telemetry_missing_ratio: float = 0.2
+    telemetry_missing_exporters: int = 3
     hung_busy_ratio: float = 0.95
     hung_power_ratio: float = 0.1
     hung_activity_ratio: float = 0.001

@@ -232,11 +232,11 @@ def _idle_power(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], _Idle | None]:
     for gpu in fleet.present:
         busy, watts = answers.busy_highest.of(gpu), answers.power_average.of(gpu)
         if busy is not None and watts is not None and busy <= _IDLE_BUSY_RATIO and gpu.model:
-            (held if gpu.holders else free)[gpu.model].append(watts)
+            (held if gpu.pods else free)[gpu.model].append(watts)
 
     def idle(gpu: Gpu) -> _Idle | None:
         limit = _limit(gpu, answers)
-        for name, found in (("held idle peers", held), ("idle peers", free)):
+        for name, found in (("allocated idle peers", held), ("idle peers", free)):
             watts = found.get(gpu.model, [])
             if len(watts) >= policy.min_peers:
                 return _Idle(median(watts), f"median of {len(watts)} {name}")
@@ -256,7 +256,7 @@ def _jobs(fleet: Fleet, patterns: Iterable[str]) -> dict[Subject, list[Gpu]]:
     wanted = set(patterns)
     by_job: dict[Subject, list[Gpu]] = defaultdict(list)
     for gpu in fleet.gpus if wanted else ():
-        for job in {fleet.workload_of(pod): None for pod in gpu.holders}:
+        for job in {fleet.workload_of(pod): None for pod in gpu.pods}:
             by_job[job].append(gpu)
     return {job: gpus for job, gpus in by_job.items() if any(gpu.uuid in wanted for gpu in gpus)}
 
@@ -300,7 +300,7 @@ def _waiting_job(
         evidence=tuple(evidence for item in waiting[:3] for evidence in item.evidence),
         missing=("what the job waits for: its own logs, or a collective's time-out",),
         devices=tuple(device.id for gpu in members for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in members for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in members for pod in gpu.pods)),
         node=_only_node(gpu.lead for gpu in members),
         gpu_hours=len(waiting) * fleet.policy.window_seconds / 3600,
     )

@@ -69,8 +69,8 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
         findings.append(
             _unknown(
                 Subject(SubjectKind.DEVICE, name),
-                f"telemetry or a claim says that {' and '.join(by)} holds it, but the cluster knows no such Pod",
-                "the Pod that holds it",
+                f"telemetry or a claim gives it to {' and '.join(by)}, but the cluster has no such Pod",
+                "the Pod that has it",
                 devices=(name,),
                 node=device.node,
             )
@@ -133,7 +133,7 @@ def _lazy_devices(holder: Holder, judge: Judge | None) -> tuple[str, ...]:
     lazy = [name for name, lane in holder.lanes.items() if judge.unexplained(holder.workload, lane)]
     if not lazy or len(lazy) == len(holder.lanes):
         return ()
-    return (f"{len(lazy)} of its {len(holder.lanes)} devices have been silent for longer than explained",)
+    return (f"{len(lazy)} of its {len(holder.lanes)} devices have been idle for longer than their past explains",)
 
 
 def _gang_notes(
@@ -149,8 +149,8 @@ def _gang_notes(
             spare = len(holders) - gang.min_available
             if 0 < silent < len(holders):
                 notes.append(
-                    f"{silent} of its {len(holders)} Pods are silent for longer than explained, and {spare} are "
-                    f"above its minimum of {gang.min_available}"
+                    f"{silent} of its {len(holders)} Pods are idle for longer than their past explains, and "
+                    f"{spare} are above its minimum of {gang.min_available}"
                 )
     return tuple(notes)
 

@@ -162,7 +162,7 @@ def holdings_of(snapshot: Snapshot, weekend_days: frozenset[int] = frozenset({5,
     left_out = left_out_reasons(snapshot)
     held: dict[PodRef, list[Device]] = defaultdict(list)
     for device in snapshot.devices:
-        for ref in device.holders:
+        for ref in device.pods:
             held[ref].append(device)
     pods = {pod.ref: pod for pod in cluster.pods}
     claimed = _claimed(snapshot)
@@ -327,7 +327,7 @@ def _unheld(snapshot: Snapshot, pods: Mapping[PodRef, Pod]) -> dict[DeviceId, tu
     claims_in_use = {f"{pod.namespace}/{claim}" for pod in pods.values() for claim in pod.claims}
     found: dict[DeviceId, list[str]] = defaultdict(list)
     for device in snapshot.devices:
-        found[device.id] += [ref for ref in device.holders if ref not in pods]
+        found[device.id] += [ref for ref in device.pods if ref not in pods]
     for item in snapshot.cluster.claims:
         if item.device in found and item.claim not in claims_in_use:
             found[item.device].append(f"ResourceClaim {item.claim}")

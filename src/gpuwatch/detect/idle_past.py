@@ -101,7 +101,7 @@ class Pasts:
         kind = self._kinds[self._class[workload]]
         if kind.rhythm is None:
             return False
-        return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= self.policy.kin_quantile_ratio
+        return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= self.policy.peer_quantile_ratio
 
     def silence(self, workload: str, lane: Lane) -> SilenceNow:
         """The silence at the end of a lane of this workload."""
@@ -132,8 +132,8 @@ class Pasts:
                 None,
                 Prior(seconds=0.0, mature_seconds=0.0, reason=""),
                 chance_ratio=self._chance_ratio,
-                kin_quantile_ratio=policy.kin_quantile_ratio,
-                kin_limit_ratio=policy.kin_limit_ratio,
+                peer_quantile_ratio=policy.peer_quantile_ratio,
+                peer_limit_ratio=policy.peer_limit_ratio,
                 floor_seconds=policy.min_age_seconds,
                 step_seconds=self.calendar.step_seconds,
             )
@@ -148,8 +148,8 @@ class Pasts:
             self._kin(workload, now),
             self._prior(self._class[workload], released),
             chance_ratio=self._chance_ratio,
-            kin_quantile_ratio=policy.kin_quantile_ratio,
-            kin_limit_ratio=policy.kin_limit_ratio,
+            peer_quantile_ratio=policy.peer_quantile_ratio,
+            peer_limit_ratio=policy.peer_limit_ratio,
             floor_seconds=policy.min_silence_seconds,
             step_seconds=self.calendar.step_seconds,
             own_lacks=lacks,
@@ -168,14 +168,14 @@ class Pasts:
         grown = [
             workload
             for workload, of in self._class.items()
-            if of is each and self._silences[workload].worked_seconds >= policy.kin_mature_seconds
+            if of is each and self._silences[workload].worked_seconds >= policy.peer_mature_seconds
         ]
         members = {
             workload: hourly(calendar, joined(self._lanes[workload]), policy.weekend_ratio) for workload in grown
         }
         batch = each is WorkloadClass.BATCH
         rhythm = rhythm_of(list(members.values())) if members and not batch else None
-        weekends_count = batch or (rhythm is not None and rhythm.weekend_ratio() >= policy.kin_quantile_ratio)
+        weekends_count = batch or (rhythm is not None and rhythm.weekend_ratio() >= policy.peer_quantile_ratio)
         clock = calendar.clock(weekends_count)
         if rhythm is not None:
             clock = paced(calendar, clock, rhythm.share())
@@ -184,7 +184,7 @@ class Pasts:
         for workload in grown:
             past = silences_of(calendar, self._lanes[workload], weekends_count=weekends_count, clock=clock)
             own[workload] = unlikely_silence_seconds(
-                past, policy.kin_chance_ratio, calendar.step_seconds, policy.mature_seconds
+                past, policy.peer_chance_ratio, calendar.step_seconds, policy.mature_seconds
             )
             for likeness in self._likenesses[workload]:
                 bounds[likeness].append(own[workload])
@@ -198,7 +198,7 @@ class Pasts:
     def _kin(self, workload: str, now: SilenceNow) -> Kin | None:
         """The nearest kin of which there are enough; where nowhere are, all of its class."""
         kind = self._kinds[self._class[workload]]
-        enough = self.policy.kin_minimum
+        enough = self.policy.min_peers
         bounds: tuple[float, ...] = ()
         likeness = ""
         for likeness in self._likenesses[workload]:

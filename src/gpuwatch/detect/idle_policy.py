@@ -21,8 +21,8 @@ class IdlePolicy:
             the counters have a noise floor (gpu-pruner 0.5 came to the same number).
         min_coverage_ratio: share of the steps of a silence, and of the last hour's samples, that must be known.
             0.8: a fifth may be lost to restarts and failed scrapes.
-        blind_seconds: time at the end of the history of which nothing is known, from which nothing is said. 15 min:
-            three steps; Prometheus itself looks back for five minutes.
+        max_staleness_seconds: with so much time at the end of the history of which nothing is known, the verdict is
+            UNKNOWN. 15 min: three steps; Prometheus itself looks back for five minutes.
 
     When it is named
         min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min:
@@ -40,15 +40,15 @@ class IdlePolicy:
             works on weekends. 0.5. Its silences there may be as many times longer, where none of its own was seen.
 
     Young workloads
-        kin_minimum: workloads that are needed to speak for one like them. 5, as for all comparisons with peers. Fewer
+        min_peers: workloads that are needed to speak for one like them. 5, as for all comparisons with peers. Fewer
             can stretch the prior, each by its part.
-        kin_mature_seconds: time over which kin must have worked to be asked. 18 h: longer than any working day, so
+        peer_mature_seconds: time over which peers must have worked to be asked. 18 h: longer than any working day, so
             that a night lies within it.
-        kin_quantile_ratio: share of the kin whose silences are to be covered, and that have to work on weekends before
-            a first weekend counts. 0.9.
-        kin_chance_ratio: chance with which each of the kin exceeds the bound that it is asked for in mature_seconds, as
-            long as the young one is young. 0.05: the quantile is careful already.
-        kin_limit_ratio: how far kin can stretch the prior. 2: kin that need more differ too much to be a guide.
+        peer_quantile_ratio: share of the peers whose silences are to be covered, and that have to work on weekends
+            before a first weekend counts. 0.9.
+        peer_chance_ratio: chance with which each peer exceeds the bound that it is asked for in mature_seconds, as long
+            as the young one is young. 0.05: the quantile is careful already.
+        peer_limit_ratio: how far peers can stretch the prior. 2: peers that need more differ too much to be a guide.
         serving_prior_seconds: silence that is waited out for a service of which nothing is known. 24 h: on one real
             inference fleet six hours flagged no working Pod on one day; a whole day has the night in it as well.
         interactive_prior_seconds: for notebooks and development Pods. 72 h: whoever is away for two working days comes
@@ -59,13 +59,13 @@ class IdlePolicy:
         batch_prior_seconds: for jobs, which wait for nobody. 5 h: the sliding window after which Princeton's
             job_defense_shield cancels.
         mature_seconds, batch_mature_seconds: time between first and last activity from which the own past begins to
-            replace kin and prior. 24 h, a day and its night, and 4 h.
+            replace peers and prior. 24 h, a day and its night, and 4 h.
 
     Second signal, against a device that shows no activity
-        power_floor_factor, power_floor_watts: a card that does nothing draws no more than factor × floor + watts,
-            where the floor is the least that it drew in power_floor_seconds. 2, 35 W and 7 days: a context without
-            work takes a T4 from 9 to 27 W, an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to
-            about 120. Cards of 70 W can work below that; there the memory's activity tells.
+        power_floor_factor, power_floor_watts, power_floor_seconds: a card that does nothing draws no more than factor ×
+            floor + watts, where the floor is the least that it drew in power_floor_seconds. 2, 35 W and 7 days: a
+            context without work takes a T4 from 9 to 27 W, an A10G from 12 to about 55, an A100 from 62 to 100, an H100
+            from 70 to about 120. Cards of 70 W can work below that; there the memory's activity tells.
         dram_active_ratio: highest memory activity that is none. 0.02: refresh and monitoring stay below one percent.
         copy_util_ratio: the same for memory-copy utilisation, an integer percentage. 0.01: one percent.
         sm_active_ratio: the same for SM activity. 0.01.
@@ -91,7 +91,7 @@ class IdlePolicy:
     step_seconds: int = 300
     active_ratio: float = 0.01
     min_coverage_ratio: float = 0.8
-    blind_seconds: int = 15 * _MINUTE
+    max_staleness_seconds: int = 15 * _MINUTE
 
     min_age_seconds: int = 90 * _MINUTE
     recent_seconds: int = 30 * _MINUTE
@@ -99,11 +99,11 @@ class IdlePolicy:
     exceed_chance_ratio: float = 0.005
     weekend_ratio: float = 0.5
 
-    kin_minimum: int = 5
-    kin_mature_seconds: int = 18 * _HOUR
-    kin_quantile_ratio: float = 0.9
-    kin_chance_ratio: float = 0.05
-    kin_limit_ratio: float = 2.0
+    min_peers: int = 5
+    peer_mature_seconds: int = 18 * _HOUR
+    peer_quantile_ratio: float = 0.9
+    peer_chance_ratio: float = 0.05
+    peer_limit_ratio: float = 2.0
     serving_prior_seconds: int = 24 * _HOUR
     interactive_prior_seconds: int = 72 * _HOUR
     released_prior_seconds: int = 24 * _HOUR
@@ -132,7 +132,7 @@ class IdlePolicy:
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self)):
             value = getattr(self, name)
-            if name == "kin_limit_ratio":
+            if name == "peer_limit_ratio":
                 if not 1 <= value < float("inf"):
                     raise ValueError(f"idle.{name} is {value!r}; it has to be 1 or more")
             elif name.endswith("_ratio"):

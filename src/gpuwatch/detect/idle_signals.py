@@ -60,7 +60,7 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     return {
         "idle.never_used": silence,
         "idle.abandoned": silence,
-        "idle.holding_model": (*silence, memory),
+        "idle.model_loaded": (*silence, memory),
         "idle.in_use": use,
         "idle.bursty": use,
         "idle.host_bound": (
@@ -192,7 +192,7 @@ class Looks:
         if missing:
             what = "power and memory activity" if len(missing) == len(devices) else "a second signal"
             return SecondOpinion(
-                agrees=None, evidence=shown, missing=(f"{what} of {_some(missing)} over the silence",), video=video
+                agrees=None, evidence=shown, missing=(f"{what} of {_some(missing)} over the idle time",), video=video
             )
         return SecondOpinion(agrees=bool(devices) or None, evidence=shown, video=video)
 

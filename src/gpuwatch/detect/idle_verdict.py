@@ -63,12 +63,12 @@ class Judge:
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
 
     def unexplained(self, workload: str, lane: Lane) -> bool:
-        """Whether this lane has been silent for longer than explained; for parts of an allocation."""
+        """Whether this lane has been idle for longer than explained; for parts of an allocation."""
         now = self.pasts.silence(workload, lane)
         # Nothing shorter is ever unexplained, and most are: asked first, it spares the question what explains it.
         return (
             now.silent_seconds > self.policy.min_silence_seconds
-            and now.blind_seconds + self._behind < self.policy.blind_seconds
+            and now.max_staleness_seconds + self._behind < self.policy.max_staleness_seconds
             and now.silent_seconds > self.pasts.explanation(workload, now).seconds
         )
 
@@ -119,12 +119,16 @@ class Judge:
         policy = self.policy
         if item.unseen:
             return item.unseen
-        blind = now.blind_seconds + self._behind
-        if blind >= policy.blind_seconds:
+        blind = now.max_staleness_seconds + self._behind
+        if blind >= policy.max_staleness_seconds:
             return (f"activity of the last {spoken(blind)}",)
         for device in item.devices:
             seen = coverage_ratio(
-                self.snapshot.readings, self.snapshot.schema, device, Signal.BUSY_RATIO, policy.recent_window_seconds
+                self.snapshot.readings,
+                self.snapshot.telemetry_schema,
+                device,
+                Signal.BUSY_RATIO,
+                policy.recent_window_seconds,
             )
             if seen is not None and seen < policy.min_coverage_ratio:
                 return (f"samples of {device.id}: {seen:.0%} of those of the last hour are there",)
@@ -151,9 +155,9 @@ class Judge:
         """Silent for longer than explained (None: never worked, nor did any Pod of its workload)."""
         opinion = self.looks.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
-            return self._unknown(item, f"silent for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
+            return self._unknown(item, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
         if opinion.agrees is False:
-            text = f"its engines are silent for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
+            text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
             return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
         held = self.looks.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
@@ -179,10 +183,10 @@ class Judge:
         never = not now.active_before and item.started is not None
         plain = FindingKind.NEVER_USED if never else FindingKind.ABANDONED
         if used_bytes is None:
-            return plain, "how much memory it holds is not known"
+            return plain, "how much memory it uses is not known"
         size = f"{used_bytes / _GIB:.1f} GiB"
         if used_bytes >= policy.model_bytes:
-            return FindingKind.HOLDING_MODEL, f"a model of {size} stays in memory"
+            return FindingKind.MODEL_LOADED, f"a model of {size} stays in memory"
         if used_bytes >= policy.context_bytes:
             return plain, f"only a context of {size} is in memory"
         return plain, "nothing is in memory"
@@ -193,7 +197,7 @@ class Judge:
         counted = ""
         if now.proven_seconds - now.silent_seconds > 0.1 * now.proven_seconds:
             counted = f" ({spoken(now.silent_seconds)} of them count)"
-        silent = f"silent for {spoken(now.proven_seconds)}{counted}"
+        silent = f"idle for {spoken(now.proven_seconds)}{counted}"
         if not now.active_before:
             what = "since it started" if item.started is not None else "all that was seen of it"
             silent = f"{silent}, {what}"
@@ -267,7 +271,7 @@ class Judge:
             signal=Signal.BUSY_RATIO.value,
             value=now.silent_seconds if explanation is not None else self._since_start(item),
             unit="seconds",
-            statistic="silence",
+            statistic="idle_time",
             window_seconds=round(now.proven_seconds),
             comparison=comparison if explanation is not None else ">=",
             bound=float(bound),
@@ -342,4 +346,4 @@ def gpu_share(device: Device) -> float:
     slices = (device.mig_profile or "").partition("g.")[0]
     if slices.isdigit():
         share = int(slices) / (4 if "A30" in device.model else 7)
-    return share / max(1, len(device.holders)) if device.shared else share
+    return share / max(1, len(device.pods)) if device.shared else share

@@ -301,7 +301,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
 
 
 def _jobs(fleet: Fleet, gpu: Gpu) -> Hashable:
-    return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
+    return frozenset(fleet.workload_of(pod) for pod in gpu.pods)
 
 
 def _link_down(fleet: Fleet, gpu: Gpu, up: Answers, peers: Peers | None) -> Conclusion | None:

@@ -110,7 +110,7 @@ def ecc(fleet: Fleet) -> Judge:
             )
         corrected = sbe if sbe.of(gpu) is not None else sbe_lifetime
         rate = (corrected.of(gpu) or 0.0) / window
-        if rate >= policy.sbe_per_second:
+        if rate >= policy.corrected_ecc_per_second:
             return _corrected(fleet, gpu, corrected, rate, sbe_peers[corrected.stat.key](gpu))
         known = [answers for answers in (sram, dbe, dbe_lifetime, sbe, sbe_lifetime) if answers.known(gpu)]
         if dbe.known(gpu) or dbe_lifetime.known(gpu):
@@ -151,7 +151,7 @@ def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: P
     """Many corrected errors. No fixed rate is sick in itself (NVIDIA asks for no action on XID 92); one card
     that has them while its peers have none is."""
     kind = FindingKind.ECC
-    bound = fleet.policy.sbe_per_second
+    bound = fleet.policy.corrected_ecc_per_second
     whom = "GPUs of all models" if peers is not None and not peers.same_model else "peers"
     fact = corrected.evidence(
         gpu,

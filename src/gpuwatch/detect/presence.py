@@ -98,9 +98,9 @@ def presence(fleet: Fleet) -> Presence:
             counted.append(machine)
     silent = [machine for machine in counted if machine.silent]
     if silent and (len(silent) == len(counted) or widespread(fleet, len(silent), len(counted))):
-        result.findings.append(_telemetry_gone(fleet, silent, len(counted)))
+        result.findings.append(_telemetry_missing(fleet, silent, len(counted)))
     else:
-        result.findings += [_exporter_gone(fleet, machine) for machine in silent]
+        result.findings += [_exporter_down(fleet, machine) for machine in silent]
     result.explained |= {gpu.uuid for machine in silent for gpu in machine.gpus}
     lost = [gpu for gpu in fleet.gpus if not gpu.present and gpu.uuid not in result.explained]
     _judge_lost(fleet, lost, result)
@@ -112,7 +112,7 @@ def presence(fleet: Fleet) -> Presence:
 def widespread(fleet: Fleet, few: int, of: int) -> bool:
     """Whether so many machines of so many point at the observer rather than at them."""
     policy = fleet.policy
-    return few >= policy.telemetry_gone_exporters and few >= policy.telemetry_gone_ratio * of
+    return few >= policy.telemetry_missing_exporters and few >= policy.telemetry_missing_ratio * of
 
 
 def _machines(fleet: Fleet) -> list[_Machine]:
@@ -146,19 +146,19 @@ def _nothing_at_all(fleet: Fleet) -> Finding:
     )
 
 
-def _telemetry_gone(fleet: Fleet, silent: Sequence[_Machine], total: int) -> Finding:
+def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> Finding:
     names = ", ".join(machine.name for machine in silent[:5]) + (" …" if len(silent) > 5 else "")
     jobs = "|".join(sorted({exporter.job for machine in silent for exporter in machine.exporters if exporter.job}))
     return _fleet_finding(
-        f"{len(silent)} of {total} machines' exporters are silent: scraping, network or a rollout, rather than all "
+        f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than all "
         "those machines",
         evidence=[
             Evidence(
-                signal="silent_exporters",
+                signal="exporters_down",
                 value=len(silent) / total,
                 unit="ratio",
                 comparison=">=",
-                bound=fleet.policy.telemetry_gone_ratio,
+                bound=fleet.policy.telemetry_missing_ratio,
                 promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
                 note=names,
             )
@@ -174,7 +174,7 @@ def _fleet_finding(
     return Finding(
         rule=RULE,
         family=Family.HEALTH,
-        kind=FindingKind.TELEMETRY_GONE,
+        kind=FindingKind.TELEMETRY_MISSING,
         subject=Subject(SubjectKind.FLEET, "fleet"),
         verdict=Verdict.UNKNOWN,
         summary=summary,
@@ -183,16 +183,16 @@ def _fleet_finding(
         evidence=tuple(evidence),
         missing=tuple(missing),
         devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
     )
 
 
-def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
+def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     """One machine's exporter: a monitoring fault until shown otherwise, and never a reason to touch the machine."""
     gpus = machine.gpus
     node = fleet.nodes.get(machine.node or "")
     seen = max((gpu.last_seen for gpu in gpus if gpu.last_seen is not None), default=None)
-    fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.gone_seconds
+    fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.missing_seconds
     change = being_changed(node)
     if change:
         why = f"{change}, which takes the exporter away for a while"
@@ -207,7 +207,7 @@ def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
     return Finding(
         rule=RULE,
         family=Family.HEALTH,
-        kind=FindingKind.EXPORTER_GONE,
+        kind=FindingKind.EXPORTER_DOWN,
         subject=Subject(SubjectKind.NODE, machine.name),
         verdict=Verdict.UNKNOWN,
         summary=f"the exporter shows none of its {len(gpus)} GPUs, {why}",
@@ -226,7 +226,7 @@ def _exporter_gone(fleet: Fleet, machine: _Machine) -> Finding:
         ),
         missing=("telemetry of this machine's GPUs",),
         devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
         node=machine.node,
     )
 
@@ -289,7 +289,7 @@ def _excused(fleet: Fleet, gpu: Gpu) -> str:
 def _gone_unknown(fleet: Fleet, gpu: Gpu, reason: str, severity: Severity) -> Finding:
     return fleet.conclude(
         gpu,
-        FindingKind.GPU_GONE,
+        FindingKind.GPU_MISSING,
         Verdict.UNKNOWN,
         f"not reporting; {reason}",
         rule=RULE,
@@ -309,11 +309,11 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
     siblings = fleet.at_home.get(gpu.home, ())
     evidence = [
         Evidence(
-            signal="device_silence",
+            signal="unreported_seconds",
             value="unknown" if silence is None else silence,
             unit="seconds",
             comparison=">=",
-            bound=float(policy.gone_seconds),
+            bound=float(policy.missing_seconds),
             at=seen,
             promql=fleet.snapshot.readings.query(
                 coverage_stat(REPORTING_SIGNALS[0], policy.change_window_seconds), gpu.lead
@@ -321,10 +321,10 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
             note=f"{len(siblings)} siblings report",
         )
     ]
-    if silence is None or silence < policy.gone_seconds:
+    if silence is None or silence < policy.missing_seconds:
         return fleet.conclude(
             gpu,
-            FindingKind.GPU_GONE,
+            FindingKind.GPU_MISSING,
             Verdict.UNKNOWN,
             "not reporting beside siblings that do, but not for long",
             rule=RULE,
@@ -332,7 +332,7 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
             advice=Advice.WATCH,
             since=seen,
             evidence=evidence,
-            missing=[f"{policy.gone_seconds // 60} min of silence"],
+            missing=[f"{policy.missing_seconds // 60} min without a sample"],
         )
     # Silence beside reporting siblings has few other causes; where most of a machine is silent, a change of the
     # exporter's device filter is one, and an XID 79 just before leaves none.
@@ -358,7 +358,7 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
             )
     return fleet.conclude(
         gpu,
-        FindingKind.GPU_GONE,
+        FindingKind.GPU_MISSING,
         Verdict.DEGRADED,
         f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings on the same machine report",
         rule=RULE,
@@ -373,5 +373,11 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
 
 def _there(fleet: Fleet, gpu: Gpu) -> Finding:
     return fleet.conclude(
-        gpu, FindingKind.GPU_GONE, Verdict.HEALTHY, "it reports", rule=RULE, confidence_ratio=0.95, since=gpu.last_seen
+        gpu,
+        FindingKind.GPU_MISSING,
+        Verdict.HEALTHY,
+        "it reports",
+        rule=RULE,
+        confidence_ratio=0.95,
+        since=gpu.last_seen,
     )

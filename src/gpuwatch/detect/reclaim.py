@@ -1,4 +1,4 @@
-"""Nodes that their provider takes back: that is announced, has nothing to do with their health, and ends with them.
+"""Nodes that their provider takes back: that is notified, has nothing to do with their health, and ends with them.
 
 That a Node is of a kind that may be taken back at any time (spot, preemptible) says nothing yet.
 """
@@ -17,15 +17,15 @@ TAINTS = (
     "cloudprovider.azure.microsoft.com/draining",  # Azure's cloud provider, of a Spot eviction
     "node.cloudprovider.kubernetes.io/shutdown",
 )
-"""Keys of taints by which a provider or an autoscaler announces that the Node goes; one that ends in / is a prefix."""
+"""Keys of taints by which a provider or an autoscaler notifies that the Node goes; one that ends in / is a prefix."""
 
 _SOON = frozenset({"rebalance-recommendation"})  # of aws-node-termination-handler: it may go, or not
 CONDITIONS = ("PreemptScheduled", "TerminateScheduled")
-"""Conditions by which AKS' node problem detector announces the same."""
+"""Conditions by which AKS' node problem detector notifies the same."""
 
 
 def reclaimed(node: Node) -> str:
-    """What announces that the Node goes; '' for nothing."""
+    """What notifies that the Node goes; '' for nothing."""
     for taint in node.taints:
         if taint.effect == "PreferNoSchedule" or taint.key.rpartition("/")[2] in _SOON:
             continue

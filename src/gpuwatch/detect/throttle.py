@@ -271,7 +271,7 @@ def _of_job_or_model(fleet: Fleet, answers: Answers, working: list[Gpu]) -> Call
     same model."""
 
     def job(gpu: Gpu) -> Hashable:
-        return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
+        return frozenset(fleet.workload_of(pod) for pod in gpu.pods)
 
     in_job = fleet.peers(answers.of, among=working, kin=job)
     of_model = fleet.peers(answers.of, among=working)

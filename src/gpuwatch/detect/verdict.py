@@ -102,7 +102,7 @@ _ACTIONS: dict[float, _Action] = {
 
 def recovery_action(fleet: Fleet) -> Judge:
     """The driver's own verdict (DCGM field 1523; XID 154 is its event): what it says has to be done, now."""
-    kind = FindingKind.DRIVER_VERDICT
+    kind = FindingKind.RECOVERY_ACTION
     now = fleet.answers(recovery_action_needs(fleet.policy).now)
     changes = fleet.changes(Signal.RECOVERY_ACTION_CODE)
 
@@ -213,7 +213,7 @@ def _authority(fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[Gpu], t
         ),
         missing=_ONE_GPU,
         devices=tuple(device.id for gpu in bad for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in bad for pod in gpu.holders)),
+        pods=tuple(dict.fromkeys(pod for gpu in bad for pod in gpu.pods)),
     )
 
 

@@ -24,7 +24,7 @@ from gpuwatch.model.telemetry import Vendor
 
 CORROBORATING = frozenset(
     {
-        FindingKind.DRIVER_VERDICT,
+        FindingKind.RECOVERY_ACTION,
         FindingKind.DCGM_HEALTH,
         FindingKind.VENDOR_HEALTH,
         FindingKind.ECC,
@@ -33,7 +33,7 @@ CORROBORATING = frozenset(
         FindingKind.PCIE_REPLAY,
         FindingKind.PCIE_WIDTH,
         FindingKind.NVLINK_ERRORS,
-        FindingKind.GPU_GONE,
+        FindingKind.GPU_MISSING,
     }
 )
 """Findings on the same GPU that do not come from the XID itself."""
@@ -91,7 +91,9 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
     last, *counting = (fleet.answers(stat) for stat in stats)
     reporting = fleet.reporting(fleet.policy.change_window_seconds)
     gauge_is_there = (
-        bool(last.values) or bool(fleet.changes(last.stat.signal)) or fleet.snapshot.schema.has(last.stat.signal)
+        bool(last.values)
+        or bool(fleet.changes(last.stat.signal))
+        or fleet.snapshot.telemetry_schema.has(last.stat.signal)
     )
 
     def class_of(code: int | str) -> XidClass | None:
@@ -224,7 +226,7 @@ def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Findi
             advice=Advice.RESET_WHEN_IDLE,
             confidence_ratio=_TWO_WORKLOADS_CONFIDENCE,
         )
-    who = f" (held by {', '.join(workloads)})" if workloads else ""
+    who = f" (allocated to {', '.join(workloads)})" if workloads else ""
     return _conclude(
         fleet,
         event,
@@ -349,7 +351,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             evidence=(*evidence, *catalog),
             missing=("a sign on one GPU alone that would make it that GPU's hardware",),
             devices=tuple(device.id for gpu in gpus.values() for device in gpu.devices),
-            pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.holders)),
+            pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.pods)),
             node=next(iter(nodes)) if len(nodes) == 1 else None,
         )
 

@@ -172,7 +172,7 @@ def _telemetry_began(fleet: Fleet) -> Callable[[Gpu], datetime | None]:
     """Until when a GPU's gauge may be showing an XID from before the window: two samples after its telemetry
     began within it. None where it reported all along, and where it is gone now: then the end is what lacks."""
     window = fleet.policy.change_window_seconds
-    interval = fleet.snapshot.schema.interval_seconds
+    interval = fleet.snapshot.telemetry_schema.interval_seconds
     counts = [fleet.answers(coverage_stat(signal, window)) for signal in REPORTING_SIGNALS]
 
     def began(gpu: Gpu) -> datetime | None:
@@ -193,7 +193,7 @@ def _holders(fleet: Fleet) -> Callable[[Gpu, datetime | None], frozenset[Subject
 
     def held(gpu: Gpu, at: datetime | None) -> frozenset[Subject]:
         if at is None:
-            return frozenset(fleet.workload_of(pod) for pod in gpu.holders)
+            return frozenset(fleet.workload_of(pod) for pod in gpu.pods)
         pods = set()
         for device in gpu.devices:
             for history in histories.get(device.id, ()):
@@ -204,7 +204,7 @@ def _holders(fleet: Fleet) -> Callable[[Gpu, datetime | None], frozenset[Subject
                 if recent.strip(Activity.UNKNOWN):
                     pods.add(history.pod)
         if not pods:
-            for pod in gpu.holders:
+            for pod in gpu.pods:
                 known = fleet.pods.get(pod)
                 if known is None or known.started is None or known.started <= at:
                     pods.add(pod)

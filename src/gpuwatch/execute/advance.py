@@ -114,7 +114,7 @@ def needs(remediation: Remediation, now: datetime) -> Needs:
     match remediation.phase:
         case Phase.PROPOSED:
             return Needs(others=True)
-        case Phase.ANNOUNCED:
+        case Phase.NOTIFIED:
             return Needs(step.target) if step else Needs(main, around=True, view=True, others=True)
         case Phase.ACTING:
             if step is None:
@@ -125,9 +125,9 @@ def needs(remediation: Remediation, now: datetime) -> Needs:
         case Phase.VERIFYING:
             waiter = _waiter(remediation)
             return Needs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
-        case Phase.HOLDING:
-            fenced = remediation.proposal.action is ActionKind.TAINT_NODE
-            return Needs(_verified_on(remediation), view=fenced, others=fenced)
+        case Phase.IN_EFFECT:
+            tainted = remediation.proposal.action is ActionKind.TAINT_NODE
+            return Needs(_verified_on(remediation), view=tainted, others=tainted)
         case Phase.UNDOING:
             return Needs(step.target, sent=acts.order_of(step)) if step else Needs()
         case _:
@@ -152,13 +152,13 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
     match remediation.phase:
         case Phase.PROPOSED:
             return _proposed(remediation, world, now, policies)
-        case Phase.ANNOUNCED:
-            return _announced(remediation, world, now, policies)
+        case Phase.NOTIFIED:
+            return _notified(remediation, world, now, policies)
         case Phase.ACTING:
             return _acting(remediation, world, now, policies)
         case Phase.VERIFYING:
             return _verifying(remediation, world, now, policies)
-        case Phase.HOLDING:
+        case Phase.IN_EFFECT:
             return _holding(remediation, world, now, policies)
         case _:
             return _undoing(remediation, world, now, policy)
@@ -189,7 +189,7 @@ def failed(intent: Remediation, error: WriteError, now: datetime, policy: Execut
     return _undo(_with_step(intent, tried), Phase.FAILED, error.message, now, policy).intent
 
 
-# PROPOSED and ANNOUNCED
+# PROPOSED and NOTIFIED
 
 
 def _proposed(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
@@ -204,33 +204,39 @@ def _proposed(remediation: Remediation, world: World, now: datetime, policies: P
                 return Move(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
             return None
     why = f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
-    # What was announced before a person was asked stays known, so that it can be taken back.
+    # A notification that went out before a person was asked stays known, so that it can be taken back.
     told = tuple(step for step in remediation.steps if step.begun_at is not None or step.done_at is not None)
     begun = replace(
         remediation,
-        steps=(*told, *acts.announce_steps(remediation, now, policy)),
+        steps=(*told, *acts.notify_steps(remediation, now, policy)),
         step=len(told),
         next_at=None,
         deadline_at=None,
     )
-    return Move(_turned(begun, Phase.ANNOUNCED, why, now))
+    return Move(_turned(begun, Phase.NOTIFIED, why, now))
 
 
-def _announced(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def _notified(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
     policy = policies.execute
     untold = _next(remediation)
     if untold is not None:
-        if untold.error and untold.begun_at is None and _older(_announced_at(remediation), policy.act_seconds, now):
-            return _undo(remediation, Phase.LAPSED, f"It was not announced in time: {untold.error}", now, policy)
+        if (
+            untold.error
+            and untold.begun_at is None
+            and _older(_notified_at(remediation), policy.action_timeout_seconds, now)
+        ):
+            return _undo(
+                remediation, Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}", now, policy
+            )
         return _step(remediation, world, now, policy)
     if remediation.deadline_at is None:
-        due = now + timedelta(seconds=policy.announce_seconds)
-        end = due + timedelta(seconds=policy.act_seconds)
+        due = now + timedelta(seconds=policy.notice_period_seconds)
+        end = due + timedelta(seconds=policy.action_timeout_seconds)
         return Move(_noted(replace(remediation, next_at=due, deadline_at=end), "Owners may object.", now))
     if world.pause.paused or world.view is None:
         return None
     if now >= remediation.deadline_at:
-        return _undo(remediation, Phase.LAPSED, "No opening was found in time.", now, policy)
+        return _undo(remediation, Phase.EXPIRED, "No opening was found in time.", now, policy)
     check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
     if check.answer is not Answer.GO:
         return _not_now(remediation, check, now, policy)
@@ -250,16 +256,16 @@ def _announced(remediation: Remediation, world: World, now: datetime, policies: 
         remediation,
         steps=(*remediation.steps, *found),
         next_at=None,
-        deadline_at=now + timedelta(seconds=policy.act_seconds),
+        deadline_at=now + timedelta(seconds=policy.action_timeout_seconds),
     )
     return Move(_turned(claimed, Phase.ACTING, "All guards and budgets allow it.", now))
 
 
-def _announced_at(remediation: Remediation) -> datetime | None:
-    """Since when it is to be announced, this time."""
+def _notified_at(remediation: Remediation) -> datetime | None:
+    """Since when its owners are to be notified, this time."""
     found = None
     for turn in reversed(remediation.history):
-        if turn.phase is not Phase.ANNOUNCED:
+        if turn.phase is not Phase.NOTIFIED:
             break
         found = turn.at
     return found
@@ -267,7 +273,7 @@ def _announced_at(remediation: Remediation) -> datetime | None:
 
 def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Move:
     """Back to waiting, to a person, or to an end; what was claimed is given up, since nothing of it was begun."""
-    kept = tuple(step for step in remediation.steps if step.kind is StepKind.ANNOUNCE)
+    kept = tuple(step for step in remediation.steps if step.kind is StepKind.NOTIFY)
     attempts = remediation.attempts + 1
     told = {**remediation.verified, **(check.verified or {})}
     given_up = replace(remediation, steps=kept, step=len(kept), attempts=attempts, verified=told)
@@ -276,7 +282,7 @@ def _not_now(remediation: Remediation, check: Check, now: datetime, policy: Exec
             waiting = replace(given_up, next_at=now + timedelta(seconds=policy.retry_after(attempts)))
             if remediation.phase is Phase.ACTING:
                 waiting = replace(waiting, deadline_at=_first_deadline(remediation, policy))
-            return Move(_turned(waiting, Phase.ANNOUNCED, check.reason, now))
+            return Move(_turned(waiting, Phase.NOTIFIED, check.reason, now))
         case Answer.ASK:
             return Move(_turned(replace(given_up, next_at=None), Phase.PROPOSED, check.reason, now))
         case Answer.OBJECTED:
@@ -284,14 +290,14 @@ def _not_now(remediation: Remediation, check: Check, now: datetime, policy: Exec
         case Answer.REFUSED:
             return _undo(given_up, Phase.REFUSED, check.reason, now, policy)
         case _:
-            return _undo(given_up, Phase.LAPSED, check.reason, now, policy)
+            return _undo(given_up, Phase.OBSOLETE, check.reason, now, policy)
 
 
 def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime:
-    """Of the announcement: a claim that is given up does not win time."""
-    told = [step.done_at for step in remediation.steps if step.kind is StepKind.ANNOUNCE and step.done_at is not None]
+    """Of the notification: a claim that is given up does not win time."""
+    told = [step.done_at for step in remediation.steps if step.kind is StepKind.NOTIFY and step.done_at is not None]
     last = max(told, default=remediation.proposal.created_at)
-    return last + timedelta(seconds=policy.announce_seconds + policy.act_seconds)
+    return last + timedelta(seconds=policy.notice_period_seconds + policy.action_timeout_seconds)
 
 
 # ACTING
@@ -301,11 +307,11 @@ def _acting(remediation: Remediation, world: World, now: datetime, policies: Pol
     policy = policies.execute
     step = _next(remediation)
     if step is None:
-        end = now + timedelta(seconds=policy.verify_seconds)
+        end = now + timedelta(seconds=policy.verification_timeout_seconds)
         return Move(_turned(replace(remediation, next_at=None, deadline_at=end), Phase.VERIFYING, "Written.", now))
     if step.begun_at is None:
         late = remediation.deadline_at is not None and now >= remediation.deadline_at
-        if late and not step.kind.only_tells:
+        if late and not step.kind.only_notes:
             return _late(remediation, now, policy)
         if world.pause.paused:
             return None
@@ -328,10 +334,10 @@ def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Mov
 
 
 def _rung_given_up(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Remediation:
-    """The fence stands as it is, and the next rung is tried no sooner than anything that failed often."""
+    """The taint stands as it is, and the next rung is tried no sooner than anything that failed often."""
     kept = _held(replace(remediation, steps=remediation.steps[: remediation.step]), now, policy)
-    later = replace(kept, next_at=now + timedelta(seconds=policy.retry_cap_seconds))
-    return _turned(later, Phase.HOLDING, why, now)
+    later = replace(kept, next_at=now + timedelta(seconds=policy.retry_max_seconds))
+    return _turned(later, Phase.IN_EFFECT, why, now)
 
 
 def _gate(remediation: Remediation, step: Step, world: World) -> str:
@@ -365,14 +371,14 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
         if acts.optional(step):
             return Move(_passed(remediation, now, built.reason))
         forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
-        end = Phase.LAPSED if built.gone and forgotten.began_at is None else Phase.FAILED
+        end = Phase.OBSOLETE if built.gone and forgotten.began_at is None else Phase.FAILED
         return _undo(forgotten, end, built.reason, now, policy)
     if step.begun_at is not None and remediation.undo_asked and remediation.phase is not Phase.UNDOING:
         # It was begun, and did not happen; of a Command nobody can tell.
         forgotten = _with_step(remediation, replace(step, begun_at=None))
         known = remediation if step.kind is StepKind.COMMAND else forgotten
         return _undo(known, Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", now, policy)
-    if step.begun_at is not None and remediation.phase is Phase.ACTING and not step.kind.only_tells:
+    if step.begun_at is not None and remediation.phase is Phase.ACTING and not step.kind.only_notes:
         # The world is another one since. What has to hold before a write has to hold before its second try too.
         if step.kind is not StepKind.COMMAND:
             return Move(replace(_with_step(remediation, replace(step, begun_at=None)), next_at=None))
@@ -401,7 +407,7 @@ def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
     return replace(remediation, saved=(*kept, *new))
 
 
-# VERIFYING and HOLDING
+# VERIFYING and IN_EFFECT
 
 
 def _verified_on(remediation: Remediation) -> ObjectRef:
@@ -414,8 +420,8 @@ def _verifying(remediation: Remediation, world: World, now: datetime, policies: 
     action, policy = remediation.proposal.action, policies.execute
     if action is ActionKind.TAINT_NODE:
         whole = any(step.kind is StepKind.TAINT for step in remediation.steps)
-        said = "The Node is fenced." if whole else "Its sick devices are fenced, and the Node is not."
-        return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, said, now))
+        said = "The Node is tainted." if whole else "Its sick devices are tainted, and the Node is not."
+        return Move(_turned(_held(remediation, now, policy), Phase.IN_EFFECT, said, now))
     held = _release_held(world.near) if action is ActionKind.RELEASE_GANG else _moved(remediation, world.near)
     seen = replace(remediation, verified={**remediation.verified, **held})
     if all(held.values()):
@@ -436,24 +442,26 @@ def _freed(remediation: Remediation, world: World, now: datetime, policies: Poli
     started = _started(world.waiter) if name else None
     if started is None:
         gone = f" {name} waits for them no more." if name else ""
-        return Move(_turned(_held(remediation, now, policy), Phase.HOLDING, f"Its GPUs are free.{gone}", now))
+        return Move(_turned(_held(remediation, now, policy), Phase.IN_EFFECT, f"Its GPUs are free.{gone}", now))
     seen = replace(remediation, verified={**remediation.verified, WAITER_STARTED: started})
     if started:
-        return Move(_turned(_held(seen, now, policy), Phase.HOLDING, f"Its GPUs are free, and {name} started.", now))
+        return Move(_turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free, and {name} started.", now))
     # Others may make room for it too, and it needs all of them.
     coming = any(
         each.proposal.waiter == name
-        and each.phase in (Phase.ANNOUNCED, Phase.ACTING, Phase.VERIFYING)
+        and each.phase in (Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING)
         and not each.verified.get(acts.RELEASED)
         for each in world.others
     )
     if coming or WAITER_STARTED not in remediation.verified:
-        seen = replace(seen, deadline_at=now + timedelta(seconds=policy.verify_seconds))
+        seen = replace(seen, deadline_at=now + timedelta(seconds=policy.verification_timeout_seconds))
     if seen.deadline_at is None or now < seen.deadline_at:
         return _wait(seen, f"Its GPUs are free; {name} has not started yet.", now, policy)
     if policies.plan.reclaim_only_on_demand:
         return _undo(seen, Phase.FAILED, f"{name} did not take what was freed for it alone.", now, policy)
-    return Move(_turned(_held(seen, now, policy), Phase.HOLDING, f"Its GPUs are free; {name} did not take them.", now))
+    return Move(
+        _turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free; {name} did not take them.", now)
+    )
 
 
 def _waiter(remediation: Remediation) -> PodRef:
@@ -506,21 +514,21 @@ def _ended(pod: Object) -> bool:
 
 
 def _held(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Remediation:
-    """As it enters HOLDING. A taint's expiry counts from its first rung, so that a ladder does not put it off."""
+    """As it enters IN_EFFECT. A taint's expiry counts from its first rung, so that a ladder does not put it off."""
     taints = [step for step in remediation.steps if step.kind in (StepKind.TAINT, StepKind.DEVICE_TAINT)]
     if remediation.proposal.action is ActionKind.TAINT_NODE:
         first = min((step.done_at for step in taints if step.done_at is not None), default=now)
         end = first + timedelta(seconds=policy.taint_expiry_seconds)
     else:
-        end = now + timedelta(seconds=policy.release_hold_seconds)
-    return replace(remediation, next_at=now + timedelta(seconds=policy.look_seconds), deadline_at=end)
+        end = now + timedelta(seconds=policy.release_observation_seconds)
+    return replace(remediation, next_at=now + timedelta(seconds=policy.check_interval_seconds), deadline_at=end)
 
 
 def _holding(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
     policy = policies.execute
-    fenced = remediation.proposal.action is ActionKind.TAINT_NODE
+    tainted = remediation.proposal.action is ActionKind.TAINT_NODE
     over = remediation.deadline_at is not None and now >= remediation.deadline_at
-    if not fenced:
+    if not tainted:
         object_ = world.near.object
         if object_ is None:
             return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now, policy)
@@ -559,7 +567,7 @@ def _declined(remediation: Remediation) -> Remediation:
 
 
 def _look(now: datetime, policy: ExecutePolicy) -> datetime:
-    return now + timedelta(seconds=policy.look_seconds)
+    return now + timedelta(seconds=policy.check_interval_seconds)
 
 
 def _look_at_health(
@@ -568,18 +576,20 @@ def _look_at_health(
     policy = policies.execute
     facts = view.facts(world.others)
     # Stale facts prove nothing; the brake does not stop a taint from being removed.
-    old = now - view.snapshot.at > timedelta(seconds=policy.fresh_seconds)
+    old = now - view.snapshot.at > timedelta(seconds=policy.max_facts_age_seconds)
     state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
-    gap = remediation.next_at is not None and now - remediation.next_at > timedelta(seconds=policy.look_seconds)
+    gap = remediation.next_at is not None and now - remediation.next_at > timedelta(
+        seconds=policy.check_interval_seconds
+    )
     if state is Health.PROVEN:
         since = now if remediation.clean_since is None or gap else remediation.clean_since
-        if now - since >= timedelta(seconds=policy.healthy_seconds):
+        if now - since >= timedelta(seconds=policy.healthy_for_seconds):
             proven = replace(remediation, verified={**remediation.verified, "healthy": True})
             return _undo(proven, Phase.SUCCEEDED, "Proven healthy.", now, policy)
         return Move(replace(remediation, clean_since=since, next_at=_look(now, policy)))
     looked = replace(remediation, clean_since=None, next_at=_look(now, policy))
     rung = _next_rung(taints, policy)
-    stood = bool(taints) and _older(taints[-1].done_at, policy.rung_seconds, now)
+    stood = bool(taints) and _older(taints[-1].done_at, policy.taint_escalation_seconds, now)
     handed = _to_hand_off(remediation, facts, taints, policy)
     if state is not Health.SICK or world.pause.paused or not (handed or (rung is not None and stood)):
         return Move(looked)
@@ -598,13 +608,13 @@ def _look_at_health(
         steps=(*remediation.steps, step),
         clean_since=None,
         next_at=None,
-        deadline_at=now + timedelta(seconds=policy.fresh_seconds),
+        deadline_at=now + timedelta(seconds=policy.max_facts_age_seconds),
     )
     return Move(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
 
 
 def _to_hand_off(remediation: Remediation, facts: Facts, taints: list[Step], policy: ExecutePolicy) -> tuple[Step, ...]:
-    """Steps that hand the fenced Node off to a repair system, once it is empty and stays so; () where that is not now.
+    """Steps that hand the tainted Node off to a repair system, once it is empty and stays so; () where that is not now.
 
     Empty is what both sides say: no Pod that asks for accelerators is on it, and none holds a device of it.
     """
@@ -615,7 +625,7 @@ def _to_hand_off(remediation: Remediation, facts: Facts, taints: list[Step], pol
     for name in remediation.proposal.nodes:
         if any(pod.node == name for pods in facts.members.values() for pod in pods):
             return ()
-        if any(device.holders for device in facts.devices_of_node.get(name, ())):
+        if any(device.pods for device in facts.devices_of_node.get(name, ())):
             return ()
     return acts.hand_off_steps(remediation, policy)
 
@@ -646,7 +656,7 @@ def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy:
         ended = replace(remediation, steps=kept, step=len(kept), next_at=None, deadline_at=None)
         return Move(_turned(ended, end, why, now))
     # What was ordered and is under way has so long to show.
-    shown = now + timedelta(seconds=policy.verify_seconds)
+    shown = now + timedelta(seconds=policy.verification_timeout_seconds)
     going = replace(remediation, steps=(*kept, *behind), step=len(kept), next_at=None, deadline_at=shown, undo_to=end)
     return Move(_turned(going, Phase.UNDOING, why, now))
 
@@ -721,6 +731,6 @@ def _without_device_taint(remediation: Remediation, step: Step, now: datetime, p
             replace(each, target=replace(each.target, api_version=versions[at]), begun_at=None) for each in devices
         ]
         return replace(remediation, steps=(*remediation.steps[: remediation.step], *other_version, *rest), next_at=None)
-    taint = acts.taint_step(remediation, policy.first_effect, now, policy)
+    taint = acts.taint_step(remediation, policy.first_taint_effect, now, policy)
     whole = replace(remediation, steps=(*remediation.steps[: remediation.step], taint, *rest), next_at=None)
-    return _noted(whole, "The cluster serves no DeviceTaintRule: the Node is fenced.", now)
+    return _noted(whole, "The cluster serves no DeviceTaintRule: the Node is tainted.", now)

@@ -45,12 +45,12 @@ def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: Execute
     last = ended[-1]
     in_a_row = len(list(takewhile(lambda each: each.phase is last.phase, reversed(ended))))
     if _declined(last):
-        return 0 if _about_more(proposal, last.proposal) else policy.declined_seconds
+        return 0 if _about_more(proposal, last.proposal) else policy.rejection_backoff_seconds
     match last.phase:
         case Phase.FAILED:
             return policy.failed_after(in_a_row)
-        case Phase.LAPSED | Phase.REFUSED | Phase.EXPIRED:
-            return policy.lapsed_after(in_a_row)
+        case Phase.OBSOLETE | Phase.REFUSED | Phase.EXPIRED:
+            return policy.obsolete_after(in_a_row)
         case _:
             return 0  # what it was for came about, and this is something new
 

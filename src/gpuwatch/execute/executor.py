@@ -32,7 +32,8 @@ class Executor:
     """Carries Remediations out, one write at a time.
 
     writer: the cluster; rehearsal: the same cluster with writes that are dry runs. fresh: takes a Snapshot and assesses
-    it; it may give one that is at most `execute.fresh_seconds` old. notify: told of each announcement at least once.
+    it; it may give one that is at most `execute.max_facts_age_seconds` old. notify: called at
+    least once for each notification.
 
     Several executors may work on one store: a write belongs to whoever kept its intent, under the version that both
     had read.
@@ -62,11 +63,11 @@ class Executor:
 
     def due(self, now: datetime) -> tuple[str, ...]:
         """Names of those that `run_once` may have something to do for, in the order in which it is best done: what is
-        taken back first, then what was begun; Nodes are fenced before gangs move, so that none lands there again; then
+        taken back first, then what was begun; Nodes are tainted before gangs move, so that none lands there again; then
         the best score. Raises StoreError."""
         self._read()
         found = [each for each in self._known.values() if not idle(each, now)]
-        rank = {Phase.UNDOING: 0, Phase.ACTING: 1, Phase.VERIFYING: 2, Phase.HOLDING: 3, Phase.ANNOUNCED: 4}
+        rank = {Phase.UNDOING: 0, Phase.ACTING: 1, Phase.VERIFYING: 2, Phase.IN_EFFECT: 3, Phase.NOTIFIED: 4}
         found.sort(
             key=lambda each: (
                 rank.get(each.phase, 5),

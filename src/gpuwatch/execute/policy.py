@@ -16,78 +16,83 @@ FILLED_IN = ("node", "remediation", "cause", "reason")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutePolicy:
-    """When and how what was planned is done.
+    """When and how gpuwatch does what was planned.
 
-    approve_seconds: a proposal that nobody approved expires after it. Three days: a weekend and a Monday.
-    announce_seconds: owners have so long to object after the announcement. An hour: somebody at work reads it.
-    act_seconds: how long, after the announcement, an opening is looked for (a budget, a PodDisruptionBudget, the rate)
-        and the steps may take. Six hours: a job's next epoch ends in it.
-    verify_seconds: within which Pods have to be gone, or to run elsewhere. Half an hour: the longest grace periods and
-        an image that is pulled anew.
-    release_hold_seconds: how long after a release its outcome is open (whoever wants it back undoes it). A week.
-    taint_expiry_seconds: our taint goes after it, proof of health or not, so that nothing is fenced for ever by a
-        controller that has forgotten why. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
-    healthy_seconds: for so long every look has to find proof of health before a taint goes. An hour, the window in
+    approval_timeout_seconds: a proposal that nobody approved expires after it. Three days: a weekend and a Monday.
+    notice_period_seconds: how long owners may object after they were notified. An hour: somebody at work reads it.
+    action_timeout_seconds: how long, after the notification, an opening is awaited (a budget, a PodDisruptionBudget,
+        the rate) and the steps may take. Six hours: a job's next epoch ends in it.
+    verification_timeout_seconds: within which Pods have to be gone, or to run elsewhere. Half an hour: the longest
+        grace periods and a new pull of an image.
+    release_observation_seconds: how long after a release its outcome stays open; an owner who wants the GPUs back takes
+        them in this time. A week.
+    taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
+        tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
+    healthy_for_seconds: for so long every check has to find proof of health before a taint goes. An hour, the window in
         which an event is news for the health rules.
-    look_seconds: distance of two looks at what is held; a proof of health with longer gaps begins anew.
-    rung_seconds: how long a rung of the taint's ladder stands before the next, if the Node is degraded still.
-    first_effect, last_effect: the ladder's ends. NoExecute ends Pods without asking PodDisruptionBudgets, so that it
-        has to be asked for.
-    hand_off_label: 'key=value' for a repair system, put on the fenced Node; '' for none.
+    check_interval_seconds: time between two checks of a taint or a release that is in effect. A longer gap between two
+        checks starts the proof of health anew.
+    taint_escalation_seconds: how long one effect of the taint stands before the next, while the Node is degraded.
+    first_taint_effect, last_taint_effect: the mildest and the strictest effect. NoExecute ends Pods without asking
+        PodDisruptionBudgets, so it has to be asked for.
+    hand_off_label: 'key=value' for a repair system, put on the tainted Node; '' for none.
     hand_off_object: an object made for a repair system, such as a NodeMaintenance; in its texts {node}, {remediation},
         {cause} and {reason} are filled in. Its name has to tell Nodes apart. {} for none.
-    hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod holds an accelerator of it, so that a
-        repair system that reboots costs nobody's work. Otherwise with the fence.
+    hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod has an accelerator of it, so that a
+        repair system that reboots ends nobody's work. Otherwise with the taint.
     condition: whether the Node condition GPUDegraded is written.
-    device_taints: fence the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
-    retry_seconds, retry_cap_seconds: first wait after something that may pass (a conflict, a PodDisruptionBudget, the
-        rate); doubled each time, up to the cap.
-    failure_backoff_seconds, failure_backoff_cap_seconds: after a failed Remediation its target is left alone for so
+    device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
+    retry_seconds, retry_max_seconds: first wait after something that may pass (a conflict, a PodDisruptionBudget, the
+        rate); doubled each time, up to the second.
+    failure_backoff_seconds, failure_backoff_max_seconds: after a failed Remediation its target is left alone for so
         long, doubled with each failure in a row.
-    lapse_backoff_seconds: the same after one that came to nothing (lapsed, refused, expired), up to declined_seconds:
-        a finding that comes and goes is not announced every hour.
-    declined_seconds: after a no of people, or what they took back themselves, they are not asked again for so long. A
-        day: whoever said it should be asked at work, and a fault that stands has not been forgotten then.
-    write_timeout_seconds: a write that was begun and has no result is looked for no sooner; above the writer's own
-        timeout, so that it cannot still be under way in another process.
-    fresh_seconds: facts that are older decide nothing.
+    obsolete_backoff_seconds: the same after one that came to nothing (obsolete, refused, expired), up to
+        rejection_backoff_seconds, so that owners are not notified every hour of a finding that comes and goes.
+    rejection_backoff_seconds: after a rejection, or after people took back what was done, the target is left alone for
+        so long. A day: a colleague can be asked at work, and a fault that stands is not forgotten by then.
+    write_timeout_seconds: the result of a write that was begun is looked up no sooner; above the writer's own timeout,
+        so that the write cannot still be under way in another process.
+    max_facts_age_seconds: nothing is decided on older facts.
     """
 
-    approve_seconds: int = 259_200
-    announce_seconds: int = 3_600
-    act_seconds: int = 21_600
-    verify_seconds: int = 1_800
-    release_hold_seconds: int = 604_800
+    approval_timeout_seconds: int = 259_200
+    notice_period_seconds: int = 3_600
+    action_timeout_seconds: int = 21_600
+    verification_timeout_seconds: int = 1_800
+    release_observation_seconds: int = 604_800
     taint_expiry_seconds: int = 259_200
-    healthy_seconds: int = 3_600
-    look_seconds: int = 300
-    rung_seconds: int = 1_800
-    first_effect: str = "PreferNoSchedule"
-    last_effect: str = "NoSchedule"
+    healthy_for_seconds: int = 3_600
+    check_interval_seconds: int = 300
+    taint_escalation_seconds: int = 1_800
+    first_taint_effect: str = "PreferNoSchedule"
+    last_taint_effect: str = "NoSchedule"
     hand_off_label: str = ""
     hand_off_object: Mapping[str, Any] = field(default_factory=dict)
     hand_off_when_empty: bool = True
     condition: bool = True
     device_taints: bool = True
     retry_seconds: int = 60
-    retry_cap_seconds: int = 3_600
+    retry_max_seconds: int = 3_600
     failure_backoff_seconds: int = 86_400
-    failure_backoff_cap_seconds: int = 1_382_400
-    lapse_backoff_seconds: int = 3_600
-    declined_seconds: int = 86_400
+    failure_backoff_max_seconds: int = 1_382_400
+    obsolete_backoff_seconds: int = 3_600
+    rejection_backoff_seconds: int = 86_400
     write_timeout_seconds: int = 120
-    fresh_seconds: int = 600
+    max_facts_age_seconds: int = 600
 
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.name.endswith("_seconds")):
-            least = 0 if name == "announce_seconds" else 1
+            least = 0 if name == "notice_period_seconds" else 1
             if getattr(self, name) < least:
                 raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be {least} or more seconds")
-        for name in ("first_effect", "last_effect"):
+        for name in ("first_taint_effect", "last_taint_effect"):
             if getattr(self, name) not in EFFECTS:
                 raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be one of {', '.join(EFFECTS)}")
-        if EFFECTS.index(self.first_effect) > EFFECTS.index(self.last_effect):
-            raise ValueError(f"execute.first_effect {self.first_effect} is above last_effect {self.last_effect}")
+        if EFFECTS.index(self.first_taint_effect) > EFFECTS.index(self.last_taint_effect):
+            raise ValueError(
+                f"execute.first_taint_effect {self.first_taint_effect} is stricter than last_taint_effect "
+                f"{self.last_taint_effect}"
+            )
         key, equals, value = self.hand_off_label.partition("=")
         if self.hand_off_label and not (key and equals and value):
             raise ValueError(f"execute.hand_off_label is {self.hand_off_label!r}; write it as key=value")
@@ -116,19 +121,19 @@ class ExecutePolicy:
 
     @property
     def ladder(self) -> tuple[str, ...]:
-        return EFFECTS[EFFECTS.index(self.first_effect) : EFFECTS.index(self.last_effect) + 1]
+        return EFFECTS[EFFECTS.index(self.first_taint_effect) : EFFECTS.index(self.last_taint_effect) + 1]
 
     def retry_after(self, attempts: int) -> int:
         """Seconds to wait after that many tries that failed; without jitter, so that a test and a person can tell."""
-        return _doubled(self.retry_seconds, attempts, self.retry_cap_seconds)
+        return _doubled(self.retry_seconds, attempts, self.retry_max_seconds)
 
     def failed_after(self, failures: int) -> int:
         """Seconds for which a target is left alone after that many failures in a row."""
-        return _doubled(self.failure_backoff_seconds, failures, self.failure_backoff_cap_seconds)
+        return _doubled(self.failure_backoff_seconds, failures, self.failure_backoff_max_seconds)
 
-    def lapsed_after(self, lapses: int) -> int:
+    def obsolete_after(self, times: int) -> int:
         """Seconds for which a target is left alone after so many in a row that came to nothing."""
-        return _doubled(self.lapse_backoff_seconds, lapses, self.declined_seconds)
+        return _doubled(self.obsolete_backoff_seconds, times, self.rejection_backoff_seconds)
 
 
 def _doubled(first: int, times: int, cap: int) -> int:

@@ -78,7 +78,7 @@ def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
 def _right(remediation: Remediation) -> bool | None:
     if remediation.phase is Phase.REJECTED or remediation.undo_asked:
         return remediation.finding_right
-    if remediation.phase is Phase.LAPSED and remediation.verified.get(BUSY_AGAIN):
+    if remediation.phase is Phase.OBSOLETE and remediation.verified.get(BUSY_AGAIN):
         return False
     # That a gang runs elsewhere says that moving works, not that its GPU was sick.
     if remediation.phase is Phase.SUCCEEDED and remediation.proposal.action is not ActionKind.EVICT_GANG:

@@ -34,8 +34,8 @@ def propose(
     """
     if not item.admitted or item.mode is Mode.OBSERVE:
         return None
-    # What is announced now is done after the announcement.
-    if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.announce_seconds):
+    # It is done after the notice period.
+    if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.notice_period_seconds):
         return None
     candidate, facts = item.candidate, Facts(snapshot, findings)
     pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
@@ -62,7 +62,7 @@ def propose(
         score=item.score,
         mode=item.mode,
         created_at=now,
-        expires_at=now + timedelta(seconds=policy.approve_seconds),
+        expires_at=now + timedelta(seconds=policy.approval_timeout_seconds),
         namespace=candidate.namespace,
         pool=candidate.pool,
         gpu_model=candidate.gpu_model,
@@ -77,7 +77,7 @@ def propose(
 
 
 def _main(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> ObjectRef | None:
-    """The Node to fence, or the top owner of the Pods; None where there is not one, or it has no uid."""
+    """The Node to taint, or the top owner of the Pods; None where there is not one, or it has no uid."""
     if candidate.action is ActionKind.TAINT_NODE:
         node = facts.nodes.get(candidate.nodes[0]) if len(candidate.nodes) == 1 else None
         return ObjectRef("v1", "Node", node.name, "", node.uid) if node is not None and node.uid else None

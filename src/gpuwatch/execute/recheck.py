@@ -97,7 +97,7 @@ _PASSING = frozenset(
         "snoozed",
         "disruption_budget",
         "already_open",
-        "fenced_first",
+        "tainted_first",
         "lands",
         "waiting_gangs",
         "demand",
@@ -121,9 +121,9 @@ def recheck(
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Answer.WAIT, stopped)
-    # One that was announced is about to be done. To the plan it would be out of reach, and releases that make room for
-    # a Pod together would wait for each other.
-    known = tuple(each for each in others if each.phase is not Phase.ANNOUNCED)
+    # One whose owners were notified is about to be done. To the plan it would be out of reach, and releases that make
+    # room for a Pod together would wait for each other.
+    known = tuple(each for each in others if each.phase is not Phase.NOTIFIED)
     plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
     item = _item(proposal, plan)
     if item is None:
@@ -146,9 +146,9 @@ def recheck(
         return Check(Answer.ASK, f"It waits for approval. {item.mode_reason}")
     if item.timing.at is not None and item.timing.at > now:
         return Check(Answer.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
-    unfenced = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
-    if unfenced:
-        return Check(Answer.WAIT, f"{unfenced[0]} is not fenced yet, so the scheduler may put it back there.")
+    untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
+    if untainted:
+        return Check(Answer.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
     full = Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Answer.WAIT, reason) if reason else Check(Answer.GO, waiter=item.candidate.waiter)
@@ -157,8 +157,9 @@ def recheck(
 def stopped_by(view: View, facts: Facts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy) -> str:
     """Why nothing may be decided on this view; '' where it may."""
     age = now - view.snapshot.at
-    if age > timedelta(seconds=policy.fresh_seconds):
-        return f"The facts are {age.total_seconds():.0f} s old; execute.fresh_seconds is {policy.fresh_seconds}."
+    if age > timedelta(seconds=policy.max_facts_age_seconds):
+        most = policy.max_facts_age_seconds
+        return f"The facts are {age.total_seconds():.0f} s old; execute.max_facts_age_seconds is {most}."
     return brake(facts, plan_policy)
 
 
@@ -172,7 +173,7 @@ def _item(proposal: Proposal, plan: Plan) -> PlanItem | None:
 def rung_refused(
     remediation: Remediation, facts: Facts, plan_policy: PlanPolicy, effect: str, others: tuple[Remediation, ...]
 ) -> str:
-    """Why a fence that stands may not become harder now; '' where it may."""
+    """Why a taint that stands may not become harder now; '' where it may."""
     proposal = remediation.proposal
     node = Candidate(
         action=proposal.action,
@@ -223,7 +224,7 @@ def _unseen(proposal: Proposal, view: View) -> str:
 
 
 def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
-    """How the targets differ from those that were proposed and announced, by uid; '' where they are the same."""
+    """How the targets differ from those in the proposal, by uid; '' where they are the same."""
     if proposal.action is ActionKind.TAINT_NODE:
         known = {ref.uid for ref in proposal.objects}
         for name in proposal.nodes:
@@ -233,7 +234,7 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
         return ""
     uids = {facts.pods[ref].uid for ref in candidate.pods if ref in facts.pods}
     if uids != set(proposal.pod_uids):
-        return "Its Pods are not those that were announced."
+        return "Its Pods are not those of the proposal."
     return ""
 
 
@@ -282,8 +283,8 @@ class Health(StrEnum):
 
 
 def health(proposal: Proposal, facts: Facts) -> tuple[Health, str]:
-    """What a look says of fenced devices. Proof is a HEALTHY conclusion of the detectors that fenced it, on each of the
-    devices, and no other rule against a device of the Node; silence proves nothing.
+    """What the facts say of tainted devices. Proof is a HEALTHY conclusion of the detectors behind the taint, on each
+    of the devices, and no other rule against a device of the Node; silence proves nothing.
 
     A device that telemetry no longer knows was taken out, if its Node shows as many present ones as it has.
     """

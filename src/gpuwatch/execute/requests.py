@@ -46,7 +46,7 @@ class Notice:
 Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
 
 Notify = Callable[[Remediation], None]
-"""Told of each announcement at least once; whoever sends it knows the Remediation's name, and sends it once. Raises
+"""Told of each notification at least once; whoever sends it knows the Remediation's name, and sends it once. Raises
 WriteError while nobody could be told: THROTTLED where that holds the action back, INVALID where it goes on without."""
 
 
@@ -70,7 +70,7 @@ def send(writer: ClusterWriter, request: Request, remediation: Remediation, noti
         case Eviction(pod):
             writer.evict(pod)
         case Said(regarding, at, note):
-            writer.event(regarding, at=at, reason="RemediationAnnounced", action="Announce", note=note, warning=True)
+            writer.event(regarding, at=at, reason="RemediationScheduled", action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
         case _:

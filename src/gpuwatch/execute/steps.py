@@ -97,22 +97,22 @@ class Near:
     pod_groups: tuple[Object, ...] | None = ()
 
 
-def announce_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> tuple[Step, ...]:
+def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> tuple[Step, ...]:
     """Event, annotation and notification, on and about the object that is written first."""
     proposal = remediation.proposal
-    due = now + timedelta(seconds=policy.announce_seconds)
+    due = now + timedelta(seconds=policy.notice_period_seconds)
     what = {
-        ActionKind.TAINT_NODE: "fence this Node",
+        ActionKind.TAINT_NODE: "taint this Node",
         ActionKind.EVICT_GANG: f"move {len(proposal.pods)} Pods elsewhere",
         ActionKind.RELEASE_GANG: f"release {proposal.gpus} idle GPUs by suspending this",
     }[proposal.action]
     text = (
         f"{remediation.name}: gpuwatch will {what} at {_text(due)} or later. {proposal.reason} "
-        f"Object with the annotation {keys.OBJECT}=REASON, or put it off with {keys.SNOOZE_UNTIL}=TIME."
+        f"Object with the annotation {keys.OBJECTION}=REASON, or put it off with {keys.SNOOZE_UNTIL}=TIME."
     )
     target = proposal.objects[0]
     return tuple(
-        Step(kind=StepKind.ANNOUNCE, target=target, parameters={"by": by, "text": text})
+        Step(kind=StepKind.NOTIFY, target=target, parameters={"by": by, "text": text})
         for by in ("annotation", "event", "notice")
     )
 
@@ -132,7 +132,7 @@ def act_steps(
         return Blocked(f"{main} is gone, or another object has its name.", gone=True)
     clear = Step(kind=StepKind.CLEAR, target=main)
     if proposal.action is ActionKind.TAINT_NODE:
-        return (*_fencing(remediation, claims, now, policy), clear)
+        return (*_tainting(remediation, claims, now, policy), clear)
     workload = kueue_workload(near.object, near.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
@@ -170,17 +170,17 @@ def pods_of(remediation: Remediation) -> tuple[ObjectRef, ...]:
     )
 
 
-def _fencing(
+def _tainting(
     remediation: Remediation, claims: tuple[ClaimedDevice, ...], now: datetime, policy: ExecutePolicy
 ) -> tuple[Step, ...]:
     proposal = remediation.proposal
     held = {claim.device: claim for claim in claims if claim.device}
     node = proposal.objects[0]
     steps: list[Step] = []
-    if policy.device_taints and policy.last_effect != "PreferNoSchedule" and set(proposal.devices) <= set(held):
+    if policy.device_taints and policy.last_taint_effect != "PreferNoSchedule" and set(proposal.devices) <= set(held):
         steps += [_device_taint(remediation, held[device]) for device in proposal.devices]
     if not steps:
-        steps.append(taint_step(remediation, policy.first_effect, now, policy))
+        steps.append(taint_step(remediation, policy.first_taint_effect, now, policy))
     if policy.condition:
         message = f"Remediation {remediation.name}: {proposal.reason}"
         parameters = {"status": "True", "reason": _camel(cause(remediation)), "message": message}
@@ -273,7 +273,7 @@ def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
                 withdraw = [Step(kind=StepKind.WITHDRAW, target=target, parameters=told)]
             case StepKind.RELEASE:
                 rest[StepKind.RESTORE, target] = Step(kind=StepKind.RESTORE, target=target)
-            case StepKind.ANNOUNCE:
+            case StepKind.NOTIFY:
                 rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target)
             case StepKind.RESTART:
                 rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target, parameters={"mark": "true"})
@@ -291,8 +291,8 @@ def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Bu
     """What the step writes to its target as it is now."""
     object_ = near.object
     match step.kind:
-        case StepKind.ANNOUNCE:
-            return _announce(step, object_, remediation)
+        case StepKind.NOTIFY:
+            return _notify(step, object_, remediation)
         case StepKind.CLEAR:
             return _clear(step, object_, remediation)
         case StepKind.TAINT:
@@ -304,7 +304,7 @@ def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Bu
         case StepKind.HAND_OFF:
             return (_hand_over if "object" in step.parameters else _hand_off)(step, object_, remediation)
         case StepKind.DEVICE_TAINT:
-            return _fence_device(step, object_, remediation)
+            return _taint_device(step, object_, remediation)
         case StepKind.DEVICE_UNTAINT:
             return _free_device(object_, remediation)
         case StepKind.EVICT:
@@ -345,7 +345,7 @@ def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
     return Patch(ref_of(object_), {"metadata": {"annotations": dict(annotations)}}, version_of(object_))
 
 
-def _announce(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+def _notify(step: Step, object_: Object | None, remediation: Remediation) -> Built:
     if object_ is None:
         return _gone(step)
     text = step.parameters["text"]
@@ -354,17 +354,17 @@ def _announce(step: Step, object_: Object | None, remediation: Remediation) -> B
             return Ready(Said(step.target, remediation.proposal.created_at, text))
         case "notice":
             return Ready(Notice())
-    if _annotations(object_).get(keys.ANNOUNCED) == text:
+    if _annotations(object_).get(keys.NOTICE) == text:
         return Done()
-    return Ready(_annotate(object_, {keys.ANNOUNCED: text}))
+    return Ready(_annotate(object_, {keys.NOTICE: text}))
 
 
 def _clear(step: Step, object_: Object | None, remediation: Remediation) -> Built:
     if object_ is None:
         return Done()
     ours: dict[str, str | None] = {}
-    if _annotations(object_).get(keys.ANNOUNCED, "").startswith(f"{remediation.name}: "):
-        ours[keys.ANNOUNCED] = None
+    if _annotations(object_).get(keys.NOTICE, "").startswith(f"{remediation.name}: "):
+        ours[keys.NOTICE] = None
     if (
         step.parameters.get("mark")
         and keys.SAVED_STATE not in _annotations(object_)
@@ -403,7 +403,7 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
     }
     taints = [taint for taint in _taints(node) if taint not in ours]
     body = {
-        "metadata": {"annotations": {keys.REMEDIATION: remediation.name, keys.FENCED: json.dumps(mark)}},
+        "metadata": {"annotations": {keys.REMEDIATION: remediation.name, keys.TAINT: json.dumps(mark)}},
         "spec": {"taints": [*taints, {"key": keys.DEGRADED, "value": value, "effect": effect}]},
     }
     return Ready(Patch(ref_of(node), body, version_of(node)))
@@ -413,7 +413,7 @@ def _untaint(step: Step, node: Object | None, remediation: Remediation) -> Built
     if node is None or held_by(node) != remediation.name:
         return Done("It carries no taint of this Remediation.")
     ours = ours_on(node, remediation, step.parameters["value"])
-    body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.FENCED: None}}}
+    body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.TAINT: None}}}
     if ours:
         body["spec"] = {"taints": [taint for taint in _taints(node) if taint not in ours] or None}
     return Ready(Patch(ref_of(node), body, version_of(node)))
@@ -470,7 +470,7 @@ def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> 
     return Ready(Creation(json.loads(step.parameters["object"])))
 
 
-def _fence_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:
+def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:
     if rule is not None:
         if held_by(rule) == remediation.name:
             return Done()

@@ -9,7 +9,7 @@ from gpuwatch.model.remediation import Proposal, Remediation
 
 
 def same_target(mine: Proposal, other: Proposal) -> bool:
-    """Would both write to one object, or disturb one Pod? A fenced Node and the gang that moves off it are two."""
+    """Would both write to one object, or disturb one Pod? A tainted Node and the gang that moves off it are two."""
     if mine.action is other.action and mine.target == other.target:
         return True
     if not set(mine.objects).isdisjoint(other.objects):

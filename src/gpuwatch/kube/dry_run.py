@@ -23,4 +23,4 @@ class DryRunWriter(LiveWriter):
     def event(
         self, regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
     ) -> None:
-        """Nothing: what was not done is not announced."""
+        """Nothing: nobody is notified of what was not done."""

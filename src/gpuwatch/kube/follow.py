@@ -37,14 +37,14 @@ class Patience:
     grace_seconds: how much later than asked the end of a watch may come.
     stale_seconds: what was not heard of for longer is listed anew: a watch that is silent to its end, and half of the
     next one.
-    verify_seconds: how often a list is compared with what was followed.
+    verification_timeout_seconds: how often a list is compared with what was followed.
     idle_seconds: what no read asked for in that time is followed no more.
     """
 
     watch_seconds: float = 60.0
     grace_seconds: float = 15.0
     stale_seconds: float = 120.0
-    verify_seconds: float = 3600.0
+    verification_timeout_seconds: float = 3600.0
     idle_seconds: float = 600.0
 
 
@@ -184,7 +184,7 @@ class Follow:
             watch.stop()
 
     def _next_verification(self) -> float:
-        return time.monotonic() + self._patience.verify_seconds * _random(0.8)
+        return time.monotonic() + self._patience.verification_timeout_seconds * _random(0.8)
 
     # The thread
 

@@ -19,7 +19,7 @@ from kubernetes.client import ApiClient, ApiException
 
 from gpuwatch.kube.json_patch import applies
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, cause_of, without_secrets
-from gpuwatch.kube.writer import MANAGER, Failure, Fence, Object, PatchKind, WriteError, version_of
+from gpuwatch.kube.writer import MANAGER, Failure, LeaseCheck, Object, PatchKind, WriteError, version_of
 from gpuwatch.model.remediation import ObjectRef
 
 _CONTROLLER = "gpuwatch.dev/controller"
@@ -34,7 +34,7 @@ _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 
 
-def _no_fence() -> None:
+def _no_lease_check() -> None:
     """For writes of which there is one writer only."""
 
 
@@ -75,19 +75,19 @@ class _Question:
 class LiveWriter:
     """A running cluster, read and written object by object.
 
-    fence: called before each write. instance: this process in Events, such as the name of its Pod.
+    lease_check: called before each write. instance: this process in Events, such as the name of its Pod.
     """
 
     def __init__(
         self,
         api_client: ApiClient,
         *,
-        fence: Fence = _no_fence,
+        lease_check: LeaseCheck = _no_lease_check,
         instance: str = MANAGER,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._client = api_client
-        self._fence = fence
+        self._lease_check = lease_check
         self._instance = instance
         self._limits = limits
         self._served: dict[str, dict[str, _Resource]] = {}
@@ -227,7 +227,7 @@ class LiveWriter:
         media_type: str = _JSON,
         params: Mapping[str, str] | None = None,
     ) -> Object:
-        self._fence()
+        self._lease_check()
         dry = {"dryRun": "All"} if self._dry else {}
         try:
             return self._ask(method, path, question, {**(params or {}), **dry}, body, media_type)

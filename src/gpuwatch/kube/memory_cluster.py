@@ -14,7 +14,7 @@ from typing import Any
 from gpuwatch.kube.json_patch import PatchRefused, merged, patched
 from gpuwatch.kube.kinds import OWNERS
 from gpuwatch.kube.live_writer import event_of
-from gpuwatch.kube.writer import Failure, Fence, Object, PatchKind, WriteError
+from gpuwatch.kube.writer import Failure, LeaseCheck, Object, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 _Place = tuple[str, str, str, str]
@@ -28,7 +28,7 @@ _COUNTS = ("replicas", "parallelism", "completions", "minReplicas")
 class MemoryCluster:
     """Implements `ClusterWriter`.
 
-    fence: called before each write. may: has this writer the right, by verb and resource as RBAC names them?
+    lease_check: called before each write. may: has this writer the right, by verb and resource as RBAC names them?
     interfere: called with verb, object and False before each write is carried out, and with True after it; may raise,
     change the cluster through `put`, or end the process.
     unserved: API groups that this cluster does not serve.
@@ -40,12 +40,12 @@ class MemoryCluster:
         self,
         objects: Iterable[Object] = (),
         *,
-        fence: Fence = lambda: None,
+        lease_check: LeaseCheck = lambda: None,
         may: Callable[[str, str], bool] = lambda _verb, _resource: True,
         interfere: Callable[[str, str, bool], None] = lambda _verb, _what, _done: None,
         unserved: Iterable[str] = (),
     ) -> None:
-        self._fence = fence
+        self._lease_check = lease_check
         self._may = may
         self._interfere = interfere
         self._unserved = frozenset(unserved)
@@ -57,17 +57,17 @@ class MemoryCluster:
     def writer(
         self,
         *,
-        fence: Fence = lambda: None,
+        lease_check: LeaseCheck = lambda: None,
         may: Callable[[str, str], bool] = lambda _verb, _resource: True,
         interfere: Callable[[str, str, bool], None] = lambda _verb, _what, _done: None,
     ) -> MemoryCluster:
         """Another writer of this very cluster."""
-        other = MemoryCluster(fence=fence, may=may, interfere=interfere, unserved=self._unserved)
+        other = MemoryCluster(lease_check=lease_check, may=may, interfere=interfere, unserved=self._unserved)
         other._objects, other._counter = self._objects, self._counter
         return other
 
     def put(self, object_: Object) -> Object:
-        """Store the object whole, status included, as a controller would: past the fence, rights and preconditions.
+        """Store the object whole, status included, as a controller would: without lease check, rights, preconditions.
         What it lacks of uid, version and generation is made."""
         place = _place(object_["apiVersion"], object_["kind"], object_["metadata"])
         before = self._objects.get(place)
@@ -213,7 +213,7 @@ class MemoryCluster:
         self._write("create", name, "events.events.k8s.io", stored)
 
     def _write(self, verb: str, what: str, resource: str, change: Callable[[], Object]) -> Object:
-        self._fence()
+        self._lease_check()
         self._allowed(verb, resource, what)
         self._interfere(verb, what, False)
         done = change()

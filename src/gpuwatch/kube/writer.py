@@ -19,7 +19,7 @@ Object = dict[str, Any]
 MANAGER = "gpuwatch"
 """Our name in managedFields."""
 
-Fence = Callable[[], None]
+LeaseCheck = Callable[[], None]
 """Called before each write; raises where this process may not write any more (it is no longer the leader)."""
 
 
@@ -74,7 +74,7 @@ class WriteError(Exception):
 
 
 class ClusterWriter(Protocol):
-    """All methods raise WriteError; those that write also what the fence raises, before anything is sent."""
+    """All methods raise WriteError; those that write also what the lease check raises, before anything is sent."""
 
     @property
     def description(self) -> str:

@@ -26,7 +26,7 @@ class Snapshot:
     """Everything one cycle decides on. Saved with `gpuwatch capture`; any decision can be replayed from it."""
 
     at: datetime
-    schema: Schema = Schema()
+    telemetry_schema: Schema = Schema()
     devices: tuple[Device, ...] = ()
     exporters: tuple[Exporter, ...] = ()
     readings: Readings = Readings()
@@ -57,75 +57,95 @@ class Subject:
 
 
 class Family(StrEnum):
-    HEALTH = "health"
-    IDLE = "idle"
+    HEALTH = "health"  # a GPU is degraded
+    IDLE = "idle"  # an allocated GPU is not used
     MISFIT = "misfit"  # works, but in the wrong place
 
 
 class Verdict(StrEnum):
     """What a rule concludes. UNKNOWN is neither healthy nor idle and is never acted on."""
 
-    HEALTHY = "healthy"
-    DEGRADED = "degraded"
-    BUSY = "busy"
-    IDLE = "idle"
-    MISFIT = "misfit"
-    UNKNOWN = "unknown"
+    HEALTHY = "healthy"  # a rule of health looked, and found nothing
+    DEGRADED = "degraded"  # broken, slow, hung, missing or about to be withdrawn
+    BUSY = "busy"  # in use
+    IDLE = "idle"  # allocated, and proven to be unused
+    MISFIT = "misfit"  # in the wrong place
+    UNKNOWN = "unknown"  # telemetry does not tell; never acted on
 
 
 class FindingKind(StrEnum):
+    """What a finding says. RESERVED kinds have no rule yet; the words are taken, so that filters and alerts can name
+    them once."""
+
     # health
-    XID = "xid"
-    DRIVER_VERDICT = "driver_verdict"
-    DCGM_HEALTH = "dcgm_health"
-    VENDOR_HEALTH = "vendor_health"
-    ECC = "ecc"
-    ROW_REMAP = "row_remap"
-    PAGE_RETIREMENT = "page_retirement"
-    PCIE_REPLAY = "pcie_replay"
+    XID = "xid"  # an XID: the driver reported a fault
+    RECOVERY_ACTION = "recovery_action"  # the driver asks for a reset, a drain or a reboot
+    DCGM_HEALTH = "dcgm_health"  # a health watch of DCGM failed
+    VENDOR_HEALTH = "vendor_health"  # the vendor's own verdict (AMD, Intel, Gaudi)
+    ECC = "ecc"  # uncorrectable memory errors, or many corrected ones
+    ROW_REMAP = "row_remap"  # a memory row was remapped, or could not be
+    PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)
+    PCIE_REPLAY = "pcie_replay"  # too many replays on the PCIe link
     PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
-    NVLINK_ERRORS = "nvlink_errors"
-    THERMAL_THROTTLE = "thermal_throttle"
-    POWER_BRAKE = "power_brake"
-    GPU_GONE = "gpu_gone"
-    EXPORTER_GONE = "exporter_gone"
-    TELEMETRY_GONE = "telemetry_gone"
-    HUNG = "hung"
-    HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the device's health
+    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink
+    THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
+    POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
+    GPU_MISSING = "gpu_missing"  # a GPU is gone from telemetry while its exporter is up
+    EXPORTER_DOWN = "exporter_down"  # an exporter does not report
+    TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
+    HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
+    HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
+    FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state
+    COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
+    SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation
-    NEVER_USED = "never_used"
-    ABANDONED = "abandoned"
-    HOLDING_MODEL = "holding_model"  # silent, with a loaded model in memory
-    HOST_BOUND = "host_bound"  # the GPU waits for the host: busy, but hardly
-    BURSTY = "bursty"  # silent now, as it often was before it worked again
-    IN_USE = "in_use"
-    IDLE_UNKNOWN = "idle_unknown"
+    NEVER_USED = "never_used"  # idle since its Pod started
+    ABANDONED = "abandoned"  # worked, and stopped for good
+    MODEL_LOADED = "model_loaded"  # idle, with a loaded model in memory
+    HOST_BOUND = "host_bound"  # the GPU waits for the host: always busy, hardly loaded
+    BURSTY = "bursty"  # idle now, as often before it worked again
+    IN_USE = "in_use"  # it works
+    SUSPECTED_IDLE = "suspected_idle"  # looks idle, and is not proven to be: shown, never acted on
+    IDLE_UNKNOWN = "idle_unknown"  # no rule could tell the use of the Pod
     # misfit: Pods that would do better elsewhere
     HBM_CONTENTION = "hbm_contention"  # workloads that share a GPU want more of its memory's bandwidth than there is
     PCIE_CONTENTION = "pcie_contention"  # the same of the link to the host
     SCATTERED = "scattered"  # a gang over more NVLink domains or racks than it needs
+    FRAGMENTATION = "fragmentation"  # free GPUs that no waiting gang can use where they are
+
+
+RESERVED_KINDS = frozenset(
+    (
+        FindingKind.FABRIC,
+        FindingKind.COMMON_CAUSE,
+        FindingKind.SLOW_GPU,
+        FindingKind.SUSPECTED_IDLE,
+        FindingKind.FRAGMENTATION,
+    )
+)
+"""No rule concludes these yet."""
 
 
 class Severity(StrEnum):
-    INFO = "info"
-    WARNING = "warning"
-    CRITICAL = "critical"
+    INFO = "info"  # worth knowing
+    WARNING = "warning"  # worth a person's time this week
+    CRITICAL = "critical"  # a person is needed now
 
 
 class Advice(StrEnum):
     """What a person would do about it, mildest first."""
 
-    NONE = "none"
-    WATCH = "watch"
-    FIX_APPLICATION = "fix_application"
-    FIX_MONITORING = "fix_monitoring"
+    NONE = "none"  # nothing to do
+    WATCH = "watch"  # nothing yet; look again
+    FIX_APPLICATION = "fix_application"  # the workload's owner has to act
+    FIX_MONITORING = "fix_monitoring"  # telemetry has to be repaired
     RECLAIM = "reclaim"  # release the idle allocation
-    REBALANCE = "rebalance"  # move one of them to where it is not in the way
-    RESET_WHEN_IDLE = "reset_when_idle"
-    RESET = "reset"
-    REBOOT = "reboot"
-    INSPECT = "inspect"  # somebody looks at the machine: cooling, power feed, cables, seating
-    REPLACE = "replace"
+    REBALANCE = "rebalance"  # move one of the Pods that are in each other's way
+    RESET_WHEN_IDLE = "reset_when_idle"  # reset the GPU once no Pod has it
+    RESET = "reset"  # reset the GPU now
+    REBOOT = "reboot"  # reboot the Node
+    INSPECT = "inspect"  # look at the machine: cooling, power feed, cables, seating
+    REPLACE = "replace"  # replace the GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,16 +207,16 @@ class Finding:
 
 
 class ActionKind(StrEnum):
-    TAINT_NODE = "taint_node"
-    EVICT_GANG = "evict_gang"  # move it elsewhere
-    RELEASE_GANG = "release_gang"  # suspend or scale away an idle allocation
-    RESIZE_WORKLOAD = "resize_workload"  # what a recommendation advises; its owner's to do, never written by gpuwatch
+    TAINT_NODE = "taint_node"  # keep new Pods off a degraded Node (or device)
+    EVICT_GANG = "evict_gang"  # move a gang elsewhere
+    RELEASE_GANG = "release_gang"  # suspend an idle workload, or scale it to zero
+    RESIZE_WORKLOAD = "resize_workload"  # what a recommendation advises; its owner does it, gpuwatch never writes it
 
 
 class Mode(StrEnum):
-    OBSERVE = "observe"
-    SUGGEST = "suggest"
-    ENFORCE = "enforce"
+    OBSERVE = "observe"  # show it, write nothing about it
+    SUGGEST = "suggest"  # write a Remediation and wait for approval
+    ENFORCE = "enforce"  # write a Remediation, notify owners, and do it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +346,7 @@ class Coverage:
     devices: int = 0
     devices_present: int = 0
     devices_resolved: int = 0  # with a verified Node
-    devices_held: int = 0
+    devices_allocated: int = 0
     devices_shared: int = 0
     health_unknown: int = 0  # devices whose health no rule could tell
     idle_unknown: int = 0  # Pods whose use could not be told
@@ -344,5 +364,5 @@ class Analysis:
     cluster: Cluster
     findings: tuple[Finding, ...]
     plan: Plan
-    schema: Schema = Schema()
+    telemetry_schema: Schema = Schema()
     gaps: tuple[Gap, ...] = ()

@@ -34,19 +34,19 @@ class ObjectRef:
 class Phase(StrEnum):
     """Where a Remediation is. The first six are open: something may still happen to them."""
 
-    PROPOSED = "Proposed"  # waits for approval (suggest)
-    ANNOUNCED = "Announced"  # approved or enforced; owners may object until `next_at`
-    ACTING = "Acting"  # a step is about to be written, or was: `step` says which
-    VERIFYING = "Verifying"  # written; is it released, rescheduled, healthy?
-    HOLDING = "Holding"  # verified, and its taint or suspension stays until proof of health, expiry or undo
-    UNDOING = "Undoing"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    UNDONE = "Undone"
-    REJECTED = "Rejected"  # by a person, or by an owner's objection
-    EXPIRED = "Expired"  # nobody approved in time
-    REFUSED = "Refused"  # the guards said no on fresh facts
-    LAPSED = "Lapsed"  # the reason for it went away before anything was done
+    PROPOSED = "Proposed"  # waits for approval
+    NOTIFIED = "Notified"  # owners were notified, and may object until the notice period ends
+    ACTING = "Acting"  # the steps are written, one after the other
+    VERIFYING = "Verifying"  # written; checked: released, rescheduled, tainted?
+    IN_EFFECT = "InEffect"  # verified; the taint or release stands until proof of health, expiry or undo
+    UNDOING = "Undoing"  # what was changed is taken back
+    SUCCEEDED = "Succeeded"  # it did what it was for
+    FAILED = "Failed"  # a step or its verification failed; what was done was taken back
+    UNDONE = "Undone"  # taken back: by a person, its owner, or the taint's expiry
+    REJECTED = "Rejected"  # a person rejected it, or an owner objected
+    EXPIRED = "Expired"  # nobody approved it, or no opening was found, in time
+    REFUSED = "Refused"  # a guard refused it on fresh facts
+    OBSOLETE = "Obsolete"  # the reason for it went away before anything was done
 
     @property
     def open(self) -> bool:
@@ -55,34 +55,34 @@ class Phase(StrEnum):
     @property
     def in_flight(self) -> bool:
         """Counts against the budgets: something is, or may be, changed in the cluster."""
-        return self in (Phase.ACTING, Phase.VERIFYING, Phase.HOLDING, Phase.UNDOING)
+        return self in (Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.UNDOING)
 
 
-_OPEN = frozenset((Phase.PROPOSED, Phase.ANNOUNCED, Phase.ACTING, Phase.VERIFYING, Phase.HOLDING, Phase.UNDOING))
+_OPEN = frozenset((Phase.PROPOSED, Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.UNDOING))
 
 
 class StepKind(StrEnum):
     """One write. Each is idempotent, or detectable on the object itself."""
 
-    ANNOUNCE = "announce"  # Event and annotation on the target
-    TAINT = "taint"
-    UNTAINT = "untaint"
-    DEVICE_TAINT = "device_taint"  # a DRA DeviceTaintRule
-    DEVICE_UNTAINT = "device_untaint"
-    CONDITION = "condition"  # of a Node
-    HAND_OFF = "hand_off"  # label or custom resource for a repair system
+    NOTIFY = "notify"  # annotation, Event and message on and about the target
+    TAINT = "taint"  # the taint on the Node
+    UNTAINT = "untaint"  # the taint off the Node
+    DEVICE_TAINT = "device_taint"  # a DeviceTaintRule for one device (DRA)
+    DEVICE_UNTAINT = "device_untaint"  # the DeviceTaintRule away
+    CONDITION = "condition"  # the Node condition GPUDegraded
+    HAND_OFF = "hand_off"  # a label or an object for a repair system
     RELEASE = "release"  # suspend or scale to zero through the owner
-    COMMAND = "command"  # an order that the owner's controller carries out later, where that is how it is released
-    WITHDRAW = "withdraw"  # such an order, before it is carried out
+    COMMAND = "command"  # an order that the owner's controller carries out later (Volcano)
+    WITHDRAW = "withdraw"  # such an order taken back before it is carried out
     RESTORE = "restore"  # the saved state back
-    RESTART = "restart"  # suspend and resume, or a rollout: the gang starts anew elsewhere
+    RESTART = "restart"  # a rollout: the Pods start anew elsewhere
     EVICT = "evict"  # one Pod through the Eviction API
-    CLEAR = "clear"  # our annotations off the object
+    CLEAR = "clear"  # gpuwatch's annotations off the object
 
     @property
-    def only_tells(self) -> bool:
+    def only_notes(self) -> bool:
         """Does it change nothing but our own notes?"""
-        return self in (StepKind.ANNOUNCE, StepKind.CLEAR)
+        return self in (StepKind.NOTIFY, StepKind.CLEAR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class Remediation:
     version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
     approved, rejected, undo_asked: what a person set in `spec`; finding_right: as well, of one that was rejected or
     undone: it was not the finding that was wrong. step: index of the next step; steps before it are done.
-    clean_since: of a fenced Node: since when every look at it found proof of health. undo_to: what it becomes once it
+    clean_since: of a tainted Node: since when every look at it found proof of health. undo_to: what it becomes once it
     is undone.
     """
 
@@ -194,7 +194,7 @@ class Remediation:
     def began_at(self) -> datetime | None:
         """When the first write was due that is more than a note; None where nobody's object was written to. A write
         that certainly changed nothing is forgotten."""
-        begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_tells)
+        begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_notes)
         return min(begun, default=None)
 
 

@@ -48,11 +48,11 @@ class MemoryNeed:
 
 
 class TargetKind(StrEnum):
-    SAME = "same"
-    MIG = "mig"  # a slice of the same card model
+    SAME = "same"  # as now
+    MIG = "mig"  # a MIG slice of the same GPU model
     MODEL = "model"  # another GPU model
     SHARED = "shared"  # time-slicing or MPS with named partners
-    FEWER = "fewer"  # fewer GPUs per Pod
+    FEWER = "fewer"  # fewer GPUs for each Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,18 +158,18 @@ class Recommendation:
 
 
 class AbstentionKind(StrEnum):
-    RIGHT_SIZED = "right_sized"  # nothing cheaper is fast enough: as now is the answer
-    COVERAGE = "coverage"
-    YOUNG = "young"  # too few hours or runs
-    SIGNALS = "signals"  # only utilisation: measure first
-    UNCERTAIN = "uncertain"  # the likely speed would do, the pessimistic one does not
-    MEMORY_ELASTIC = "memory_elastic"
-    VETOED = "vetoed"  # what would do is not allowed
-    UNKNOWN_GPU = "unknown_gpu"
-    UNKNOWN_OWNER = "unknown_owner"
-    IDLE = "idle"  # nothing ran: release it rather than resize it
-    MOVED = "moved"  # the same container runs on something else by now: this profile is history
-    FAILED = "failed"  # gpuwatch could not work this one out; the reason says where it broke
+    RIGHT_SIZED = "right_sized"  # nothing cheaper is fast enough: keep as is
+    COVERAGE = "coverage"  # too much of its time was not measured
+    YOUNG = "young"  # too few hours or runs were seen
+    SIGNALS = "signals"  # utilisation alone was measured, which says nothing about a smaller GPU
+    UNCERTAIN = "uncertain"  # the likely speed is enough, the pessimistic one is not
+    MEMORY_ELASTIC = "memory_elastic"  # it fills whatever memory it gets, so its need is not known
+    VETOED = "vetoed"  # a cheaper target is fast enough, and something rules it out
+    UNKNOWN_GPU = "unknown_gpu"  # the catalog does not know its GPU model
+    UNKNOWN_OWNER = "unknown_owner"  # its owner is not known
+    IDLE = "idle"  # it did not work: release it, do not resize it
+    MOVED = "moved"  # the same container runs on another GPU by now
+    FAILED = "failed"  # gpuwatch could not work it out; the reason says where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +189,9 @@ class Abstention:
 
 class OutcomeVerdict(StrEnum):
     WAITING = "waiting"  # not applied, or too little seen since
-    HIT = "hit"
-    MISS = "miss"
-    UNKNOWN = "unknown"  # applied, but nothing measured tells the speed
+    HIT = "hit"  # as fast as promised
+    MISS = "miss"  # slower than promised
+    UNKNOWN = "unknown"  # applied, and no measurement tells the speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

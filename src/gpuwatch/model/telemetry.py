@@ -170,7 +170,7 @@ class Device:
     """A GPU or MIG instance that telemetry knew within the inventory window.
 
     `node` is the Kubernetes Node's name, checked against the cluster, or None where it could not be resolved
-    (then nothing may be written about this device). `holders` are the Pods that telemetry says hold it now.
+    (then nothing may be written about this device). `pods` are those that it is allocated to, as telemetry says.
     """
 
     id: DeviceId
@@ -186,8 +186,8 @@ class Device:
     node_label: str = ""  # the host as telemetry spells it
     node: str | None = None
     exporter: str = ""  # `instance` of the scrape target, '' in a bare exposition page
-    holders: tuple[PodRef, ...] = ()
-    containers: tuple[str, ...] = ()  # container names, in the order of `holders`
+    pods: tuple[PodRef, ...] = ()
+    containers: tuple[str, ...] = ()  # container names, in the order of `pods`
     shared: bool = False  # several Pods on one device: attribution of device-wide values is ambiguous
     present: bool = True  # False: seen within the inventory window, but not now
     last_seen: datetime | None = None  # of a device that is present: the moment of the question
@@ -289,16 +289,16 @@ class Readings:
 class GapKind(StrEnum):
     """Why something is not known."""
 
-    UNREACHABLE = "unreachable"
-    REFUSED = "refused"  # 401, 403
-    QUERY_FAILED = "query_failed"
-    SIGNAL_MISSING = "signal_missing"  # no series of any vocabulary
-    NODE_UNRESOLVED = "node_unresolved"  # telemetry's host is no Node of the cluster
-    IMPLAUSIBLE = "implausible"  # a blank sentinel or a value outside of physics was dropped
+    UNREACHABLE = "unreachable"  # no connection, or no answer in time
+    REFUSED = "refused"  # no right to read it (401, 403)
+    QUERY_FAILED = "query_failed"  # the server answered with an error
+    SIGNAL_MISSING = "signal_missing"  # no series of any vocabulary has the signal
+    NODE_UNRESOLVED = "node_unresolved"  # telemetry names a host that is no Node of the cluster
+    IMPLAUSIBLE = "implausible"  # a value outside of physics was dropped
     NOT_SERVED = "not_served"  # the API server does not serve the kind
-    BAD_INPUT = "bad_input"  # a file or an object could not be read
-    CLOCK = "clock"
-    PARTIAL = "partial"  # the server itself said that parts of the data are missing
+    BAD_INPUT = "bad_input"  # a file or an object could not be understood
+    CLOCK = "clock"  # the clocks of gpuwatch and its source differ
+    PARTIAL = "partial"  # the server said that parts of the data are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

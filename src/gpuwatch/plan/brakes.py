@@ -76,17 +76,19 @@ def _storm(facts: Facts, policy: PlanPolicy) -> str:
     sick = _devices(facts, Family.HEALTH, Verdict.DEGRADED)
     if len(sick) >= policy.storm_min_gpus and len(sick) > policy.storm_ratio * known:
         return f"{len(sick)} of {known} devices look degraded at once, more than {policy.storm_ratio:.0%}."
-    held = {device.id for device in present if device.holders}
+    held = {device.id for device in present if device.pods}
     idle = _devices(facts, Family.IDLE, Verdict.IDLE) & held
     if len(idle) >= policy.storm_min_gpus and len(idle) > policy.idle_storm_ratio * len(held):
-        return f"{len(idle)} of {len(held)} held devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
+        return (
+            f"{len(idle)} of {len(held)} allocated devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
+        )
     return ""
 
 
 def _cooling(facts: Facts, policy: PlanPolicy) -> str:
     if facts.last_storm is None:
         return ""
-    until = facts.last_storm + timedelta(seconds=policy.storm_cool_down_seconds)
+    until = facts.last_storm + timedelta(seconds=policy.storm_cooldown_seconds)
     if facts.snapshot.at >= until:
         return ""
     return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; nothing is done before {until:%H:%M:%S}."

@@ -20,7 +20,7 @@ RATE_WINDOW = timedelta(hours=1)
 
 
 def budgets(facts: Facts, policy: PlanPolicy) -> dict[str, BudgetUse]:
-    """One budget per pool and per GPU model, with every fence that is in place and every Remediation in flight counted
+    """One budget per pool and per GPU model, with every taint that is in place and every Remediation in flight counted
     against it, each GPU once."""
     harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
@@ -63,13 +63,13 @@ def _harm(facts: Facts, claims: bool = True) -> tuple[dict[str, int], Counter[st
 
     claims: count those whose first write is still to come, and may never be.
 
-    A Node has no more to harm than its GPUs: a fence and the gang that moves off it are one harm.
+    A Node has no more to harm than its GPUs: a taint and the gang that moves off it are one harm.
     """
     harmed: dict[str, int] = {}
     elsewhere: Counter[str] = Counter()
     reasons: dict[str, list[str]] = {}
     for node in facts.nodes.values():
-        if reason := facts.fenced(node):
+        if reason := facts.closed(node):
             harmed[node.name] = facts.node_gpus(node)
             reasons.setdefault(node.name, []).append(reason)
     for item in facts.weighing:
@@ -88,7 +88,7 @@ def _harm(facts: Facts, claims: bool = True) -> tuple[dict[str, int], Counter[st
 
 
 def _proposed(proposal: Proposal, nodes: list[str], facts: Facts) -> dict[str, int]:
-    """GPUs of a Remediation by Node: all of a fenced one; of a gang, whose Pods may be gone, as if it were spread
+    """GPUs of a Remediation by Node: all of a tainted one; of a gang, whose Pods may be gone, as if it were spread
     evenly."""
     if proposal.action is ActionKind.TAINT_NODE:
         return {name: facts.node_gpus(facts.nodes[name]) for name in nodes}
@@ -117,7 +117,7 @@ class Ledger:
         self._harmed, _, _ = _harm(facts)
         self._stands, _, _ = _harm(facts, claims=False)
         self._spent: Counter[str] = Counter()
-        self._fenced: set[str] = set()
+        self._tainted: set[str] = set()
         acted = [item for item in facts.history if (at := acted_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
         self._begun: Counter[tuple[str, str]] = Counter()
         for item in acted:
@@ -142,7 +142,7 @@ class Ledger:
         for name, gpus in by_node.items():
             self._harmed[name] = self._after(name, gpus, self._harmed)
         if candidate.action is ActionKind.TAINT_NODE:
-            self._fenced.update(candidate.nodes)
+            self._tainted.update(candidate.nodes)
         self._begun.update(_rates(candidate.namespace, self._pools(candidate)))
         return ()
 
@@ -178,7 +178,7 @@ class Ledger:
         for scope in scopes:
             use = self._budgets[scope]
             after = use.in_flight_gpus + self._spent[scope] + more[scope]
-            # What harms no GPU that is not harmed already is no further harm. Claims are none yet: a fence and a move
+            # What harms no GPU that is not harmed already is no further harm. Claims are none yet: a taint and a move
             # of one Node would each take the other one for it.
             if new[scope] and after > use.limit_gpus:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
@@ -196,13 +196,13 @@ class Ledger:
     def _last_nodes(self, candidate: Candidate) -> Iterable[Refusal]:
         if candidate.action is not ActionKind.TAINT_NODE:
             return
-        away = {*self._fenced, *self._facts.fenced_by_us, *candidate.nodes}
+        away = {*self._tainted, *self._facts.tainted_by_us, *candidate.nodes}
         must = self._policy.min_pool_nodes_left
         for pool in sorted(self._pools(candidate)):
             left = [
                 node.name
                 for node in self._facts.nodes.values()
-                if self._facts.pool(node) == pool and not self._facts.fenced(node) and node.name not in away
+                if self._facts.pool(node) == pool and not self._facts.closed(node) and node.name not in away
             ]
             if len(left) < must:
                 reason = f"Pool {pool} would have {len(left)} Nodes in service left; {must} must stay."

@@ -1,4 +1,4 @@
-"""What could be done about the findings: one candidate per Node to fence and per gang to move or release."""
+"""What could be done about the findings: one candidate per Node to taint and per gang to move or release."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuwatch.plan.misfit import CONTENTION, gathering, misfits, resizing
 from gpuwatch.plan.policy import PlanPolicy
 
 # Advice that needs the Node to be kept free of new Pods; the rest is watching, or somebody else's work.
-_FENCING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
+_TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
 # Advice that cannot wait for the Pods to end by themselves.
 _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
@@ -32,7 +32,7 @@ _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 def candidates(facts: Facts, policy: PlanPolicy) -> list[Candidate]:
     """Every action that a finding or a recommendation calls for, before any guard has spoken; each target once."""
     found = [
-        *_fencing(facts),
+        *_tainting(facts),
         *_moving(facts),
         *_releasing(facts),
         *_rebalancing(facts),
@@ -60,10 +60,10 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _fencing(facts: Facts) -> Iterable[Candidate]:
+def _tainting(facts: Facts) -> Iterable[Candidate]:
     by_node: dict[str, list[Finding]] = defaultdict(list)
     for finding in _degraded(facts):
-        if finding.advice in _FENCING:
+        if finding.advice in _TAINTING:
             # Without a verified Node the finding still becomes a candidate, so that its refusal is seen.
             by_node[finding.node or f"unresolved:{finding.subject.name}"].append(finding)
     for name, findings in sorted(by_node.items()):

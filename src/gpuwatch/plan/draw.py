@@ -115,7 +115,7 @@ class _Grants:
         self._facts = facts
         self._policy = policy
         self._room = facts.ground.room.copy()
-        self._fenced: dict[str, Mode] = {}
+        self._tainted: dict[str, Mode] = {}
         self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
         self._answered: dict[str, str] = {}  # finding of contention → the candidate
 
@@ -134,8 +134,8 @@ class _Grants:
             return refusals
         self._room = trial or self._room
         if candidate.action is ActionKind.TAINT_NODE:
-            self._room.avoid(candidate.nodes, "it is to be fenced by this plan")
-            self._fenced.update(dict.fromkeys(candidate.nodes, item.mode))
+            self._room.avoid(candidate.nodes, "it is to be tainted by this plan")
+            self._tainted.update(dict.fromkeys(candidate.nodes, item.mode))
         elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
             self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
             self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
@@ -143,8 +143,8 @@ class _Grants:
 
     def _against(self, candidate: Candidate) -> Iterable[Refusal]:
         if candidate.action is ActionKind.TAINT_NODE:
-            if self._fenced and (why := starved(self._facts, {*self._fenced, *candidate.nodes})):
-                yield Refusal(guard="waiting_gangs", reason=f"With the fences that are planned before it: {why}")
+            if self._tainted and (why := starved(self._facts, {*self._tainted, *candidate.nodes})):
+                yield Refusal(guard="waiting_gangs", reason=f"With the taints that are planned before it: {why}")
             return
         if candidate.action is ActionKind.RESIZE_WORKLOAD:
             return
@@ -158,20 +158,20 @@ class _Grants:
         yield from self._budgets(candidate)
 
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
-        """A move off degraded GPUs whose Node nobody fences would end where it began."""
+        """A move off degraded GPUs whose Node nobody taints would end where it began."""
         for name in left_behind(item.candidate, self._facts):
             if self._facts.kept_free(name):
                 continue
-            offers = [self._fenced[name]] if name in self._fenced else []
+            offers = [self._tainted[name]] if name in self._tainted else []
             open_ = self._facts.open.get((ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name))))
             if open_ is not None and open_.phase is not Phase.UNDOING:
                 waits = open_.phase is Phase.PROPOSED and not open_.approved
                 offers.append(Mode.SUGGEST if waits else Mode.ENFORCE)
             best = max(map(MILDEST_FIRST.index, offers), default=-1)
             if best < MILDEST_FIRST.index(item.mode):
-                but = f"; its fence is of the mode {MILDEST_FIRST[best]}" if offers else ""
-                reason = f"Nothing fences {name}, so the scheduler may put it back there{but}."
-                yield Refusal(guard="fenced_first", reason=reason)
+                but = f"; its taint is of the mode {MILDEST_FIRST[best]}" if offers else ""
+                reason = f"Nothing taints {name}, so the scheduler may put it back there{but}."
+                yield Refusal(guard="tainted_first", reason=reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that this and what is granted already would need more of together than they have."""
@@ -190,20 +190,20 @@ class _Grants:
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
     """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use; and
-    one that is only looked at takes what those leave that are done. A move's fences have their turn before it."""
+    one that is only looked at takes what those leave that are done. A move's taints have their turn before it."""
     grants = _Grants(facts, policy)
-    wanted: dict[str, int] = {}  # Node → the best place of a move that needs its fence
+    wanted: dict[str, int] = {}  # Node → the best place of a move that needs its taint
     for place_, item in enumerate(items):
         for name in () if item.refusals else left_behind(item.candidate, facts):
             wanted.setdefault(name, place_)
 
     def turn(numbered: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
         place_, item = numbered
-        fences = item.candidate.action is ActionKind.TAINT_NODE
-        if fences:
+        taints = item.candidate.action is ActionKind.TAINT_NODE
+        if taints:
             place_ = min([place_, *(wanted.get(name, place_) for name in item.candidate.nodes)])
         resizes = item.candidate.action is ActionKind.RESIZE_WORKLOAD
-        return item.mode is Mode.OBSERVE, resizes, place_, not fences
+        return item.mode is Mode.OBSERVE, resizes, place_, not taints
 
     turns = [item for _, item in sorted(enumerate(items), key=turn)]
     drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}

@@ -17,9 +17,9 @@ from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.plan.landing import Nowhere, Room, waiting_groups
 
-# Taints by which Kubernetes itself fences a Node; gpuwatch's own do the same. Other NoSchedule taints (nvidia.com/gpu,
+# Taints by which Kubernetes itself taints a Node; gpuwatch's own do the same. Other NoSchedule taints (nvidia.com/gpu,
 # dedicated=…) only say who may use it: counting them as harm would use up every budget on a healthy cluster.
-_FENCE_PREFIX = "node.kubernetes.io/"
+_KUBERNETES_PREFIX = "node.kubernetes.io/"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Facts:
         """Node → GPUs that report, that nobody holds, and that nothing is said against."""
         sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
         return {
-            name: sum(1 for item in devices if item.present and not item.holders and item.id not in sick)
+            name: sum(1 for item in devices if item.present and not item.pods and item.id not in sick)
             for name, devices in self.devices_of_node.items()
         }
 
@@ -140,19 +140,19 @@ class Facts:
     @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
         """Remediations that keep GPUs out of service or disturb their users. What a release or a move that is verified
-        has freed works for others, so while it is held only a fence weighs."""
+        has freed works for others, so while it is held only a taint weighs."""
         return tuple(
             item
             for item in self.history
             if item.phase.in_flight
-            and (item.phase is not Phase.HOLDING or item.proposal.action is ActionKind.TAINT_NODE)
-            # Of one that was only announced nothing but the announcement is taken back.
+            and (item.phase is not Phase.IN_EFFECT or item.proposal.action is ActionKind.TAINT_NODE)
+            # Before the first step nothing but the notification is taken back.
             and (item.phase is not Phase.UNDOING or item.began_at is not None)
         )
 
     @cached_property
-    def fenced_by_us(self) -> dict[str, str]:
-        """Node → the Remediation that fences it, whether its taint shows yet or not."""
+    def tainted_by_us(self) -> dict[str, str]:
+        """Node → the Remediation that taints it, whether its taint shows yet or not."""
         return {
             name: item.name
             for item in self.weighing
@@ -170,7 +170,7 @@ class Facts:
 
     def pods_on(self, devices: Iterable[DeviceId]) -> list[Pod]:
         """Pods of the cluster that telemetry says hold these devices."""
-        refs = {ref for name in devices if name in self.devices for ref in self.devices[name].holders}
+        refs = {ref for name in devices if name in self.devices for ref in self.devices[name].pods}
         return [self.pods[ref] for ref in sorted(refs) if ref in self.pods]
 
     def pool(self, node: Node | None) -> str:
@@ -180,32 +180,32 @@ class Facts:
         """Accelerators of a Node, by its capacity; telemetry's count where the capacity names none."""
         return sum(node.accelerators.values()) or len(self.devices_of_node.get(node.name, ()))
 
-    def fenced(self, node: Node) -> str:
+    def closed(self, node: Node) -> str:
         """Why no new Pod lands on this Node, whoever caused it; '' where it is in service."""
         if node.unschedulable:
             return f"{node.name} is cordoned"
         if node.ready is not True:
             return f"{node.name} is {'NotReady' if node.ready is False else 'without a Ready condition'}"
         for taint in node.taints:
-            if taint.key.startswith((_FENCE_PREFIX, keys.PREFIX)) and taint.effect in ("NoSchedule", "NoExecute"):
+            if taint.key.startswith((_KUBERNETES_PREFIX, keys.PREFIX)) and taint.effect in ("NoSchedule", "NoExecute"):
                 return f"{node.name} has the taint {taint.key}"
         if why := reclaimed(node):
             return f"{node.name} is taken back by its provider ({why})"
         return ""
 
     def kept_free(self, name: str) -> bool:
-        """Does a fence that stands keep new Pods off this Node, as far as its effect does? Ours begins mildly."""
+        """Does a taint that stands keep new Pods off this Node, as far as its effect does? Ours begins mildly."""
         node = self.nodes.get(name)
         return node is not None and (
-            bool(self.fenced(node)) or any(taint.key == keys.DEGRADED for taint in node.taints)
+            bool(self.closed(node)) or any(taint.key == keys.DEGRADED for taint in node.taints)
         )
 
     @cached_property
     def out_of_service(self) -> dict[str, str]:
-        """Node → why nothing should land there: fenced by anybody, or degraded."""
-        out = {node.name: reason for node in self.nodes.values() if (reason := self.fenced(node))}
-        for name, remediation in self.fenced_by_us.items():
-            out.setdefault(name, f"it is being fenced by {remediation}")
+        """Node → why nothing should land there: tainted by anybody, or degraded."""
+        out = {node.name: reason for node in self.nodes.values() if (reason := self.closed(node))}
+        for name, remediation in self.tainted_by_us.items():
+            out.setdefault(name, f"it is being tainted by {remediation}")
         for name in self.sick_nodes:
             out.setdefault(name, "it has a degraded GPU")
         return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
@@ -217,12 +217,12 @@ class Facts:
 
     @cached_property
     def serving_room(self) -> Room:
-        """Where the scheduler puts Pods before anything is fenced: degraded Nodes too, but for the degraded GPUs that
+        """Where the scheduler puts Pods before anything is tainted: degraded Nodes too, but for the degraded GPUs that
         are free, of which a Pod would have no use."""
         sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
         nodes = []
         for node in self.nodes.values():
-            idle = sum(1 for item in self.devices_of_node.get(node.name, ()) if item.id in sick and not item.holders)
+            idle = sum(1 for item in self.devices_of_node.get(node.name, ()) if item.id in sick and not item.pods)
             main = max(node.allocatable, key=lambda name: (node.allocatable[name], name), default=None)
             if idle and main is not None:
                 # A device plugin that noticed has taken them off already.
@@ -231,8 +231,8 @@ class Facts:
                 nodes.append(replace(node, allocatable={**node.allocatable, main: left}))
             else:
                 nodes.append(node)
-        out = {node.name: reason for node in nodes if (reason := self.fenced(node))}
-        return Room(nodes, self.snapshot.cluster.pods, {**self.fenced_by_us, **out})
+        out = {node.name: reason for node in nodes if (reason := self.closed(node))}
+        return Room(nodes, self.snapshot.cluster.pods, {**self.tainted_by_us, **out})
 
     @cached_property
     def ground(self) -> Ground:
@@ -246,7 +246,7 @@ class Facts:
 
     @cached_property
     def served(self) -> list[tuple[list[Pod], frozenset[str]]]:
-        """Groups that wait and that the scheduler has a place for before anything is fenced, with the Nodes of it."""
+        """Groups that wait and that the scheduler has a place for before anything is tainted, with the Nodes of it."""
         room = self.serving_room.copy()
         placed = ((group, room.land(group, tell=False)) for group in self.waiting)
         return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]

@@ -113,7 +113,7 @@ def _opted_out(case: Case) -> str | None:
     for where, key, value in _annotated(case.candidate, case.facts):
         if key == keys.OPT_OUT and value.lower() != "false":
             return f"{where} opted out with {keys.OPT_OUT}={value}."
-        if key == keys.OBJECT and value:
+        if key == keys.OBJECTION and value:
             return f"{where} objects: {value}"
         if _OTHERS_OPT_OUTS.get(key) == value and case.candidate.action is not ActionKind.TAINT_NODE:
             return f"{where} asks with {key}={value} not to be disturbed."
@@ -195,7 +195,7 @@ def _attribution(case: Case) -> str | None:
         return None
     shared = [name for name in case.candidate.devices if name in case.facts.devices and case.facts.devices[name].shared]
     if shared:
-        return f"Device {shared[0]} is shared by several Pods, so its telemetry does not tell who is idle."
+        return f"Device {shared[0]} is shared by several Pods, so its telemetry does not say which of them is idle."
     return None
 
 
@@ -242,14 +242,14 @@ def _disruption_budget(case: Case) -> str | None:
     return None
 
 
-def _already_fenced(case: Case) -> str | None:
+def _already_tainted(case: Case) -> str | None:
     if case.candidate.action is not ActionKind.TAINT_NODE:
         return None
     for name in case.candidate.nodes:
         node = case.facts.nodes.get(name)
-        reason = case.facts.fenced(node) if node is not None else ""
+        reason = case.facts.closed(node) if node is not None else ""
         if reason:
-            return f"{reason} already; nothing is left to fence, and what others fenced is theirs."
+            return f"{reason} already; nothing is left to taint, and what others tainted is theirs."
     return None
 
 
@@ -261,15 +261,15 @@ def left_behind(candidate: Candidate, facts: Facts) -> tuple[str, ...]:
     return tuple(sorted({item.node for item in findings if item.verdict is Verdict.DEGRADED and item.node}))
 
 
-def _fenced_first(case: Case) -> str | None:
-    """Whether there is a fence is seen when the plan is drawn; here, whether one would help."""
+def _tainted_first(case: Case) -> str | None:
+    """Whether there is a taint is seen when the plan is drawn; here, whether one would help."""
     candidate, facts = case.candidate, case.facts
     nodes = left_behind(candidate, facts)
-    # The fence's value is one of these.
-    fences = [Taint(key=keys.DEGRADED, value=name, effect="NoSchedule") for name in candidate.detectors if nodes]
+    # The taint's value is one of these.
+    taints = [Taint(key=keys.DEGRADED, value=name, effect="NoSchedule") for name in candidate.detectors if nodes]
     for ref in candidate.pods:
         pod = facts.pods.get(ref)
-        if pod is not None and any(tolerates(pod.placement.tolerations, taint) for taint in fences):
+        if pod is not None and any(tolerates(pod.placement.tolerations, taint) for taint in taints):
             return f"Pod {ref} tolerates the taint {keys.DEGRADED}, so the scheduler may put it back on {nodes[0]}."
     return None
 
@@ -287,11 +287,11 @@ def _lands(case: Case) -> str | None:
 
 def starved(facts: Facts, nodes: Collection[str]) -> str:
     """Which gang that is admitted, and waits for its Pods to be placed, would lose its last healthy place if these
-    Nodes were fenced; '' for none."""
+    Nodes were tainted; '' for none."""
     if all(places.isdisjoint(nodes) for _, places in facts.served):
         return ""
     room = facts.serving_room.copy()
-    room.avoid(nodes, "it would be fenced")
+    room.avoid(nodes, "it would be tainted")
     for group, _ in facts.served:
         left = room.land(group)
         if isinstance(left, Nowhere):
@@ -300,8 +300,8 @@ def starved(facts: Facts, nodes: Collection[str]) -> str:
 
 
 def _waiting_gangs(case: Case) -> str | None:
-    fences = case.candidate.action is ActionKind.TAINT_NODE
-    return starved(case.facts, case.candidate.nodes) if fences else None
+    taints = case.candidate.action is ActionKind.TAINT_NODE
+    return starved(case.facts, case.candidate.nodes) if taints else None
 
 
 def contended(candidate: Candidate, facts: Facts) -> list[str]:
@@ -337,9 +337,9 @@ GUARDS: dict[str, Guard] = {
     "attribution": _attribution,
     "priority": _priority,
     "disruption_budget": _disruption_budget,
-    "already_fenced": _already_fenced,
+    "already_tainted": _already_tainted,
     "already_open": _already_open,
-    "fenced_first": _fenced_first,
+    "tainted_first": _tainted_first,
     "lands": _lands,
     "waiting_gangs": _waiting_gangs,
 }

@@ -246,7 +246,7 @@ class Room:
         order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))
         for pod in order:
             if pod.claims and not pod.accelerators:
-                return Nowhere(f"Pod {pod.ref} holds its GPU by a ResourceClaim; where such a claim fits is not known.")
+                return Nowhere(f"Pod {pod.ref} has its GPU by a ResourceClaim; where such a claim fits is not known.")
         names = sorted(
             name
             for name in (self._nodes if within is None else within)

@@ -67,8 +67,8 @@ def _own_gpu(name: str, pods: int, facts: Facts) -> bool:
     if node.sharing is Sharing.NONE or node.replicas <= 1:
         return True
     present = [item for item in facts.devices_of_node.get(name, ()) if item.present]
-    left = [item for item in present if len(set(item.holders)) < node.replicas]
-    return len(left) >= pods and not any(item.holders for item in left)
+    left = [item for item in present if len(set(item.pods)) < node.replicas]
+    return len(left) >= pods and not any(item.pods for item in left)
 
 
 def _together(
@@ -147,7 +147,7 @@ def resizing(facts: Facts) -> Iterable[Candidate]:
             action=ActionKind.RESIZE_WORKLOAD,
             target=Subject(SubjectKind.WORKLOAD, item.key.workload),
             findings=(),
-            devices=tuple(sorted(d.id for d in facts.devices.values() if refs.intersection(d.holders))),
+            devices=tuple(sorted(d.id for d in facts.devices.values() if refs.intersection(d.pods))),
             pods=tuple(sorted(refs)),
             nodes=nodes,
             namespace=pods[0].namespace,

@@ -19,7 +19,7 @@ WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 class ModeScope:
     """A mode for what it names: an action kind, a Namespace, a node pool, or several of them together.
 
-    Actions that touch no Namespace (fencing a Node) are in no scope that names one.
+    Actions that touch no Namespace (tainting a Node) are in no scope that names one.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
@@ -136,13 +136,13 @@ class PlanPolicy:
     min_pool_nodes_left: schedulable Nodes of a pool that planning never goes below.
     actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
         in all, of one Namespace and of one pool, counted from what is remembered. Four: one per quarter of an hour is
-        what a person can follow; a pool has room for a fence, its move and one more; no team meets more than half.
+        what a person can follow; a pool has room for a taint, its move and one more; no team meets more than half.
     storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the observer is the likelier
         patient (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
     idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
     min_coverage_ratio: share of the known devices that report now, and of the ready Nodes with accelerators that
         telemetry shows, below which everything is refused.
-    storm_cool_down_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
+    storm_cooldown_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
     freezes: times in which nothing is done.
@@ -150,7 +150,7 @@ class PlanPolicy:
         the Pod's age is the estimate (without a checkpoint all of it is lost).
     checkpoint_interval_hours: how often jobs save their state, for those that tell when they last did; 0: not known,
         and then nothing waits for a checkpoint.
-    repair_hours: how long a fenced Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
+    repair_hours: how long a tainted Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
     reclaim_only_on_demand: release idle GPUs only when a pending Pod could be scheduled with them.
     topology_labels: Node labels whose value names an NVLink domain or a rack: of GPU Feature Discovery, and of
@@ -176,7 +176,7 @@ class PlanPolicy:
     storm_min_gpus: int = 16
     idle_storm_ratio: float = 0.8
     min_coverage_ratio: float = 0.5
-    storm_cool_down_seconds: int = 1800
+    storm_cooldown_seconds: int = 1800
     brake_alerts: tuple[str, ...] = ()
     freezes: tuple[Freeze, ...] = ()
     restart_cost_cap_hours: float = 24.0
@@ -213,7 +213,7 @@ class PlanPolicy:
             "actions_per_hour",
             "namespace_actions_per_hour",
             "pool_actions_per_hour",
-            "storm_cool_down_seconds",
+            "storm_cooldown_seconds",
         ):
             value = getattr(self, name)
             if value < 0:

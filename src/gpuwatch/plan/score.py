@@ -22,7 +22,7 @@ def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
     """The score of a candidate with all its inputs, in GPU-hours over the policy's horizon.
 
     Worked example (a test): a pool of eight 8-GPU Nodes, each but one held by Pods of one GPU; the last one has a GPU
-    off the bus (CRITICAL, confidence 0.9), and the other seven free. Fencing it gains 1 × 24 h × 0.9 and takes away 7
+    off the bus (CRITICAL, confidence 0.9), and the other seven free. Tainting it gains 1 × 24 h × 0.9 and takes away 7
     GPUs that nothing else in the pool can stand in for, for 20 h: −118.4 of 1536 GPU-hours. With another Node free, it
     takes none away: +21.6. Where the pool runs gangs of 16, whoever gets the sick GPU stops a gang of 16: +205.6. With
     all eight held by one gang it takes none away and gains all: a failed rank stops its gang.
@@ -72,7 +72,7 @@ def _whole_groups(pods: list[Pod], facts: Facts) -> list[Pod]:
 
 def _next_user(candidate: Candidate, facts: Facts) -> float:
     """GPUs of the gang that a free sick GPU will stop, as expected: like those that the pool's held GPUs belong to."""
-    free = any(not facts.devices[name].holders for name in candidate.devices if name in facts.devices)
+    free = any(not facts.devices[name].pods for name in candidate.devices if name in facts.devices)
     return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
 
 

@@ -1,7 +1,7 @@
 """When an action costs least: now, when the workload is next idle, after a checkpoint, or when the job ends.
 
 What is held against each other is, of each moment, what waiting for it loses (times the confidence that it does) and
-the work that the restart then loses. Only moves have a choice: a fence touches no Pod, and a release takes what nobody
+the work that the restart then loses. Only moves have a choice: a taint touches no Pod, and a release takes what nobody
 uses.
 """
 

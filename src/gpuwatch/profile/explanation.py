@@ -61,8 +61,8 @@ def explained_silence_seconds(
     prior: Prior,
     *,
     chance_ratio: float,
-    kin_quantile_ratio: float,
-    kin_limit_ratio: float,
+    peer_quantile_ratio: float,
+    peer_limit_ratio: float,
     floor_seconds: float,
     step_seconds: float,
     own_lacks: str = "",
@@ -71,11 +71,11 @@ def explained_silence_seconds(
     """The longest silence after which this workload may be expected to work again.
 
     An old workload is measured by its own silences. A young one has not seen a night yet: it is given at least
-    what workloads like it need, or the prior where they are too few. Kin can stretch the prior to `kin_limit_ratio`
+    what workloads like it need, or the prior where they are too few. Kin can stretch the prior to `peer_limit_ratio`
     times its length and no further. What the others say fades, second for second, as the workload works beyond
     `prior.mature_seconds`, so that no single step of activity ever makes it look more idle.
     chance_ratio: of the own past's bound being exceeded by a workload that goes on working.
-    kin_quantile_ratio: share of the kin whose bound it is to cover. floor_seconds: the least that is ever explained.
+    peer_quantile_ratio: share of the kin whose bound it is to cover. floor_seconds: the least that is ever explained.
     own_lacks: why the own past does not replace kin and prior however long it is, as a sentence without a full stop;
     '' where it does. own_stretch_ratio: by how much its silences may be longer now than in that past, 1 or more.
     """
@@ -86,7 +86,7 @@ def explained_silence_seconds(
         text = f"{text}; {own_lacks}, so {spoken(seconds)} are waited out"
     if seconds < floor_seconds:
         seconds, text = floor_seconds, f"{past_text(own)}; up to {spoken(floor_seconds)} are always waited out"
-    others, other_text, other = _others(kin, prior, kin_quantile_ratio, kin_limit_ratio)
+    others, other_text, other = _others(kin, prior, peer_quantile_ratio, peer_limit_ratio)
     if not own_lacks:
         others -= max(0.0, own.worked_seconds - prior.mature_seconds)
     if others > seconds:
@@ -97,12 +97,12 @@ def explained_silence_seconds(
 
 
 def _others(
-    kin: Kin | None, prior: Prior, kin_quantile_ratio: float, kin_limit_ratio: float
+    kin: Kin | None, prior: Prior, peer_quantile_ratio: float, peer_limit_ratio: float
 ) -> tuple[float, str, ExplainedBy]:
     if kin is None or not kin.bounds:
         return prior.seconds, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
-    rank = math.ceil(kin_quantile_ratio * len(kin.bounds)) - 1
-    bound, limit = kin.bounds[rank], kin_limit_ratio * prior.seconds
+    rank = math.ceil(peer_quantile_ratio * len(kin.bounds)) - 1
+    bound, limit = kin.bounds[rank], peer_limit_ratio * prior.seconds
     need = f"{rank + 1} of {len(kin.bounds)} workloads like it ({kin.likeness}) need no more than {spoken(bound)}"
     if bound > limit:
         bound = limit
@@ -116,13 +116,13 @@ def _others(
 
 
 def past_text(own: Silences) -> str:
-    """What was seen, such as 'longest of its 212 silences in 6 days: 3 h 05 min'."""
+    """What was seen, such as 'longest of its 212 idle times in 6 days: 3 h 05 min'."""
     if not own.worked:
         return "it was never seen to work"
     span = spoken(own.observed_seconds) + ("" if own.weekends_counted else " without weekends")
     if not own.count:
-        return f"no silence in {span}"
-    its = "its only silence" if own.count == 1 else f"longest of its {own.count} silences"
+        return f"no idle time in {span}"
+    its = "its only idle time" if own.count == 1 else f"longest of its {own.count} idle times"
     return f"{its} in {span}: {spoken(own.longest_seconds)}"
 
 

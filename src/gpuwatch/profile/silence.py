@@ -5,7 +5,7 @@ Pod, and Pods that work together, are joined into one lane: it is active where a
 was active and any is unknown, silent where all of them were.
 
 Silences are measured in counted time. Steps in which the whole telemetry is missing count for nobody; Saturdays and
-Sundays count only for workloads that were seen to work on them. An office-hours service is then silent for the same
+Sundays count only for workloads that were seen to work on them. An office-hours service is then idle for the same
 15 hours from Friday to Monday as from Monday to Tuesday, in every time zone, because a whole weekend of 48 hours
 lies within its long silence wherever midnight is.
 """
@@ -123,7 +123,7 @@ class SilenceNow:
     proven_step: the step from which on enough is known; `first_step` where the silence has no large holes.
     proven_seconds: calendar time from `proven_step` to the end of the lane.
     coverage_ratio: known share of the steps since `first_step`.
-    blind_seconds: time at the lane's end in which nothing is known.
+    max_staleness_seconds: time at the lane's end in which nothing is known.
     active_before: the lane has activity before this silence.
     """
 
@@ -133,7 +133,7 @@ class SilenceNow:
     proven_step: int
     proven_seconds: float
     coverage_ratio: float
-    blind_seconds: float
+    max_staleness_seconds: float
     active_before: bool
 
 
@@ -289,7 +289,7 @@ def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_covera
         proven_step=calendar.steps - proven,
         proven_seconds=float(proven * calendar.step_seconds),
         coverage_ratio=float(silent.mean()) if len(silent) else 1.0,
-        blind_seconds=float((int(np.argmax(silent)) if silent.any() else len(silent)) * calendar.step_seconds),
+        max_staleness_seconds=float((int(np.argmax(silent)) if silent.any() else len(silent)) * calendar.step_seconds),
         active_before=len(active) > 0,
     )
 
@@ -313,7 +313,7 @@ def unlikely_silence_seconds(
 
 
 def chance_of_longer(past: Silences, silent_seconds: float, step_seconds: float) -> float:
-    """The chance, by the same reckoning, that a workload with this past is silent for so long and works again."""
+    """The chance, by the same reckoning, that a workload with this past is idle for so long and works again."""
     longest = max(past.longest_seconds, step_seconds)
     fits = max(past.observed_seconds / longest, 1.0)
     return math.exp(min(0.0, (1 - silent_seconds / longest) * math.log(1 + fits)))

@@ -94,7 +94,7 @@ def analyse(snapshot: Snapshot, policies: Policies, beside: Beside = Beside()) -
             beside.precision,
             beside.storm_at,
         ),
-        schema=snapshot.schema,
+        telemetry_schema=snapshot.telemetry_schema,
         gaps=snapshot.gaps,
     )
 
@@ -136,7 +136,7 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
     health_unknown = {
         device
         for finding in unknown
-        if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
+        if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
         for device in finding.devices
     }
     idle_unknown = {ref for finding in unknown if finding.kind is FindingKind.IDLE_UNKNOWN for ref in finding.pods}
@@ -144,12 +144,12 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         devices=len(snapshot.devices),
         devices_present=len(present),
         devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
-        devices_held=sum(1 for device in present if device.holders),
+        devices_allocated=sum(1 for device in present if device.pods),
         devices_shared=sum(1 for device in present if device.shared),
         health_unknown=len(health_unknown),
         idle_unknown=len(idle_unknown),
         rules_limited={
             rule: tuple(str(signal) for signal in signals)
-            for rule, signals in missing_signals(snapshot.schema, policies).items()
+            for rule, signals in missing_signals(snapshot.telemetry_schema, policies).items()
         },
     )

@@ -105,7 +105,7 @@ def health_unknown(analysis: Analysis) -> Mapping[tuple[str, str], int]:
     devices = {device.id: device for device in analysis.devices}
     why: dict[DeviceId, tuple[str, str]] = {}
     for item in analysis.findings:
-        reason = _unknown_reason(item, analysis.schema)
+        reason = _unknown_reason(item, analysis.telemetry_schema)
         for name in item.devices if reason is not None else ():
             device = devices.get(name)
             node = (device.node or device.node_label) if device is not None else item.node or ""
@@ -119,10 +119,10 @@ def _unknown_reason(item: Finding, schema: Schema) -> UnknownReason | None:
     if item.kind is FindingKind.HEALTH_UNKNOWN:
         exported = {str(found.signal) for found in schema.signals}
         return UnknownReason.SAMPLES_MISSING if exported & set(item.missing) else UnknownReason.SIGNALS_MISSING
-    if item.kind is FindingKind.EXPORTER_GONE:
+    if item.kind is FindingKind.EXPORTER_DOWN:
         answers = any(one.signal == "up" and one.value == 1.0 for one in item.evidence)
         return UnknownReason.EXPORTER_EMPTY if answers else UnknownReason.EXPORTER_DOWN
-    return UnknownReason.TELEMETRY_MISSING if item.kind is FindingKind.TELEMETRY_GONE else None
+    return UnknownReason.TELEMETRY_MISSING if item.kind is FindingKind.TELEMETRY_MISSING else None
 
 
 def tainted_since(remediations: Iterable[Remediation]) -> dict[str, datetime]:

@@ -55,7 +55,7 @@ class Diagnosis:
     facts: tuple[tuple[str, str], ...]
     rules: tuple[RuleLimit, ...]
     gaps: tuple[Gap, ...]
-    schema: Schema
+    telemetry_schema: Schema
     counters_csv: str
     service_monitor: str
 
@@ -70,7 +70,7 @@ class Diagnosis:
 
 def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:
     """Everything that limits the answers here, with the lines that would lift each limit."""
-    schema = snapshot.schema
+    schema = snapshot.telemetry_schema
     found = {item.signal for item in schema.signals}
     signals_of = rule_signals(policies)
     rules = tuple(
@@ -88,7 +88,7 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
         facts=tuple(_facts(snapshot)),
         rules=rules,
         gaps=snapshot.gaps,
-        schema=schema,
+        telemetry_schema=schema,
         counters_csv=_counters_csv(schema, rules),
         service_monitor=_SERVICE_MONITOR,
     )
@@ -126,14 +126,14 @@ def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
 
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
-    schema = snapshot.schema
+    schema = snapshot.telemetry_schema
     devices = snapshot.devices
     down = [item.instance for item in snapshot.exporters if item.up is False]
     facts = [
         ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
-        ("backend", schema.backend or "not told"),
+        ("backend", schema.backend or "unknown"),
         ("host labels", ", ".join(schema.node_labels) or "none"),
-        ("workload labels", schema.pod_labels or "none: who holds which GPU is not known from telemetry"),
+        ("workload labels", schema.pod_labels or "none: telemetry does not say which Pod has which GPU"),
         ("sampling", f"every {duration(schema.interval_seconds)}" if schema.interval_seconds else "interval unknown"),
         ("signals", f"{len({item.signal for item in schema.signals})} of {len(Signal)} that gpuwatch knows"),
         ("exporters", f"{len(snapshot.exporters)}" + (f", down: {', '.join(down)}" if down else "")),

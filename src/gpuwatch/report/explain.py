@@ -124,12 +124,12 @@ def _known(what: str, name: str, names: Iterable[str]) -> UnknownSubject:
 
 
 def _held(snapshot: Snapshot, pods: set[PodRef]) -> set[DeviceId]:
-    return {device.id for device in snapshot.devices if pods & set(device.holders)}
+    return {device.id for device in snapshot.devices if pods & set(device.pods)}
 
 
 def _pod(snapshot: Snapshot, name: str) -> Found:
     cluster = {pod.ref: pod for pod in snapshot.cluster.pods}
-    refs = set(cluster) | {ref for device in snapshot.devices for ref in device.holders}
+    refs = set(cluster) | {ref for device in snapshot.devices for ref in device.pods}
     if name not in refs:
         raise _known("Pod", name, refs)
     facts = []
@@ -167,10 +167,10 @@ def _device(snapshot: Snapshot, name: str) -> Found:
         ("index", device.index),
         ("driver", device.driver_version),
         ("MIG", ", ".join(item.mig_profile or "?" for item in found if item.mig_instance is not None) or "no"),
-        ("held by", ", ".join(sorted({ref for item in found for ref in item.holders})) or "nobody"),
+        ("allocated to", ", ".join(sorted({ref for item in found for ref in item.pods})) or "no Pod"),
         ("reports", "now" if device.present else f"not since {ago(device.last_seen, snapshot.at)}"),
     ]
-    return {item.id for item in found}, {ref for item in found for ref in item.holders}, facts
+    return {item.id for item in found}, {ref for item in found for ref in item.pods}, facts
 
 
 def _node(snapshot: Snapshot, name: str) -> Found:
@@ -188,7 +188,7 @@ def _node(snapshot: Snapshot, name: str) -> Found:
             ("ready", {True: "yes", False: "no", None: "not reported"}[node.ready]),
             ("taints", ", ".join(f"{item.key}:{item.effect}" for item in node.taints) or "none"),
         ]
-    return {device.id for device in devices}, {ref for device in devices for ref in device.holders}, facts
+    return {device.id for device in devices}, {ref for device in devices for ref in device.pods}, facts
 
 
 def _group(snapshot: Snapshot, name: str) -> Found:

@@ -203,8 +203,8 @@ def _place(
 def _unit_gpus(node: Node, asked: Collection[str]) -> dict[str, float]:
     """Physical GPUs that one unit of each resource stands for on this Node.
 
-    The larger of an instance's shares of compute and memory counts, so that a GPU's instances can add up to more than
-    the GPU (3g + 2g + 1g + 1g: 1.07). They are made to fit where the Node tells its GPUs.
+    Where the shares of a GPU's instances add up to more than the GPU, they are made to fit, as far as the Node tells
+    its GPUs.
     """
     units = {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
     slices = whole = 0.0

@@ -33,9 +33,9 @@ _NAMES = 3
 """Of Pods, Nodes and findings in a line; the JSON has all."""
 
 _WHAT_HAPPENS = {
-    Mode.OBSERVE: ("only told (mode observe)", "yellow"),
+    Mode.OBSERVE: ("advisory (mode observe)", "yellow"),
     Mode.SUGGEST: ("done once a person approves it (mode suggest)", "yellow"),
-    Mode.ENFORCE: ("announced, and done unless somebody objects (mode enforce)", "bold cyan"),
+    Mode.ENFORCE: ("owners are notified, and it is done unless one objects (mode enforce)", "bold cyan"),
 }
 
 

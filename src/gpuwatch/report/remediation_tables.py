@@ -20,10 +20,10 @@ from gpuwatch.report.words import ago, duration, plural
 
 _COLOUR = {
     Phase.PROPOSED: "yellow",
-    Phase.ANNOUNCED: "yellow",
+    Phase.NOTIFIED: "yellow",
     Phase.ACTING: "bold cyan",
     Phase.VERIFYING: "cyan",
-    Phase.HOLDING: "cyan",
+    Phase.IN_EFFECT: "cyan",
     Phase.UNDOING: "magenta",
     Phase.SUCCEEDED: "green",
     Phase.FAILED: "bold red",
@@ -88,7 +88,7 @@ def phase_text(remediation: Remediation) -> Text:
     decided = ""
     if remediation.undo_asked and remediation.phase not in (Phase.UNDOING, Phase.UNDONE):
         decided = " (undo)"
-    elif remediation.rejected and remediation.phase in (Phase.PROPOSED, Phase.ANNOUNCED):
+    elif remediation.rejected and remediation.phase in (Phase.PROPOSED, Phase.NOTIFIED):
         decided = " (rejected)"
     elif remediation.approved and remediation.phase is Phase.PROPOSED:
         decided = " (approved)"
@@ -148,25 +148,25 @@ def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str
         return
     step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
     if step is not None and step.error:
-        yield "Held up", f"{step.error} (tried {plural(step.attempts, 'time')})"
+        yield "Waits", f"{step.error} (tried {plural(step.attempts, 'time')})"
     if _to_decide(remediation):
         yield "Next", f"waits for a person until {_when(remediation.proposal.expires_at, now)}"
         yield "Decide", f"gpuwatch approve {name}, or gpuwatch reject {name}"
         return
-    fenced = remediation.proposal.action is ActionKind.TAINT_NODE
+    tainted = remediation.proposal.action is ActionKind.TAINT_NODE
     doing = {
-        Phase.PROPOSED: "is announced",
-        Phase.ANNOUNCED: "tells of it" if step is not None else "owners may object; then all is checked again",
+        Phase.PROPOSED: "owners are notified",
+        Phase.NOTIFIED: "notifies owners" if step is not None else "owners may object; then all is checked again",
         Phase.ACTING: "writes the next step",
-        Phase.VERIFYING: "looks whether it had its effect",
-        Phase.HOLDING: "looks whether it is proven healthy" if fenced else "looks whether somebody took it back",
+        Phase.VERIFYING: "verifies its effect",
+        Phase.IN_EFFECT: "checks for proof of health" if tainted else "checks whether its owner took it back",
         Phase.UNDOING: "takes it back",
     }[remediation.phase]
     later = remediation.next_at is not None and remediation.next_at > now
     yield "Next", doing + (f", not before {_when(remediation.next_at, now)}" if remediation.next_at and later else "")
     if end is not None and remediation.phase is not Phase.UNDOING:
         yield "At the latest", f"this phase ends {_when(end, now)}"
-    if remediation.phase in (Phase.PROPOSED, Phase.ANNOUNCED):
+    if remediation.phase in (Phase.PROPOSED, Phase.NOTIFIED):
         yield "Stop it", f"gpuwatch reject {name}"
     elif remediation.phase is not Phase.UNDOING:
         yield "Take it back", f"gpuwatch undo {name}"

@@ -36,7 +36,7 @@ class Status:
     """All that one replica knows of itself, and where it leads of the fleet. complaints: why it is not ready or not
     alive. analysis, remediations: of the last look; None before it, and where another replica leads.
 
-    undelivered: announcements of which nobody could be told. modes: what is set, in words.
+    undelivered: notifications that no receiver took. modes: what is set, in words.
     """
 
     at: datetime
@@ -112,9 +112,9 @@ def _changed(remediation: Remediation) -> datetime:
 
 def _headline(status: Status) -> str:
     if not status.leads:
-        return f"Standing by: {status.leader or 'nobody'} leads. What the fleet looks like is told by the leader alone."
+        return f"Standing by: {status.leader or 'nobody'} leads; the leader alone shows the fleet."
     if status.analysis is None:
-        return "It leads, and no look at the fleet has ended yet."
+        return "It leads; its first cycle has not ended yet."
     coverage = status.analysis.coverage
     findings = [str(item.verdict) for item in status.analysis.findings]
     return (
@@ -131,5 +131,5 @@ def _stops(status: Status) -> tuple[tuple[str, str], ...]:
     if status.analysis is not None and status.analysis.plan.brake:
         found.append(("Brake", status.analysis.plan.brake))
     if status.undelivered:
-        found.append(("Untold", f"Nobody could be told of {plural(status.undelivered, 'announcement')}."))
+        found.append(("Notifications", f"No receiver took {plural(status.undelivered, 'notification')}."))
     return tuple(found)

@@ -68,7 +68,7 @@ def _cut(total: int, rows: int) -> list[RenderableType]:
 def _head(analysis: Analysis, source: str) -> RenderableType:
     coverage = analysis.coverage
     nodes = {device.node or device.node_label for device in analysis.devices}
-    pods = {ref for device in analysis.devices if device.present for ref in device.holders}
+    pods = {ref for device in analysis.devices if device.present for ref in device.pods}
     models = Counter(device.model or "unknown model" for device in analysis.devices)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
@@ -79,7 +79,7 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
         "Fleet",
         f"{plural(coverage.devices, 'device')} on {plural(len(nodes), 'node')}"
         + (f", [red]{missing} not reporting now[/]" if missing else "")
-        + f" · {coverage.devices_held} held by {plural(len(pods), 'Pod')} · "
+        + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
         + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
         + (" …" if len(models) > 4 else ""),
     )
@@ -146,7 +146,7 @@ def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, De
 
 def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
     if not findings:
-        pods = {ref for device in analysis.devices if device.present for ref in device.holders}
+        pods = {ref for device in analysis.devices if device.present for ref in device.pods}
         known = len(pods) - analysis.coverage.idle_unknown
         return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
     hours = sum(finding.gpu_hours for finding in findings)

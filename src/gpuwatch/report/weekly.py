@@ -344,7 +344,7 @@ def _gone_gpu_hours(
     absent = {device.id for device in analysis.devices if not device.present}
     found: dict[str, float] = defaultdict(float)
     for item in analysis.findings:
-        if item.kind is not FindingKind.GPU_GONE or item.verdict is not Verdict.DEGRADED or item.since is None:
+        if item.kind is not FindingKind.GPU_MISSING or item.verdict is not Verdict.DEGRADED or item.since is None:
             continue
         hours = max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
         found[str(item.kind)] += hours * sum(shares.get(name, 1.0) for name in absent.intersection(item.devices))
@@ -407,5 +407,5 @@ def _limits(
     if any(item.chosen.speed.tier is not EvidenceTier.SM for item in recommendations):
         yield "Some advice rests on board power instead of SM activity; its speed intervals are wider for that."
     yield "Exporters average over their interval (30 s by default): shorter peaks of memory and activity are not seen."
-    if any(item.kind is FindingKind.TELEMETRY_GONE for item in analysis.findings):
+    if any(item.kind is FindingKind.TELEMETRY_MISSING for item in analysis.findings):
         yield "Telemetry was gone at the end of the report's time; what happened since then is unknown."

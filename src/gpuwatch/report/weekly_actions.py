@@ -14,24 +14,24 @@ from gpuwatch.report.words import plural
 
 BECAME = {
     Phase.PROPOSED: "waits for approval",
-    Phase.ANNOUNCED: "announced",
+    Phase.NOTIFIED: "owners notified",
     Phase.ACTING: "under way",
     Phase.VERIFYING: "done, not verified yet",
-    Phase.HOLDING: "done, and stands",
+    Phase.IN_EFFECT: "done, and stands",
     Phase.UNDOING: "being taken back",
     Phase.SUCCEEDED: "done",
     Phase.FAILED: "failed",
     Phase.UNDONE: "taken back",
     Phase.REJECTED: "rejected",
-    Phase.EXPIRED: "expired unapproved",
+    Phase.EXPIRED: "expired",
     Phase.REFUSED: "refused",
-    Phase.LAPSED: "lapsed",
+    Phase.OBSOLETE: "obsolete",
 }
 """Each phase as what became of it."""
 
-_DONE = frozenset({Phase.VERIFYING, Phase.HOLDING, Phase.SUCCEEDED})
+_DONE = frozenset({Phase.VERIFYING, Phase.IN_EFFECT, Phase.SUCCEEDED})
 _TAKEN_BACK = frozenset({Phase.UNDOING, Phase.UNDONE})
-_NEVER = frozenset({Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.LAPSED})
+_NEVER = frozenset({Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE})
 
 NOT_READ = "What was done is not known: no Remediations were read (give a cluster, or --state FILE)."
 NOTHING = "Nothing was proposed."
@@ -78,7 +78,7 @@ def _released_gpu_hours(remediation: Remediation, start: datetime, end: datetime
         return 0.0
     total, since = 0.0, None
     for turn in remediation.history:
-        if turn.phase is Phase.HOLDING:
+        if turn.phase is Phase.IN_EFFECT:
             since = since or turn.at
         elif since is not None:
             total += _hours(max(since, start), min(turn.at, end))

@@ -10,70 +10,72 @@ from gpuwatch.settings.cron import cron_trigger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPolicy:
-    """When jobs run, where the process listens, and how it shares the work with its replicas.
+    """When tasks run, where the process listens, and how replicas share the work.
 
-    analysis_seconds: distance of two looks at health and idleness together, from one Snapshot: a plan weighs both, and
-        they share the inventory and the cluster. A minute: two samples of an exporter at its usual 30 s.
-    remediation_seconds: distance of two looks at what is announced, under way, or to be verified.
-    profiles_seconds: distance of two updates of the profiles and the advice.
-    forget_seconds: distance of two clean-ups of final Remediations.
-    report_cron: when the weekly report is due, in UTC, as crontab(5) writes it; '' for never. Monday at six.
-    report_late_seconds: for so long after it was due a report is still made, and sent to those that did not take it:
-        nobody led, or a receiver was down. A day and a half: Monday's report comes until Tuesday evening.
+    cycle_interval_seconds: time between two cycles: one Snapshot, health, idleness, misfits and the plan, which weighs
+        all of them. A minute: two samples of an exporter at its usual 30 s.
+    remediation_interval_seconds: time between two rounds over the Remediations that wait, act, or are verified.
+    profile_interval_seconds: time between two updates of the profiles and the advice.
+    cleanup_interval_seconds: time between two removals of old final Remediations.
+    report_schedule: when the weekly report is due, in UTC, in the form of crontab(5); '' for never. Monday at six.
+    report_deadline_seconds: for so long after its due time a report is still made, and sent to those who did not take
+        it: no replica led, or a receiver was down. A day and a half: Monday's report comes until Tuesday evening.
     listen_address, listen_port: of the pages, /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on
         any free one.
-    pages: whether the status page and the reports are shown there too; whoever reaches the port can read them.
-    lease_seconds: a leader that was not heard of for so long is replaced; it writes nothing itself in the last third.
-        15 s, as kube-controller-manager has it. retry_seconds: distance of two renewals, 2 s as there.
+    pages: whether the status page and the reports are served too; whoever reaches the port can read them.
+    lease_duration_seconds: a leader that was not heard of for so long is replaced; the leader itself writes nothing in
+        the last third. 15 s, as in kube-controller-manager.
+    lease_retry_seconds: time between two renewals of the Lease. 2 s, as there.
     namespace: of the Lease and of the pause; '' is $POD_NAMESPACE, else 'gpuwatch'.
-    stuck_seconds: a job that runs longer than this, or longer than ten of its intervals, is stuck: /healthz says so.
-        Half an hour: the first profiles of a large fleet take minutes.
-    stop_seconds: at SIGTERM the step in hand has so long to end; below the 30 s after which Kubernetes kills.
-    watch_seconds: distance of two looks at the settings file.
-    folder: of what the process keeps on disk: reports, notifications on their way out, and where `state` is not set
-        the profiles. It need not survive a restart.
+    stuck_after_seconds: a task that runs longer than this, and than ten of its intervals, is stuck, and /healthz says
+        so. Half an hour: the first profiles of a large fleet take minutes.
+    shutdown_timeout_seconds: how long the step in hand may take after SIGTERM; below the 30 s after which Kubernetes
+        kills.
+    settings_check_interval_seconds: time between two looks at the settings file.
+    folder: where the process keeps reports, notifications on their way out, and, where `state` is not set, the
+        profiles. It need not survive a restart.
     """
 
-    analysis_seconds: int = 60
-    remediation_seconds: int = 60
-    profiles_seconds: int = 3_600
-    forget_seconds: int = 86_400
-    report_cron: str = "0 6 * * 1"
-    report_late_seconds: int = 129_600
+    cycle_interval_seconds: int = 60
+    remediation_interval_seconds: int = 60
+    profile_interval_seconds: int = 3_600
+    cleanup_interval_seconds: int = 86_400
+    report_schedule: str = "0 6 * * 1"
+    report_deadline_seconds: int = 129_600
     listen_address: str = ""
     listen_port: int = 8080
     pages: bool = True
-    lease_seconds: int = 15
-    retry_seconds: int = 2
+    lease_duration_seconds: int = 15
+    lease_retry_seconds: int = 2
     namespace: str = ""
-    stuck_seconds: int = 1_800
-    stop_seconds: int = 25
-    watch_seconds: int = 5
+    stuck_after_seconds: int = 1_800
+    shutdown_timeout_seconds: int = 25
+    settings_check_interval_seconds: int = 5
     folder: Path = Path("gpuwatch-run")
 
     def __post_init__(self) -> None:
         for name in (
-            "analysis_seconds",
-            "remediation_seconds",
-            "profiles_seconds",
-            "forget_seconds",
-            "report_late_seconds",
-            "retry_seconds",
-            "stuck_seconds",
-            "stop_seconds",
-            "watch_seconds",
+            "cycle_interval_seconds",
+            "remediation_interval_seconds",
+            "profile_interval_seconds",
+            "cleanup_interval_seconds",
+            "report_deadline_seconds",
+            "lease_retry_seconds",
+            "stuck_after_seconds",
+            "shutdown_timeout_seconds",
+            "settings_check_interval_seconds",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"run.{name} is {getattr(self, name)!r}; it has to be 1 or more seconds")
-        if self.lease_seconds < 3 * self.retry_seconds:
+        if self.lease_duration_seconds < 3 * self.lease_retry_seconds:
             raise ValueError(
-                f"run.lease_seconds is {self.lease_seconds!r}; it has to be three times run.retry_seconds "
-                f"({self.retry_seconds}) or more, so that one lost request costs nothing"
+                f"run.lease_duration_seconds is {self.lease_duration_seconds!r}; it has to be three times "
+                f"run.lease_retry_seconds ({self.lease_retry_seconds}) or more, so that one lost request costs nothing"
             )
         if not 0 <= self.listen_port <= 65_535:
             raise ValueError(f"run.listen_port is {self.listen_port!r}; it has to be from 0 to 65535")
-        if self.report_cron:
+        if self.report_schedule:
             try:
-                cron_trigger(self.report_cron)
+                cron_trigger(self.report_schedule)
             except ValueError as error:
-                raise ValueError(f"run.report_cron: {error}, or '' for never") from None
+                raise ValueError(f"run.report_schedule: {error}, or '' for never") from None

@@ -34,9 +34,9 @@ _LASTING = {
     FaultKind.OVERHEATING: (24, 0.4),
     FaultKind.POWER_BRAKE: (8, 0.6),
     FaultKind.HUNG: (12, 0.5),
-    FaultKind.EXPORTER_GONE: (3, 0.6),
+    FaultKind.EXPORTER_DOWN: (3, 0.6),
     FaultKind.NODE_GONE: (10, 0.5),
-    FaultKind.TELEMETRY_GONE: (0.45, 0.3),
+    FaultKind.TELEMETRY_MISSING: (0.45, 0.3),
     FaultKind.APPLICATION_XID: (1, 0),
     FaultKind.TEARDOWN_XID: (1, 0),
     FaultKind.PROCESS_XID: (1, 0),
@@ -54,7 +54,7 @@ _NEEDS_EXTENDED = {
 }
 _WHOLE_NODE = {
     FaultKind.POWER_BRAKE,
-    FaultKind.EXPORTER_GONE,
+    FaultKind.EXPORTER_DOWN,
     FaultKind.NODE_GONE,
     FaultKind.DRIVER_RELOAD,
 }
@@ -114,7 +114,7 @@ class FaultPlanter:
     def _wanted(self) -> list[FaultKind]:
         if self.plan.faults is not None:
             return list(self.plan.faults)
-        kinds = [kind for kind in FaultKind if kind is not FaultKind.TELEMETRY_GONE]
+        kinds = [kind for kind in FaultKind if kind is not FaultKind.TELEMETRY_MISSING]
         times = self.plan.gpus / 64
         wanted: list[FaultKind] = []
         for _ in range(int(np.ceil(times))):
@@ -123,7 +123,7 @@ class FaultPlanter:
         wanted = wanted[: round(times * len(kinds))]
         # What takes the most room goes first; the fleet-wide outage happens once.
         wanted.sort(key=lambda kind: (kind not in _WHOLE_NODE, kind not in _FOLLOWS_JOB))
-        return [*wanted, FaultKind.TELEMETRY_GONE] if self.plan.days >= 2 else wanted
+        return [*wanted, FaultKind.TELEMETRY_MISSING] if self.plan.days >= 2 else wanted
 
     # Choosing
 
@@ -135,7 +135,7 @@ class FaultPlanter:
         lasting = lasting if np.isinf(lasting) else min(lasting, 0.4 * window)
         start = float(rng.uniform(0.05, 0.88)) * window
         strength = float(rng.random())
-        if kind is FaultKind.TELEMETRY_GONE:
+        if kind is FaultKind.TELEMETRY_MISSING:
             return Fault(kind=kind, machine=-1, cards=(), start=start, end=start + lasting, strength=strength)
         if kind in _FOLLOWS_JOB:
             return self._on_job(kind, start, lasting, strength)
@@ -242,7 +242,7 @@ class FaultPlanter:
         script = self.scripts[fault.machine]
         for machine, card in [(fault.machine, card) for card in fault.cards] + list(fault.others):
             show(fault, self.scripts[machine].cards[card], self.plan.interval_seconds, self.rng)
-        if fault.kind is FaultKind.EXPORTER_GONE:
+        if fault.kind is FaultKind.EXPORTER_DOWN:
             script.exporter_down.append((fault.start, fault.end))
         elif fault.kind is FaultKind.NODE_GONE:
             script.exporter_down.append((fault.start, fault.end))

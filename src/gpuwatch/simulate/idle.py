@@ -72,7 +72,7 @@ _WISHES = (
         note="a Pod sleeps on its GPU and never opened a CUDA context", behaviour=_never(context=False),
     ),
     Wish(
-        gpus=1, uses=_JOB, framework="Deployment", kind=FindingKind.HOLDING_MODEL, works_hours=(8, 40),
+        gpus=1, uses=_JOB, framework="Deployment", kind=FindingKind.MODEL_LOADED, works_hours=(8, 40),
         note="a service whose traffic was moved away for good; the model stays in memory",
         behaviour=_then_stops(Activity.SERVING, memory=True, context=True),
     ),
@@ -98,7 +98,7 @@ _WISHES = (
         note="a young Pod that still prepares its data", behaviour=_starts_soon,
     ),
     Wish(
-        gpus=1, uses=_HUMAN, framework="Notebook", kind=FindingKind.HOLDING_MODEL, works_hours=(2, 10),
+        gpus=1, uses=_HUMAN, framework="Notebook", kind=FindingKind.MODEL_LOADED, works_hours=(2, 10),
         note="a notebook with a loaded model that nobody came back to",
         behaviour=_then_stops(Activity.HUMAN, memory=True, context=True),
     ),
@@ -107,7 +107,7 @@ _WISHES = (
         note="a job that hangs before its first step", behaviour=_never(context=True),
     ),
     Wish(
-        gpus=2, uses=_JOB, framework="Deployment", kind=FindingKind.HOLDING_MODEL, works_hours=(0.2, 0.2),
+        gpus=2, uses=_JOB, framework="Deployment", kind=FindingKind.MODEL_LOADED, works_hours=(0.2, 0.2),
         note="a service that loaded its model and never got a request",
         behaviour=_then_stops(Activity.SERVING, memory=True, context=True),
     ),
@@ -165,7 +165,7 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
         names.IMAGES["human" if name == "notebook" else "training"],
     )
     behaviour = wish.behaviour(rng)
-    if wish.kind in (FindingKind.ABANDONED, FindingKind.HOLDING_MODEL):
+    if wish.kind in (FindingKind.ABANDONED, FindingKind.MODEL_LOADED):
         behaviour = replace(behaviour, stops_at_seconds=idle_from)
     run = scheduler.run(workload, slot.seats, start, min(end, window + DAY), behaviour)
     run.idle, run.note, run.planted = wish.kind, wish.note, True

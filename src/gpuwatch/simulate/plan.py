@@ -43,9 +43,9 @@ class FaultKind(StrEnum):
     OVERHEATING = "overheating"  # more degrees per watt, until it throttles
     POWER_BRAKE = "power_brake"  # the power supply slows down all GPUs of a node
     HUNG = "hung"  # a kernel that never ends: busy, low power, no memory traffic
-    EXPORTER_GONE = "exporter_gone"  # up is 0, the GPUs work on
+    EXPORTER_DOWN = "exporter_down"  # up is 0, the GPUs work on
     NODE_GONE = "node_gone"
-    TELEMETRY_GONE = "telemetry_gone"  # every exporter at once: the network, not the GPUs
+    TELEMETRY_MISSING = "telemetry_missing"  # every exporter at once: the network, not the GPUs
     APPLICATION_XID = "application_xid"  # XID 13 or 31 on all GPUs of one job
     TEARDOWN_XID = "teardown_xid"  # XID 45 on all GPUs of a job that is killed
     PROCESS_XID = "process_xid"  # XID 43 on the GPU of one process

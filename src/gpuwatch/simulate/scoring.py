@@ -19,7 +19,7 @@ from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.simulate.truth import REBOOT, Truth
 
-IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.HOLDING_MODEL)
+IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
 MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
 SURE = ", proven"
 """Follows the kind of a misfit of which the plan would make something: a confidence of 0.8 and more."""
@@ -27,9 +27,9 @@ _ALLOCATIONS = frozenset(
     {kind.value for kind in IDLE_KINDS} | {f"{kind.value}{sure}" for kind in MISFIT_KINDS for sure in ("", SURE)}
 )
 # These say that nothing is known; being found is all that can be asked of them.
-_ABSENCES = (FindingKind.EXPORTER_GONE, FindingKind.TELEMETRY_GONE)
+_ABSENCES = (FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 # While these hold, or did within the silence, whether a Pod works is not known.
-_UNSEEN = (*_ABSENCES, FindingKind.GPU_GONE)
+_UNSEEN = (*_ABSENCES, FindingKind.GPU_MISSING)
 _LOOKS_BACK = timedelta(hours=25)
 
 NEVER_USED_LIMIT = timedelta(hours=2)

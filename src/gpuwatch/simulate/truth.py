@@ -107,22 +107,22 @@ def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared)
 # Faults
 
 _KINDS: dict[FaultKind, tuple[FindingKind, ...]] = {
-    FaultKind.FALLEN_OFF_BUS: (FindingKind.XID, FindingKind.GPU_GONE),
-    FaultKind.VANISHED: (FindingKind.GPU_GONE,),
+    FaultKind.FALLEN_OFF_BUS: (FindingKind.XID, FindingKind.GPU_MISSING),
+    FaultKind.VANISHED: (FindingKind.GPU_MISSING,),
     FaultKind.DOUBLE_BIT: (FindingKind.XID,),
     FaultKind.GSP_TIMEOUT: (FindingKind.XID,),
     FaultKind.ROW_REMAP_PENDING: (FindingKind.ROW_REMAP,),
     FaultKind.ROW_REMAP_FAILED: (FindingKind.XID, FindingKind.ROW_REMAP),
-    FaultKind.RECOVERY_RESET: (FindingKind.DRIVER_VERDICT,),
-    FaultKind.RECOVERY_REBOOT: (FindingKind.DRIVER_VERDICT,),
+    FaultKind.RECOVERY_RESET: (FindingKind.RECOVERY_ACTION,),
+    FaultKind.RECOVERY_REBOOT: (FindingKind.RECOVERY_ACTION,),
     FaultKind.PCIE_REPLAYS: (FindingKind.PCIE_REPLAY,),
     FaultKind.NVLINK_ERRORS: (FindingKind.NVLINK_ERRORS,),
     FaultKind.OVERHEATING: (FindingKind.THERMAL_THROTTLE,),
     FaultKind.POWER_BRAKE: (FindingKind.POWER_BRAKE,),
     FaultKind.HUNG: (FindingKind.HUNG,),
-    FaultKind.EXPORTER_GONE: (FindingKind.EXPORTER_GONE,),
-    FaultKind.NODE_GONE: (FindingKind.EXPORTER_GONE,),
-    FaultKind.TELEMETRY_GONE: (FindingKind.TELEMETRY_GONE,),
+    FaultKind.EXPORTER_DOWN: (FindingKind.EXPORTER_DOWN,),
+    FaultKind.NODE_GONE: (FindingKind.EXPORTER_DOWN,),
+    FaultKind.TELEMETRY_MISSING: (FindingKind.TELEMETRY_MISSING,),
     FaultKind.APPLICATION_XID: (FindingKind.XID,),
     FaultKind.TEARDOWN_XID: (FindingKind.XID,),
     FaultKind.PROCESS_XID: (FindingKind.XID,),
@@ -152,9 +152,9 @@ _NOTES = {
     FaultKind.OVERHEATING: "hotter at equal power until it throttles",
     FaultKind.POWER_BRAKE: "the power supply brakes every GPU of the node",
     FaultKind.HUNG: "a kernel that never ends: busy, near idle power, no memory traffic",
-    FaultKind.EXPORTER_GONE: "the exporter does not answer; its GPUs work on",
+    FaultKind.EXPORTER_DOWN: "the exporter does not answer; its GPUs work on",
     FaultKind.NODE_GONE: "the node is gone, and its exporter with it",
-    FaultKind.TELEMETRY_GONE: "no exporter answers: the network, not the GPUs",
+    FaultKind.TELEMETRY_MISSING: "no exporter answers: the network, not the GPUs",
     FaultKind.APPLICATION_XID: "XID 13 or 31 on all GPUs of one job: the application's fault",
     FaultKind.TEARDOWN_XID: "XID 45 on all GPUs of a job that was killed",
     FaultKind.PROCESS_XID: "XID 43 of one process",
@@ -190,7 +190,7 @@ def fault_truths(
         return
     if machine.has_health_watches and fault.kind in _FAILS_WATCH:
         kinds += (FindingKind.DCGM_HEALTH,)
-    on_node = fault.kind in (FaultKind.EXPORTER_GONE, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
+    on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
     subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
     nodes = tuple(dict.fromkeys(machines[index].name for index, _ in _cards(fault)))
     for kind in kinds:
@@ -202,7 +202,7 @@ def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, fl
     for begin, end in spans:
         if begin < plan.seconds:
             yield Truth(
-                kind=FindingKind.EXPORTER_GONE,
+                kind=FindingKind.EXPORTER_DOWN,
                 subject=Subject(SubjectKind.NODE, machine.name),
                 start=plan.moment(begin),
                 end=plan.moment(end) if end < plan.seconds else None,

@@ -36,7 +36,7 @@ PAUSE = "gpuwatch-pause"
 
 
 class KubernetesRemediations:
-    """A RemediationStore in the cluster of `writer`; its fence, where it has one, holds for every write here.
+    """A RemediationStore in the cluster of `writer`; its lease check, where it has one, holds for every write here.
 
     namespace: where the pause is: the controller's own.
     """

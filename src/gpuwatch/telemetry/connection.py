@@ -16,13 +16,17 @@ class Connection:
 
     url: up to, not including, `/api/v1`: `https://prom.example`, `https://mimir.example/prometheus`,
     `http://vmselect:8481/select/0/prometheus`. A user and password in it become `username` and `password`.
+    bearer_token: sent with each query; better in a file.
+    username, password: for basic authentication, instead of a token.
+    insecure_skip_verify: true trusts any certificate; for tests.
     bearer_token_file: read before each query, as mounted tokens are rotated.
     ca_file: PEM with the authorities to trust in the place of the system's; it wins over REQUESTS_CA_BUNDLE.
     cert_file, key_file: client certificate (mTLS); without key_file, cert_file holds both.
     headers: sent with each query, e.g. `X-Scope-OrgID` for Mimir's tenants.
     timeout_seconds: for one query; the server is told, and is given 5 s more to say that it gave up.
-    retries: further attempts on 429, 5xx and broken connections, after backoff_seconds, then twice that, and so on;
-    a longer Retry-After is honoured up to retry_cap_seconds.
+    retries: further attempts on 429, 5xx and broken connections.
+    backoff_seconds: before the first of them; doubled before each further one.
+    retry_max_seconds: the longest wait; a Retry-After is honoured up to it.
     concurrency: queries at once.
     max_samples_per_query: questions about more samples are divided by Node beforehand; below the 50 million of
     Prometheus' --query.max-samples. A server that allows less makes gpuwatch divide further.
@@ -43,7 +47,7 @@ class Connection:
     timeout_seconds: float = 60.0
     retries: int = 3
     backoff_seconds: float = 0.5
-    retry_cap_seconds: float = 30.0
+    retry_max_seconds: float = 30.0
     concurrency: int = 4
     max_samples_per_query: int = 20_000_000
 
@@ -54,7 +58,7 @@ class Connection:
         for name in ("timeout_seconds", "concurrency", "max_samples_per_query"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be greater than 0, is {getattr(self, name)}")
-        for name in ("retries", "backoff_seconds", "retry_cap_seconds"):
+        for name in ("retries", "backoff_seconds", "retry_max_seconds"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: must not be negative, is {getattr(self, name)}")
 

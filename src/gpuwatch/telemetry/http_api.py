@@ -83,7 +83,7 @@ class ApiSession(requests.Session):
             if not outcome.again or attempt >= limits.retries:
                 raise outcome.error
             pause = limits.backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)  # noqa: S311
-            pause = min(max(pause, outcome.wait_seconds), limits.retry_cap_seconds)
+            pause = min(max(pause, outcome.wait_seconds), limits.retry_max_seconds)
             attempt += 1
             _log.info("%s; attempt %d of %d in %.1f s", outcome.error, attempt + 1, limits.retries + 1, pause)
             time.sleep(pause)

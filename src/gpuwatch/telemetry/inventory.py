@@ -149,7 +149,7 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: 
         pci_bus_id=_said(rows, door.pci_bus_id),
         node_label=_node_label(identity.id, rows, gaps),
         exporter=min(labels.get("instance", "") for labels in rows),
-        holders=tuple(containers),
+        pods=tuple(containers),
         containers=tuple(containers.values()),
         shared=len(containers) > 1,
         present=bool(sighting.now),

@@ -75,7 +75,7 @@ def held_windows(
     which it is not. Where an exporter writes rows per process beside that of the device, a sole holder has the
     device's value. A PHYSICAL signal of a MIG instance is its own row's, else that of the GPU's other rows.
 
-    Without any Pod in the rows, devices are those of `inventory.devices[].holders` where there is one, else nobody's,
+    Without any Pod in the rows, devices are those of `inventory.devices[].pods` where there is one, else nobody's,
     with a Gap. Node: `Device.node` of the inventory. A signal that fails is a Gap and missing in the windows.
     """
     for row in rows:
@@ -289,8 +289,8 @@ class _Grid:
         given = 0
         for (device, _), held in self.devices.items():
             found = known.get(device)
-            if found is not None and len(found.holders) == 1:
-                holder = (found.holders[0], found.containers[0] if found.containers else "")
+            if found is not None and len(found.pods) == 1:
+                holder = (found.pods[0], found.containers[0] if found.containers else "")
                 held.holders = {holder: next(iter(held.holders.values()))}
                 given += 1
         detail = (
@@ -299,8 +299,8 @@ class _Grid:
             "/var/lib/kubelet/pod-resources; check also that no relabelling drops the labels)"
         )
         if given:
-            detail += f"; the windows of {given} devices are given to the Pod that is known to hold them now"
-        yield Gap(kind=GapKind.SIGNAL_MISSING, what="holders of devices", detail=detail)
+            detail += f"; the windows of {given} devices are counted for the Pod that has them now"
+        yield Gap(kind=GapKind.SIGNAL_MISSING, what="Pods of devices", detail=detail)
 
     def gaps(self) -> Iterator[Gap]:
         for signal, error in self._errors.items():

@@ -1,4 +1,4 @@
-"""Announcements on their way to people: into the outbox when they are made, and from there by a job of their own, so
+"""Notifications on their way to people: into the outbox when they are made, and from there by a job of their own, so
 that a receiver that does not answer holds up nothing else."""
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Remediation
-from gpuwatch.report.announcement import announcement
+from gpuwatch.report.notification import notification
 
-log = logging.getLogger("gpuwatch.announcements")
+log = logging.getLogger("gpuwatch.notifications")
 
 LOOK_SECONDS = 2
 """Distance of two looks into the outbox; each reads small files and asks nobody."""
 
 KEPT = timedelta(days=30)
-"""Longer than anything that was announced is still to be decided."""
+"""Longer than anything that was notified is still to be decided."""
 
-_FILE = "announcement.md"
+_FILE = "notification.md"
 
 
 def must_be_told(remediation: Remediation) -> bool:
-    """Is it held back until somebody was told? What ends or moves people's work is, unless a person approved it; a
-    fence touches no Pod, and the longer it waits, the more lands on the GPU."""
+    """Does it wait until a receiver took its notification? What ends or moves people's work does, unless a person
+    approved it; a taint ends no Pod, and while it waits more Pods land on the GPU."""
     proposal = remediation.proposal
     return (
         proposal.mode is Mode.ENFORCE
@@ -42,37 +42,37 @@ def must_be_told(remediation: Remediation) -> bool:
     )
 
 
-class Announcements:
+class Notifications:
     """folder: of the outbox. `tell` is for the executor's thread, `send` for the job's."""
 
     def __init__(self, folder: Path, metrics: Metrics, stopping: threading.Event) -> None:
         self.folder = folder
         self._metrics = metrics
         self._stopping = stopping
-        self.undelivered = 0  # of which nobody could be told
+        self.undelivered = 0  # that no receiver took
         self._over: set[str] = set()  # folders of which everything arrived, or was given up
 
     def tell(self, remediation: Remediation, policy: DeliveryPolicy) -> None:
-        """Have it sent, once to each destination. Returns where somebody who reads was told, or nobody is to be.
+        """Have it sent, once to each destination. Returns once a recipient accepted it, or where none is configured.
 
-        Raises WriteError where not: THROTTLED while that may change, INVALID where it goes on without. OutboxError.
+        Raises WriteError else: THROTTLED while that may change, INVALID where the action goes on without. OutboxError.
         """
-        title, text = announcement(remediation)
+        title, text = notification(remediation)
         files = {_FILE: f"# {title}\n\n{text}".encode()}
-        deliveries = enqueue(files, title, text, policy, self.folder, f"announcement {remediation.name}")
+        deliveries = enqueue(files, title, text, policy, self.folder, f"notification {remediation.name}")
         people = [item for item in deliveries if item.destination in of_people(policy)]
         if not people or any(item.state is DeliveryState.SENT for item in people):
             return
         if any(item.state is DeliveryState.PENDING for item in people):
-            raise WriteError(Failure.THROTTLED, "The announcement is on its way.")
-        why = f"Nobody could be told: {_said(people)}."
+            raise WriteError(Failure.THROTTLED, "The notification is on its way.")
+        why = f"No receiver took the notification: {_said(people)}."
         if must_be_told(remediation):
             log.warning(
-                "remediation %s is held back. %s `gpuwatch approve %s` has it done all the same",
+                "remediation %s waits. %s `gpuwatch approve %s` lets it go on without",
                 remediation.name, why, remediation.name,
             )  # fmt: skip
             raise WriteError(Failure.THROTTLED, why)
-        log.warning("remediation %s goes on unannounced but for its annotation and Event. %s", remediation.name, why)
+        log.warning("remediation %s goes on, notified by its annotation and Event alone. %s", remediation.name, why)
         raise WriteError(Failure.INVALID, why)
 
     def send(self, policy: DeliveryPolicy, now: datetime) -> bool:
@@ -95,7 +95,7 @@ class Announcements:
         return tries
 
     def _waiting(self, policy: DeliveryPolicy) -> list[tuple[Delivery, ...]]:
-        """Deliveries of each announcement that did not arrive everywhere."""
+        """Deliveries of each notification that did not arrive everywhere."""
         found = []
         known = names_of(policy)
         for folder in box.reports(self.folder) if self.folder.is_dir() else ():

@@ -1,4 +1,4 @@
-"""Announcements on their way to people, beside the Remediation that waits for them: receivers that fail, none at all,
+"""Notifications on their way to people, beside the Remediation that waits for them: receivers that fail, none at all,
 the forms in which messages arrive, and what is held back until somebody was told."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 
 from deliver.receivers import Webhook, webhook
 from execute.living import ENFORCE, SUGGEST, Fleet, new_store, quick
-from gpuwatch.app.announcements import KEPT, Announcements
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.notifications import KEPT, Notifications
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
 
 
 class World:
-    """An idle Job, a sick GPU under another, and the process that announces what it does about them."""
+    """An idle Job, a sick GPU under another, and the process that notifies what it does about them."""
 
     def __init__(
         self, folder: Path, store: SqliteRemediations, *urls: str, plan: PlanPolicy = ENFORCE, **delivery: Any
@@ -48,10 +48,10 @@ class World:
         self.policy = DeliveryPolicy(
             urls=urls, attempts=1, backoff_seconds=0.001, timeout_seconds=5.0, folder=folder / "inbox", **delivery
         )
-        self.announcements = Announcements(folder / "box", self.metrics, threading.Event())
+        self.notifications = Notifications(folder / "box", self.metrics, threading.Event())
 
         def tell(remediation: Remediation) -> None:
-            self.announcements.tell(remediation, self.policy)
+            self.notifications.tell(remediation, self.policy)
 
         self.executor = Executor(
             store, self.fleet.cluster, self.fleet.rehearsal, self.fleet.view, tell, Policies(plan, quick())
@@ -66,7 +66,7 @@ class World:
             for _ in range(6):
                 for name in self.executor.due(self.fleet.now):
                     self.executor.run_once(name, self.fleet.now)
-            self.announcements.send(self.policy, self.fleet.now)
+            self.notifications.send(self.policy, self.fleet.now)
             if until():
                 return
             self.fleet.now += timedelta(minutes=1)
@@ -106,13 +106,18 @@ def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, sto
         world.run(5)
         (message,) = [json.loads(body) for body in server.bodies]
         assert message["title"] == "gpuwatch: release gang of gang/Job/ml/chat"
-        for words in ("2 idle GPUs", f"gpuwatch reject {world.only().name}", "gpuwatch.dev/object", "Silent for good"):
+        for words in (
+            "2 idle GPUs",
+            f"gpuwatch reject {world.only().name}",
+            "gpuwatch.dev/objection",
+            "Idle for good",
+        ):
             assert words in message["message"], message["message"]
         assert not world.suspended
         world.run(30)
         assert world.suspended
         assert len(server.taken) == 1
-    (file,) = (tmp_path / "inbox").glob("*/announcement.md")
+    (file,) = (tmp_path / "inbox").glob("*/notification.md")
     assert world.only().name in file.read_text()
     assert world.value("gpuwatch_deliveries_total", content="notification", result="sent") == 2
 
@@ -125,10 +130,10 @@ def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_the
         world.propose()
         world.run(60, until=lambda: len(server.bodies) == 3 and world.value("gpuwatch_notifications_undelivered") == 1)
         held = world.only()
-        assert (held.phase, world.suspended) == (Phase.ANNOUNCED, False)
-        assert told(held).startswith("Nobody could be told: json 127.0.0.1")
+        assert (held.phase, world.suspended) == (Phase.NOTIFIED, False)
+        assert told(held).startswith("No receiver took the notification: json 127.0.0.1")
         assert "503" in told(held)
-        assert f"{held.name} is held back" in caplog.text
+        assert f"{held.name} waits" in caplog.text
         world.run(60, until=lambda: bool(server.taken))
         since = world.fleet.now
         world.run(120, until=lambda: world.suspended)
@@ -143,13 +148,13 @@ def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Pa
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
         world.run(119)
-        assert world.only().phase is Phase.ANNOUNCED
+        assert world.only().phase is Phase.NOTIFIED
         world.run(30, until=lambda: not world.only().phase.open)
     lapsed = world.only()
-    assert lapsed.phase is Phase.LAPSED
+    assert lapsed.phase is Phase.EXPIRED
     assert not world.suspended
-    assert any("It was not announced in time: Nobody could be told" in turn.message for turn in lapsed.history)
-    assert "gpuwatch.dev/announced" not in json.dumps(world.fleet.find("chat")["metadata"].get("annotations", {}))
+    assert any("Its owners could not be notified in time: No receiver took" in turn.message for turn in lapsed.history)
+    assert "gpuwatch.dev/notice" not in json.dumps(world.fleet.find("chat")["metadata"].get("annotations", {}))
 
 
 def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: SqliteRemediations) -> None:
@@ -181,7 +186,7 @@ def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: SqliteRemediat
         store.approve(world.only().name, "ana")
         world.run(40, until=lambda: world.suspended)
         assert world.suspended
-        assert told(world.only()).startswith("Nobody could be told")
+        assert told(world.only()).startswith("No receiver took the notification")
 
 
 def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path, store: SqliteRemediations) -> None:
@@ -197,7 +202,7 @@ def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path
         assert world.value("gpuwatch_notifications_undelivered") == 1
 
 
-def test_a_fence_waits_for_one_try_and_not_for_a_receiver_that_is_down(
+def test_a_taint_waits_for_one_try_and_not_for_a_receiver_that_is_down(
     tmp_path: Path, store: SqliteRemediations
 ) -> None:
     with webhook(*[503] * 99) as server:
@@ -209,10 +214,10 @@ def test_a_fence_waits_for_one_try_and_not_for_a_receiver_that_is_down(
         world.run(20, until=lambda: bool(fleet.node("n0")["spec"].get("taints")))
         assert fleet.node("n0")["spec"]["taints"]
         assert server.bodies
-        assert told(world.only()).startswith("Nobody could be told")
+        assert told(world.only()).startswith("No receiver took the notification")
 
 
-def test_without_anybody_to_tell_annotation_and_event_are_the_announcement(
+def test_without_anybody_to_tell_annotation_and_event_are_the_notification(
     tmp_path: Path, store: SqliteRemediations
 ) -> None:
     world = World(tmp_path, store, plan=RELEASE)
@@ -221,7 +226,7 @@ def test_without_anybody_to_tell_annotation_and_event_are_the_announcement(
     world.run(15, until=lambda: world.suspended)
     assert world.suspended
     assert any(line.startswith("patch Job") for line in world.fleet.log)
-    kinds = [step.parameters.get("by") for step in world.only().steps if step.kind is StepKind.ANNOUNCE]
+    kinds = [step.parameters.get("by") for step in world.only().steps if step.kind is StepKind.NOTIFY]
     assert kinds == ["annotation", "event", "notice"]
 
 
@@ -234,7 +239,7 @@ def test_undoing_and_others_do_not_wait_for_a_receiver_that_hangs(tmp_path: Path
             for name in world.executor.due(world.fleet.now):
                 world.executor.run_once(name, world.fleet.now)
         assert server.bodies == []
-        assert told(world.only()) == "The announcement is on its way."
+        assert told(world.only()) == "The notification is on its way."
 
 
 def test_a_leader_that_is_killed_before_it_was_sent_leaves_it_to_the_next(
@@ -247,7 +252,7 @@ def test_a_leader_that_is_killed_before_it_was_sent_leaves_it_to_the_next(
             for name in world.executor.due(world.fleet.now):
                 world.executor.run_once(name, world.fleet.now)
         # Another process, with an outbox of its own.
-        world.announcements = Announcements(tmp_path / "another box", world.metrics, threading.Event())
+        world.notifications = Notifications(tmp_path / "another box", world.metrics, threading.Event())
         world.run(30, until=lambda: world.suspended)
         assert world.suspended
         assert len(server.taken) == 1
@@ -273,8 +278,8 @@ def test_names_make_neither_markup_nor_mentions(tmp_path: Path, store: SqliteRem
         step = {"by": "notice", "text": f"{found.name}: gpuwatch will. `@here` <b>*x*</b>"}
         hostile = replace(found, name="hostile", proposal=bad, steps=(_notice(found, step),))
         with pytest.raises(Exception, match="on its way"):
-            world.announcements.tell(hostile, world.policy)
-        world.announcements.send(world.policy, world.fleet.now)
+            world.notifications.tell(hostile, world.policy)
+        world.notifications.send(world.policy, world.fleet.now)
         (message,) = [json.loads(body)["message"] for body in server.bodies]
     assert "<b>" not in message
     assert "@here" not in message
@@ -282,16 +287,16 @@ def test_names_make_neither_markup_nor_mentions(tmp_path: Path, store: SqliteRem
 
 
 def _notice(found: Remediation, parameters: dict[str, str]) -> Step:
-    return Step(kind=StepKind.ANNOUNCE, target=found.proposal.objects[0], parameters=parameters)
+    return Step(kind=StepKind.NOTIFY, target=found.proposal.objects[0], parameters=parameters)
 
 
-def test_old_announcements_go(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_old_notifications_go(tmp_path: Path, store: SqliteRemediations) -> None:
     world = World(tmp_path, store, plan=RELEASE)
     world.propose()
     world.run(5)
     (folder,) = [item for item in (tmp_path / "box").iterdir() if item.is_dir()]
     kept = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
     second = timedelta(seconds=1)
-    assert world.announcements.forget(kept + KEPT - second) == 0
-    assert world.announcements.forget(kept + KEPT + second) == 1
+    assert world.notifications.forget(kept + KEPT - second) == 0
+    assert world.notifications.forget(kept + KEPT + second) == 1
     assert not folder.exists()

@@ -49,16 +49,16 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
         settings = living.settings(
             "told",
             plan={"modes": {"release_gang": "enforce"}},
-            run={"stop_seconds": 3},
-            delivery={"urls": [f"json://{receiver.address}/"], "attempts": 1, "again_seconds": 6},
+            run={"shutdown_timeout_seconds": 3},
+            delivery={"urls": [f"json://{receiver.address}/"], "attempts": 1, "retry_seconds": 6},
         )
         with proxied.gpuwatch("told-a", settings) as first:
-            living.until(lambda: "is held back. Nobody could be told: json 127.0.0.1" in first.said(), first)
+            living.until(lambda: "waits. No receiver took the notification: json 127.0.0.1" in first.said(), first)
             (waits,) = living.remediations("release_gang", "told")
-            assert waits["status"]["phase"] == "Announced"
+            assert waits["status"]["phase"] == "Notified"
             living.until(lambda: "gpuwatch_notifications_undelivered 1.0" in first.asked("/metrics")[1], first)
             told = living.command("history")
-            assert "Nobody could be told" in " ".join(told.stdout.split()), told.stdout
+            assert "No receiver took the notification" in " ".join(told.stdout.split()), told.stdout
             assert len(living.running("told")) == 2
             living.until(lambda: bool(receiver.taken), first)
             assert not held.is_set()  # owners have their time yet
@@ -71,7 +71,7 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
         (half,) = living.remediations("release_gang", "told")
         assert half["status"]["phase"] == "Acting"
     with living.gpuwatch("told-b", settings) as second:
-        living.until(lambda: living.phase("release_gang", "told") == "Holding", second)
+        living.until(lambda: living.phase("release_gang", "told") == "InEffect", second)
         (done,) = living.remediations("release_gang", "told")
         assert done["metadata"]["uid"] == waits["metadata"]["uid"]
         assert living.pods("told") == []
@@ -89,7 +89,7 @@ def test_a_report_that_was_missed_is_made_by_whoever_leads_and_not_again_by_the_
     due = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
     inbox = living.folder / "reports-inbox"
     cron = f"{due.minute} {due.hour} * * {due:%a}"
-    settings = living.settings("reporting", run={"report_cron": cron}, delivery={"folder": str(inbox)})
+    settings = living.settings("reporting", run={"report_schedule": cron}, delivery={"folder": str(inbox)})
 
     def noted() -> dict[str, Any]:
         annotations = living.api.get(LEASE)["metadata"].get("annotations", {})
@@ -102,7 +102,7 @@ def test_a_report_that_was_missed_is_made_by_whoever_leads_and_not_again_by_the_
     assert datetime.fromisoformat(noted()["due"]) == due
     assert noted()["sent"] == [f"folder {inbox}"]
     assert "was missed, and is made now" in first.said()
-    again = living.settings("reporting-again", run={"report_cron": cron}, delivery={"folder": str(inbox)})
+    again = living.settings("reporting-again", run={"report_schedule": cron}, delivery={"folder": str(inbox)})
     with living.gpuwatch("reporting-b", again) as second:
 
         def done() -> list[float]:

@@ -7,12 +7,12 @@ from gpuwatch.report.weekly_markdown import escaped
 from gpuwatch.report.words import plural
 
 
-def announcement(remediation: Remediation) -> tuple[str, str]:
+def notification(remediation: Remediation) -> tuple[str, str]:
     """Its title, and what it says in Markdown: what, why, when, and how to stop it. Names are escaped."""
     proposal = remediation.proposal
     title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
     said = next(
-        (step.parameters["text"] for step in remediation.steps if step.kind is StepKind.ANNOUNCE and step.parameters),
+        (step.parameters["text"] for step in remediation.steps if step.kind is StepKind.NOTIFY and step.parameters),
         proposal.reason,
     )
     lines = [

@@ -1,0 +1,376 @@
+"""Writes docs/names.md: every public word of gpuwatch, taken from where the product itself has it.
+
+python tools/names.py [--check]: prints the page, or compares it with docs/names.md and exits with 1 where it differs.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.app.metrics import described
+from gpuwatch.execute import requests
+from gpuwatch.kube import keys
+from gpuwatch.model.decision import (
+    RESERVED_KINDS,
+    ActionKind,
+    Advice,
+    Family,
+    FindingKind,
+    Mode,
+    Severity,
+    Verdict,
+)
+from gpuwatch.model.remediation import Phase, StepKind
+from gpuwatch.model.sizing import AbstentionKind, OutcomeVerdict, TargetKind
+from gpuwatch.model.telemetry import GapKind
+from gpuwatch.settings import Settings
+from gpuwatch.store.custom_resources import CONDITIONS, definitions
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "names.md"
+
+HEAD = """\
+# Names
+
+Every word of gpuwatch that people type, match on or read in a cluster, each with one meaning. `make names` writes this
+page from the code; CI fails where the two differ. [CHANGELOG.md](../CHANGELOG.md) lists what was renamed.
+
+## Concepts
+
+| word | meaning |
+|---|---|
+| allocatable | a GPU that its Node offers to Pods |
+| allocated | a GPU, MIG instance or shared replica that a Pod has; an instance counts as its share of memory slices |
+| free | allocatable and not allocated |
+| busy | allocated, and its engine worked |
+| idle | allocated, and its engine did not work; as a verdict: proven to be unused |
+| unknown | telemetry does not tell; neither busy nor idle, neither healthy nor degraded, never acted on |
+| degraded | broken, slow, hung, missing or about to be withdrawn |
+| gang | Pods that work together or not at all |
+| cycle | one look at telemetry and cluster, with all that is decided on it |
+| finding | what one rule concludes about one subject |
+| plan | all candidates of a cycle, each admitted or refused with every reason |
+| taint | gpuwatch's taint on a Node (or on a device, by a DeviceTaintRule) that keeps new Pods away |
+| release | suspend an idle workload, or scale it to zero, through its own controller |
+| move | end a gang where it is, so that its controller starts it elsewhere |
+| notify | tell owners of a coming action: annotation, Event and message |
+| lease check | the leader reads its Lease before each write, and writes nothing where another leads |
+| brake | a condition that stops every action: a storm, too little telemetry, a chosen alert, a freeze |
+| pause | a person's stop of every action |
+| undo | take back what gpuwatch changed |
+"""
+
+UNITS = {
+    "seconds": "s", "hours": "h", "days": "d", "ratio": "0 to 1", "gpus": "GPUs", "bytes": "bytes", "watts": "W",
+    "celsius": "°C", "hour": "per hour", "second": "per second", "minute": "per minute", "week": "per week",
+}  # fmt: skip
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    names = list(head)
+    yield "| " + " | ".join(names) + " |"
+    yield "|" + "---|" * len(names)
+    for row in rows:
+        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
+        if not all(cells[0:1]) or not cells[-1]:
+            raise SystemExit(f"docs/names.md: a row has no name or no meaning: {cells}")
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+def meanings(kind: type[Enum]) -> dict[str, str]:
+    """Member → the comment behind it, or the lines of comment above it."""
+    found: dict[str, str] = {}
+    above = ""
+    for line in inspect.getsource(kind).splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            above = f"{above} {text.lstrip('# ')}".strip()
+            continue
+        member = re.match(r"([A-Z_0-9]+) = .*?(?:  # (.*))?$", text)
+        if member:
+            found[member[1]] = member[2] or above
+        above = ""
+    return found
+
+
+def words(kind: type[Enum], skip: Iterable[Enum] = ()) -> Iterator[tuple[str, str]]:
+    said = meanings(kind)
+    left_out = set(skip)
+    for member in kind:
+        if member not in left_out:
+            yield code(member.value), said.get(member.name, "")
+
+
+def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """(value, the text below it) of a module's public constants."""
+    body = ast.parse(inspect.getsource(module)).body
+    for here, below in pairwise(body):
+        if not isinstance(here, ast.Assign) or not isinstance(here.targets[0], ast.Name):
+            continue
+        name = here.targets[0].id
+        if (
+            name.isupper()
+            and name != "PREFIX"
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            yield str(getattr(module, name)), str(below.value.value)
+
+
+def metrics() -> Iterator[str]:
+    yield "## Metrics"
+    yield ""
+    yield (
+        "Scrape them without `honorLabels`: no label of gpuwatch's own is one that Prometheus attaches to a target. "
+        "Metrics of the leader are of its last cycle; other replicas have none of them, so that a sum over replicas "
+        "counts nothing twice."
+    )
+    yield ""
+    for exported_by, title in (("replica", "Of every replica"), ("leader", "Of the leader alone")):
+        yield f"### {title}"
+        yield ""
+        yield from table(
+            ("metric", "type", "unit", "labels", "meaning"),
+            (
+                (
+                    code(item.name),
+                    item.type,
+                    item.unit or "–",
+                    "; ".join(f"`{label}`: {meaning}" for label, meaning in item.labels.items()) or "–",
+                    item.meaning,
+                )
+                for item in described()
+                if item.exported_by == exported_by
+            ),
+        )
+
+
+def fields_of(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str, str]]:
+    for name, item in schema.get("properties", {}).items():
+        if path == "" and name in ("apiVersion", "kind", "metadata"):
+            continue
+        here = f"{path}.{name}".removeprefix(".")
+        inner = item
+        kind = str(item.get("type", "integer or string"))
+        while inner.get("type") == "array":
+            inner = inner["items"]
+            here += "[]"
+        if item.get("type") == "array":
+            kind = "list"
+        if "enum" in inner:
+            kind = "one of " + ", ".join(code(value) for value in inner["enum"])
+        elif inner.get("format"):
+            kind = f"{kind}, {inner['format']}"
+        yield here, kind, str(item.get("description", ""))
+        yield from fields_of(inner, here)
+
+
+def resources() -> Iterator[str]:
+    yield "## Custom resources"
+    yield ""
+    yield "Group `gpuwatch.dev`, version `v1alpha1`. `kubectl explain` says the same."
+    yield ""
+    for definition in definitions():
+        spec = definition["spec"]
+        names, version = spec["names"], spec["versions"][0]
+        yield f"### {names['kind']}"
+        yield ""
+        schema = version["schema"]["openAPIV3Schema"]
+        scope = "in a Namespace" if spec["scope"] == "Namespaced" else "of the cluster"
+        yield f"{schema['description']} Scope: {scope}. Short name: `{names['shortNames'][0]}`."
+        yield ""
+        columns = version.get("additionalPrinterColumns", [])
+        if columns:
+            wide = [item["name"] for item in columns if item.get("priority")]
+            shown = ", ".join(item["name"] for item in columns if not item.get("priority"))
+            yield f"Columns: {shown}" + (f"; with `-o wide` also {', '.join(wide)}." if wide else ".")
+            yield ""
+        conditions = CONDITIONS.get(names["kind"], {})
+        if conditions:
+            yield from table(("condition", "True means"), ((code(name), text) for name, text in conditions.items()))
+        yield from table(("field", "type", "meaning"), ((code(a), b, c) for a, b, c in fields_of(schema)))
+
+
+def entries(doc: str, names: Iterable[str]) -> dict[str, str]:
+    """Field → its text in a policy's docstring: `name, other: text`, continued by lines that are indented deeper."""
+    known = set(names)
+    found: dict[str, str] = {}
+    holders: list[str] = []
+    indent = 0
+    for line in inspect.cleandoc(doc).splitlines():
+        begins = re.match(r"(\s*)([a-z0-9_]+(?:(?:,| and) [a-z0-9_]+)*): (.*)", line)
+        listed = re.split(r",? and |, ", begins[2]) if begins else []
+        parts = re.split(r"(?:(?<=[.;]) )(?=[a-z0-9_]+(?:, [a-z0-9_]+)*: )", begins[3]) if begins else []
+        if begins and set(listed) <= known:
+            holders, indent = listed, len(begins[1])
+            for name in holders:
+                found[name] = parts[0]
+            for part in parts[1:]:
+                more, _, text = part.partition(": ")
+                if set(more.split(", ")) <= known:
+                    holders = more.split(", ")
+                    found |= dict.fromkeys(holders, text)
+        elif holders and line.strip() and len(line) - len(line.lstrip()) > indent:
+            for part in re.split(r"(?:(?<=[.;]) )(?=[a-z0-9_]+(?:, [a-z0-9_]+)*: )", line.strip()):
+                more, colon, text = part.partition(": ")
+                if colon and set(more.split(", ")) <= known:
+                    holders = more.split(", ")
+                    found |= dict.fromkeys(holders, text)
+                else:
+                    for name in holders:
+                        found[name] += f" {part}"
+        else:
+            holders = []
+    return found
+
+
+def unit_of(name: str) -> str:
+    return next((f"{unit}" for end, unit in UNITS.items() if name.endswith(f"_{end}")), "–")
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    if value is None or value in ("", (), {}):
+        return "–"
+    if isinstance(value, Enum):
+        return code(value.value)
+    if isinstance(value, tuple):
+        return ", ".join(shown(each) for each in value)
+    return code(value)
+
+
+def policy_rows(kind: type, path: str) -> Iterator[tuple[str, str, str, str]]:
+    texts = entries(kind.__doc__ or "", (item.name for item in dataclasses.fields(kind)))
+    for item in dataclasses.fields(kind):
+        default = item.default if item.default is not dataclasses.MISSING else None
+        if item.default_factory is not dataclasses.MISSING:
+            default = item.default_factory()
+        if default is not None and dataclasses.is_dataclass(default):
+            yield from policy_rows(type(default), f"{path}.{item.name}")
+        else:
+            yield code(f"{path}.{item.name}"), shown(default), unit_of(item.name), texts.get(item.name, "")
+
+
+def settings() -> Iterator[str]:
+    yield "## Settings"
+    yield ""
+    yield (
+        "In the settings file, or as a variable: `plan.budget_ratio` is also `GPUWATCH_PLAN__BUDGET_RATIO`. gpuwatch "
+        "refuses a name that is not here."
+    )
+    yield ""
+    below = dict(constants_of_class(Settings))
+    alone = [
+        (code(name), shown(field.default), "–", below.get(name, ""))
+        for name, field in Settings.model_fields.items()
+        if policy_of(field.annotation) is None
+    ]
+    yield from table(("setting", "default", "unit", "meaning"), alone)
+    for name, field in Settings.model_fields.items():
+        kind = policy_of(field.annotation)
+        if kind is not None:
+            yield f"### {name}"
+            yield ""
+            yield from table(("setting", "default", "unit", "meaning"), policy_rows(kind, name))
+
+
+def constants_of_class(kind: type) -> Iterator[tuple[str, str]]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for here, below in pairwise(body.body):
+        if isinstance(here, ast.AnnAssign) and isinstance(here.target, ast.Name) and isinstance(below, ast.Expr):
+            assert isinstance(below.value, ast.Constant)
+            yield here.target.id, str(below.value.value)
+
+
+def policy_of(annotation: object) -> type | None:
+    options = getattr(annotation, "__args__", (annotation,))
+    return next((item for item in options if isinstance(item, type) and dataclasses.is_dataclass(item)), None)
+
+
+def vocabulary() -> Iterator[str]:
+    yield "## Words in findings, plans and Remediations"
+    yield ""
+    yield (
+        "In JSON, metrics, settings and on the command line as written here; in the Kubernetes API in CamelCase "
+        "(`taint_node` is `TaintNode`)."
+    )
+    yield ""
+    for title, kind in (
+        ("Families of findings", Family),
+        ("Verdicts", Verdict),
+        ("Severities", Severity),
+        ("Advice", Advice),
+        ("Actions", ActionKind),
+        ("Modes", Mode),
+        ("Phases of a Remediation", Phase),
+        ("Steps of a Remediation", StepKind),
+        ("Targets of right-sizing", TargetKind),
+        ("Why nothing is advised", AbstentionKind),
+        ("What became of advice", OutcomeVerdict),
+        ("Gaps: what could not be read", GapKind),
+    ):
+        yield f"### {title}"
+        yield ""
+        yield from table(("word", "meaning"), words(kind))
+    yield "### Finding kinds"
+    yield ""
+    yield "[rules.md](rules.md) says what each rests on."
+    yield ""
+    yield from table(("kind", "meaning"), words(FindingKind, RESERVED_KINDS))
+    yield "Reserved: no rule concludes these yet."
+    yield ""
+    yield from table(("kind", "meaning"), (row for row in words(FindingKind, set(FindingKind) - RESERVED_KINDS)))
+    yield "### Guards"
+    yield ""
+    yield "[rules.md](rules.md#guards-budget-brake) says what each refuses, and what helps."
+    yield ""
+    heads = re.findall(
+        r"^### (\w+)\n\n- \*\*(.*?)(?=\n- \*\*|\n\n)",
+        (ROOT / "docs" / "rules.md").read_text(encoding="utf-8"),
+        re.M | re.S,
+    )
+    yield from table(("guard", "meaning"), ((code(name), text.replace("**", "")) for name, text in heads))
+
+
+def page() -> str:
+    parts = [HEAD, *metrics(), *resources()]
+    parts += ["## Annotations, labels, taints and conditions", ""]
+    parts += table(("key", "meaning"), ((code(key), text) for key, text in constants(keys)))
+    parts += ["## Events", "", "On the object that an action concerns, by the controller `gpuwatch.dev/gpuwatch`.", ""]
+    parts += table(("reason", "meaning"), ((code(reason), text) for reason, text in constants(requests)))
+    parts += settings()
+    parts += ["## Exit codes", ""]
+    parts += table(("code", "meaning"), ((code(int(item)), item.meaning) for item in ExitCode))
+    parts += vocabulary()
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> None:
+    wanted = page()
+    if "--check" not in sys.argv[1:]:
+        sys.stdout.write(wanted)
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
+        sys.exit("docs/names.md is out of date: make names")
+
+
+if __name__ == "__main__":
+    main()
