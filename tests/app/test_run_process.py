@@ -126,7 +126,7 @@ def test_a_source_that_does_not_answer_is_told_and_new_settings_name_another(
 ) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     with gpuwatch(tmp_path, "", prometheus=nobody) as run:
-        run.until(lambda: "analysis failed: " in run.said())
+        run.until(lambda: "cycle failed: " in run.said())
         status, why = run.asked("/readyz")
         assert status == 503
         assert nobody in why

@@ -38,7 +38,7 @@ def told(fault: Fault, replica: Replica, said: str) -> bool:
     ready, brake = replica.asked("/readyz"), replica.metric("gpuwatch_brake")
     match fault:
         case Fault.GONE:
-            return ready[0] == 503 and "Connection refused" in ready[1] and "analysis failed" in said
+            return ready[0] == 503 and "Connection refused" in ready[1] and "cycle failed" in said
         case Fault.LATE:
             return ready[0] == 503 and "timed out" in ready[1] and "timed out" in said
         case Fault.EMPTY:

@@ -143,7 +143,7 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
         "Mode of taint node observe",
         "UTC: not everywhere yet",
         "done, and stands",
-        "Budgets that something weighs on",
+        "Budgets in use",
         "What could not be read",
         "analysis 40 s ago 1.3 s",
         "profiles not yet – running for 0 s 1 h ago: <img",
