@@ -246,7 +246,7 @@ METRICS: tuple[MetricDescription, ...] = (
             "reason": (
                 "signals_missing: nothing exports what the rules need; samples_missing: too few samples; "
                 "exporter_down: its exporter does not answer; exporter_empty: its exporter answers without a GPU; "
-                "telemetry_missing: so many exporters are silent that the scraping is at fault"
+                "telemetry_missing: so many exporters are down that the scraping is at fault"
             ),
         },
         meaning="Devices whose health could not be judged, by Node and reason. They add up to gpuwatch_unknown.",

@@ -29,7 +29,7 @@ class UnknownReason(StrEnum):
     SAMPLES_MISSING = "samples_missing"  # it reports; what the rules need is exported here, but not enough of it
     EXPORTER_DOWN = "exporter_down"  # its exporter cannot be scraped, or nobody can tell whether it can
     EXPORTER_EMPTY = "exporter_empty"  # its exporter answers without a GPU, as while a driver is loaded
-    TELEMETRY_MISSING = "telemetry_missing"  # so many exporters are silent that the scraping is at fault
+    TELEMETRY_MISSING = "telemetry_missing"  # so many exporters are down that the scraping is at fault
 
 
 @dataclass(frozen=True, slots=True)
