@@ -10,6 +10,7 @@ import pytest
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
+from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
 
 
@@ -47,6 +48,16 @@ def thanos() -> Path:
     found = find_thanos()
     if found is None:
         _not_to_be_had("Thanos")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def operator_build() -> OperatorBuild:
+    """The Prometheus Operator."""
+    found = find_operator()
+    if found is None:
+        _not_to_be_had("The Prometheus Operator")
     assert found is not None
     return found
 

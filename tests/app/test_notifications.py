@@ -119,7 +119,7 @@ def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, sto
         assert len(server.taken) == 1
     (file,) = (tmp_path / "inbox").glob("*/notification.md")
     assert world.only().name in file.read_text()
-    assert world.value("gpuwatch_deliveries_total", what="notification", result="sent") == 2
+    assert world.value("gpuwatch_deliveries_total", content="notification", result="sent") == 2
 
 
 def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_their_whole_time(
@@ -140,7 +140,7 @@ def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_the
         assert world.fleet.now - since >= timedelta(seconds=600)
         assert len(server.taken) == 1
     assert world.value("gpuwatch_notifications_undelivered") == 0
-    assert world.value("gpuwatch_deliveries_total", what="notification", result="failed") == 3
+    assert world.value("gpuwatch_deliveries_total", content="notification", result="failed") == 3
 
 
 def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Path, store: SqliteRemediations) -> None:
@@ -165,7 +165,7 @@ def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: SqliteRemedi
         assert world.suspended
         assert len(good.taken) == 1
     assert world.value("gpuwatch_notifications_undelivered") == 0
-    assert world.value("gpuwatch_deliveries_pending", what="notification") == 1
+    assert world.value("gpuwatch_deliveries_pending", content="notification") == 1
 
 
 def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: Path, store: SqliteRemediations) -> None:

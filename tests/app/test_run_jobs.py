@@ -39,9 +39,9 @@ def test_a_job_runs_at_once_and_again() -> None:
     runs: list[int] = []
     with started(Job("look", lambda: runs.append(1), 60, seconds=1)) as (_, metrics):
         soon(lambda: len(runs) >= 2)
-        soon(lambda: value(metrics, "gpuwatch_job_duration_seconds_count", job="look") >= 2)
-        assert value(metrics, "gpuwatch_job_last_success_timestamp_seconds", job="look") > 0
-        assert value(metrics, "gpuwatch_job_errors_total", job="look") == 0
+        soon(lambda: value(metrics, "gpuwatch_task_duration_seconds_count", task="look") >= 2)
+        assert value(metrics, "gpuwatch_task_last_success_timestamp_seconds", task="look") > 0
+        assert value(metrics, "gpuwatch_task_errors_total", task="look") == 0
 
 
 @pytest.mark.parametrize("error", [ValueError("no answer"), ZeroDivisionError()])
@@ -54,8 +54,8 @@ def test_a_run_that_fails_is_counted_and_the_next_one_comes(error: Exception) ->
             raise error
 
     with started(Job("look", fail_once, 60, seconds=1)) as (_, metrics):
-        soon(lambda: value(metrics, "gpuwatch_job_last_success_timestamp_seconds", job="look") > 0)
-        assert value(metrics, "gpuwatch_job_errors_total", job="look") == 1
+        soon(lambda: value(metrics, "gpuwatch_task_last_success_timestamp_seconds", task="look") > 0)
+        assert value(metrics, "gpuwatch_task_errors_total", task="look") == 1
 
 
 def test_a_job_never_runs_twice_at_once_and_what_is_left_out_is_counted() -> None:
@@ -68,7 +68,7 @@ def test_a_job_never_runs_twice_at_once_and_what_is_left_out_is_counted() -> Non
         at_once.pop()
 
     with started(Job("look", hang, 60, seconds=1)) as (_, metrics):
-        soon(lambda: value(metrics, "gpuwatch_job_missed_total", job="look") >= 1)
+        soon(lambda: value(metrics, "gpuwatch_task_missed_total", task="look") >= 1)
         assert len(at_once) == 1
         let_go.set()
 
@@ -117,13 +117,13 @@ def test_a_look_that_finds_nothing_to_do_is_no_run_and_one_that_falls_into_a_run
 
     with started(Job("report", look, 60, seconds=1, looks=True)) as (_, metrics):
         soon(lambda: len(looks) == 3)
-        assert value(metrics, "gpuwatch_job_last_success_timestamp_seconds", job="report") == 0
+        assert value(metrics, "gpuwatch_task_last_success_timestamp_seconds", task="report") == 0
         time.sleep(2.1)  # two more looks are due, and are left out
         let_go.set()
         soon(lambda: len(looks) >= 5)
-        assert value(metrics, "gpuwatch_job_missed_total", job="report") == 0
-        assert value(metrics, "gpuwatch_job_duration_seconds_count", job="report") == 1
-        assert value(metrics, "gpuwatch_job_last_success_timestamp_seconds", job="report") > 0
+        assert value(metrics, "gpuwatch_task_missed_total", task="report") == 0
+        assert value(metrics, "gpuwatch_task_duration_seconds_count", task="report") == 1
+        assert value(metrics, "gpuwatch_task_last_success_timestamp_seconds", task="report") > 0
 
 
 def test_new_times_are_taken() -> None:

@@ -78,7 +78,7 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
         run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
         assert run.asked("/healthz") == (200, "ok\n")
         run.until(lambda: "cycle 2 in" in run.said())
-        run.until(lambda: 'gpuwatch_job_last_success_timestamp_seconds{job="profiles"}' in run.asked("/metrics")[1])
+        run.until(lambda: 'gpuwatch_task_last_success_timestamp_seconds{task="profiles"}' in run.asked("/metrics")[1])
         metrics = run.asked("/metrics")[1]
         assert 'gpuwatch_devices{state="reporting"} 8.0' in metrics
         assert "gpuwatch_leader 1.0" in metrics
@@ -156,7 +156,7 @@ def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is
         with gpuwatch(tmp_path, url, delivery=delivery, report_schedule=cron) as second:
             second.until(lambda: bool(receiver.taken))
             second.until(
-                lambda: 'gpuwatch_job_last_success_timestamp_seconds{job="report"}' in second.asked("/metrics")[1]
+                lambda: 'gpuwatch_task_last_success_timestamp_seconds{task="report"}' in second.asked("/metrics")[1]
             )
             looks = second.said().count("cycle ")
             second.until(lambda: second.said().count("cycle ") > looks + 12)  # another look at the report came by
@@ -202,7 +202,7 @@ def test_a_report_waits_for_telemetry_that_does_not_answer(
     with gpuwatch(tmp_path, "", prometheus=f"http://127.0.0.1:{free_port()}", **options) as run:
         run.until(lambda: "report failed: " in run.said())
         assert not (tmp_path / "inbox").exists()
-        assert run.metric('gpuwatch_job_errors_total{job="report"}') == 1
+        assert run.metric('gpuwatch_task_errors_total{task="report"}') == 1
     with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url, **options) as run:
         run.until(lambda: bool(run.metric("gpuwatch_report_done_timestamp_seconds")))
     assert len(list((tmp_path / "inbox").iterdir())) == 1

@@ -137,12 +137,12 @@ def test_a_receiver_that_fails_gets_it_later_and_the_others_once(tmp_path: Path)
         one = Replica(tmp_path, "a", urls=(*urls(bad), *urls(good)))
         assert one.look(DUE)
         assert (len(bad.taken), len(good.taken)) == (0, 1)
-        assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"what": "report"}) == 1
+        assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"content": "report"}) == 1
         assert not one.look(DUE + timedelta(seconds=59))
         assert one.look(DUE + timedelta(seconds=60))
         assert not one.look(DUE + timedelta(seconds=70))
         assert (len(bad.taken), len(good.taken)) == (1, 1)
-        assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"what": "report"}) == 0
+        assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"content": "report"}) == 0
     assert one.made == [DUE]
 
 

@@ -32,6 +32,13 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
         )
         assert "gpuwatch_leader 1.0" in metrics
         assert 'gpuwatch_task_errors_total{task="cycle"} 0.0' in metrics
+        (finding,) = [line for line in metrics.splitlines() if line.startswith("gpuwatch_finding{")]
+        assert 'gpu_node="seen-0",kind="row_remap",severity="critical"' in finding
+        seen = 'gpu_model="A100-SXM4-80GB",pool="seen"'
+        assert f"gpuwatch_allocatable_gpus{{{seen}}} 16.0" in metrics
+        assert f'gpuwatch_allocated_gpus{{{seen},workload_namespace="team-a"}} 8.0' in metrics
+        assert f"gpuwatch_unpriced_gpus{{{seen}}} 16.0" in metrics  # no label tells what these Nodes are
+        assert "gpuwatch_cost_per_hour{" not in metrics
         assert replica.asked("/healthz") == (200, "ok\n")
     assert replica.process.returncode == 0
     assert "stopped" in replica.said().splitlines()[-1]
@@ -193,10 +200,16 @@ def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) ->
         living.until(lambda: bool(living.taints("asked-0")), replica)
         (kept,) = living.remediations("taint_node", "asked-0")
         assert kept["spec"]["approvedBy"] == living.user
+        assert replica.metric('gpuwatch_proposals_total{action="taint_node"}') == 1
+        living.until(lambda: replica.metric('gpuwatch_taint_age_seconds{gpu_node="asked-0"}') is not None, replica)
         events = living.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         said = {item["reason"] for item in events if item["regarding"]["name"] == "asked-0"}
         assert {"RemediationProposed", "RemediationScheduled"} <= said
         assert living.command("undo", waits["metadata"]["name"]).returncode == 0
         living.until(lambda: living.phase("taint_node", "asked-0") == "Undone", replica)
+        living.until(lambda: replica.metric('gpuwatch_taint_age_seconds{gpu_node="asked-0"}') is None, replica)
+        for phase in ("Proposed", "Acting", "Undoing"):
+            left = f'gpuwatch_remediation_phase_seconds_count{{action="taint_node",phase="{phase}"}}'
+            assert replica.metric(left) == 1
         assert living.taints("asked-0") == []
     living.fleet.faults.clear()

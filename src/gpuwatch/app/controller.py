@@ -40,6 +40,7 @@ from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.analysis import Beside, Policies, analyse
+from gpuwatch.report.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
@@ -216,7 +217,8 @@ class Controller:
                 known = store.all()
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
-        self._metrics.remembered(known, pause)
+        self._metrics.costs(self._costs(analysis))
+        self._metrics.remembered(known, pause, _now())
         self.board.looked(analysis)
         self.board.remembered(known, pause)
         self._cycles += 1
@@ -238,7 +240,7 @@ class Controller:
                     return
                 self._carry_on(executor, name)
             known, pause = store.all(), store.paused()
-        self._metrics.remembered(known, pause)
+        self._metrics.remembered(known, pause, _now())
         self.board.remembered(known, pause)
 
     def forget(self) -> None:
@@ -263,6 +265,7 @@ class Controller:
                 for gap in gaps:
                     log.warning("%s: %s", gap.what, gap.detail)
         self._advice = sized.recommendations
+        self._metrics.advised(advice_counts(sized.recommendations, sized.abstentions, sized.outcomes, _now()))
         log.info(
             "profiles up to %s: %s, advice for %d, none for %d", f"{sized.book.until:%Y-%m-%dT%H:%MZ}",
             plural(len(sized.book.profiles), "profile"), len(sized.recommendations), len(sized.abstentions),
@@ -292,6 +295,11 @@ class Controller:
         self._led = leads
         self._metrics.leads.set(leads)
         return leads
+
+    def _costs(self, analysis: Analysis) -> FleetCost:
+        from gpuwatch.app.sizing import price_list
+
+        return fleet_cost(analysis, price_list(self._settings), self._advice)
 
     def _stand_by(self) -> None:
         with self._looking:
@@ -389,7 +397,7 @@ class Controller:
         # What another replica proposed at the same moment is given back as it is.
         proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
-            self._metrics.proposed.labels(str(each.proposal.action)).inc()
+            self._metrics.proposed(each)
             self._say(each, self._writers)
         return proposed
 
@@ -443,8 +451,7 @@ class Controller:
         for index, turn in enumerate(after.history[known:], known):
             if first and before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
                 continue
-            if not index or after.history[index - 1].phase is not turn.phase:
-                self._metrics.turns.labels(str(after.proposal.action), str(turn.phase)).inc()
+            self._metrics.transitioned(after, index)
             log.info(
                 "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
                 extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),

@@ -147,6 +147,11 @@ def _prices(settings: Settings) -> tuple[tuple[InstanceType, ...], tuple[Gap, ..
     return instance_types_with_overrides(settings.prices)
 
 
+def price_list(settings: Settings) -> PriceList:
+    """The prices of the catalog and of the operator, to look Nodes up in."""
+    return PriceList(_prices(settings)[0])
+
+
 def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType]) -> dict[str, float]:
     """Gpu.name → USD for one GPU for an hour, the mean over the cluster's Nodes that have it. Models of which a Node
     has no known price are left out."""

@@ -1,0 +1,275 @@
+"""Who has which GPUs now, what that costs an hour, and what it could cost less. Pure.
+
+GPUs are physical ones. A MIG instance counts with its share of its GPU, a unit of a shared GPU with one part of as many
+as share it. So what all Pods of a Node have is never more than its allocatable GPUs. A price that is not known is
+left out and never zero; `unpriced` counts the GPUs that it leaves out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gpuwatch.advise.facts import ENDING, kind_of
+from gpuwatch.advise.money import HOURS_PER_WEEK, PriceList, gpu_share_ratio, run_time_ratio
+from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.instances import CURRENCY
+from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
+from gpuwatch.model.decision import Analysis, Finding, Verdict
+from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
+from gpuwatch.model.telemetry import Device, PodRef
+
+NO_POOL = "default"
+"""The pool of a Node without one, as in a plan."""
+
+RELEASE = "release"
+"""What is saved by giving an idle allocation back; the other targets are those of a recommendation."""
+
+IGNORED_AFTER = timedelta(days=7)
+"""Advice that was not followed for so long is ignored; before that its owner may only not have seen it."""
+
+
+class CostState(StrEnum):
+    ALLOCATED = "allocated"  # a Pod has it, and it is not idle
+    IDLE = "idle"  # a Pod has it that is found idle now
+    FREE = "free"  # no Pod has it
+
+
+class Confidence(StrEnum):
+    PESSIMISTIC = "pessimistic"
+    LIKELY = "likely"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCost:
+    """Of one moment. GPUs are physical ones, with fractions; cost and saving are amounts of `currency` an hour.
+
+    allocatable, unpriced: by (GPU model, pool). A GPU that a Pod has counts as allocatable until the Pod is gone.
+    allocated: by (Namespace, GPU model, pool). cost: by (Namespace, CostState); the Namespace of what is free is ''.
+    saving: by (Namespace, target, Confidence). What is not known is missing. Namespaces come in order of their GPUs,
+    those with the most first.
+    """
+
+    allocatable: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    unpriced: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    allocated: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    cost: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    saving: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    currency: str = CURRENCY
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A Node with GPUs: how many can be had, what each Pod on it has, and the price of one for an hour."""
+
+    gpu_model: str
+    pool: str
+    allocatable: float
+    taken: Mapping[PodRef, float]
+    price: float | None
+
+
+def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[Recommendation] = ()) -> FleetCost:
+    """What the cluster of this moment costs. Without a cluster nothing is known of it."""
+    places = _places(analysis.cluster, analysis.devices, prices)
+    idle = _idle_pods(analysis.findings)
+    allocatable: dict[tuple[str, str], float] = defaultdict(float)
+    unpriced: dict[tuple[str, str], float] = defaultdict(float)
+    allocated: dict[tuple[str, str, str], float] = defaultdict(float)
+    gpus: dict[tuple[str, str], float] = defaultdict(
+        float
+    )  # by Namespace and state, whether their price is known or not
+    cost: dict[tuple[str, str], float] = defaultdict(float)
+    saving: dict[tuple[str, str, str], float] = defaultdict(float)
+    for place in places:
+        kind = (place.gpu_model, place.pool)
+        allocatable[kind] += place.allocatable
+        unpriced[kind] += 0.0 if place.price is not None else place.allocatable
+        parts = [("", CostState.FREE, max(place.allocatable - sum(place.taken.values()), 0.0))]
+        for ref, count in place.taken.items():
+            namespace = ref.partition("/")[0]
+            allocated[namespace, *kind] += count
+            parts.append((namespace, CostState.IDLE if ref in idle else CostState.ALLOCATED, count))
+            if ref in idle and place.price is not None:
+                saving[namespace, RELEASE, Confidence.LIKELY] += count * place.price
+                saving[namespace, RELEASE, Confidence.PESSIMISTIC] += count * place.price * idle[ref]
+        for namespace, state, count in parts:
+            gpus[namespace, state] += count
+            if place.price is not None:
+                cost[namespace, state] += count * place.price
+    for namespace in {namespace for namespace, _ in cost}:
+        # Nothing idle costs nothing; but idle GPUs of unknown price cost something.
+        for state in (CostState.ALLOCATED, CostState.IDLE) if namespace else ():
+            if not gpus[namespace, state]:
+                cost.setdefault((namespace, state), 0.0)
+    _add_advised(saving, recommendations, {pod.workload for pod in analysis.cluster.pods if pod.ref in idle})
+    total: dict[str, float] = defaultdict(float)
+    for (namespace, _, _), count in allocated.items():
+        total[namespace] += count
+
+    def largest_first(key: tuple[str, ...]) -> tuple[float, tuple[str, ...]]:
+        return (-total[key[0]] if key[0] else float("-inf"), key)
+
+    return FleetCost(
+        allocatable=dict(sorted(allocatable.items())),
+        unpriced=dict(sorted(unpriced.items())),
+        allocated={key: allocated[key] for key in sorted(allocated, key=largest_first)},
+        cost={key: cost[key] for key in sorted(cost, key=largest_first)},
+        saving={key: saving[key] for key in sorted(saving, key=largest_first)},
+    )
+
+
+def advice_counts(
+    recommendations: Iterable[Recommendation],
+    abstentions: Iterable[Abstention],
+    outcomes: Iterable[Outcome],
+    at: datetime,
+) -> Mapping[tuple[str, str, str], int]:
+    """(target, outcome, reason) → workloads. advised, abstained: of the last sizing run. applied, ignored: what became
+    of advice of the last weeks; a target that was advised to one workload twice counts once."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for item in recommendations:
+        found[str(item.chosen.target.kind), "advised", ""] += 1
+    for left in abstentions:
+        found["", "abstained", str(left.kind)] += 1
+    became: dict[tuple[object, str], str] = {}
+    for outcome in outcomes:
+        key = (outcome.key, str(outcome.target.kind))
+        if outcome.applied_at is not None:
+            became[key] = "applied"
+        elif at - outcome.recommended_at >= IGNORED_AFTER:
+            became.setdefault(key, "ignored")
+    found.update((target, how, "") for (_, target), how in became.items())
+    return dict(sorted(found.items()))
+
+
+def _idle_pods(findings: Iterable[Finding]) -> dict[PodRef, float]:
+    """Pods that are found idle, by themselves or with their gang, with the confidence of it."""
+    found: dict[PodRef, float] = {}
+    for item in findings:
+        if item.verdict is Verdict.IDLE:
+            for ref in item.pods:
+                found[ref] = max(found.get(ref, 0.0), item.confidence_ratio)
+    return found
+
+
+def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> list[_Place]:
+    pods: dict[str, list[Pod]] = defaultdict(list)
+    for pod in cluster.pods:
+        if pod.node and pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
+            pods[pod.node].append(pod)
+    here: dict[str, list[Device]] = defaultdict(list)
+    for device in devices:
+        if device.node is not None:
+            here[device.node].append(device)
+    claimed = _claimed_gpus(cluster, {device.id: device for device in devices})
+    found = (_place(node, pods[node.name], here[node.name], claimed, prices) for node in cluster.nodes)
+    return [place for place in found if place.allocatable]
+
+
+def _place(
+    node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
+) -> _Place:
+    unit = _unit_gpus(node, {resource for pod in pods for resource in pod.accelerators})
+    capacity = sum(count * unit[resource] for resource, count in node.accelerators.items())
+    allocatable = sum(node.allocatable.get(name, count) * unit[name] for name, count in node.accelerators.items())
+    if not node.accelerators:  # with DRA nothing is counted; telemetry shows the GPUs that are there
+        capacity = float(len({device.uuid for device in devices}))
+        allocatable = float(len({device.uuid for device in devices if device.present}))
+    taken = {}
+    for pod in pods:
+        asked = sum(count * unit[resource] for resource, count in pod.accelerators.items())
+        gpus = asked + sum(claimed.get(f"{pod.namespace}/{claim}", 0.0) for claim in pod.claims)
+        if gpus > 0:
+            taken[pod.ref] = gpus
+    total = sum(taken.values())
+    if 0 < capacity < total:  # a Pod that has ended is still listed beside the one that came after it
+        taken = {ref: count * capacity / total for ref, count in taken.items()}
+        total = capacity
+    gpu = find_gpu(node.gpu_product or next((device.model for device in devices if device.model), ""))
+    return _Place(
+        gpu_model=gpu.name if gpu is not None else node.gpu_product,
+        pool=node.pool or NO_POOL,
+        # A device plugin that gives a GPU up leaves it to the Pod that has it.
+        allocatable=max(allocatable, total),
+        taken=taken,
+        price=prices.of_node(node).usd_per_gpu_hour,
+    )
+
+
+def _unit_gpus(node: Node, asked: Collection[str]) -> dict[str, float]:
+    """Physical GPUs that one unit of each resource stands for on this Node.
+
+    Where the shares of a GPU's instances add up to more than the GPU, they are made to fit, as far as the Node tells
+    its GPUs.
+    """
+    units = {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
+    slices = whole = 0.0
+    for resource, count in node.accelerators.items():
+        if _profile_of(node, resource):
+            slices += count * units[resource]
+        else:
+            whole += count * units[resource]
+    room = node.gpu_count - whole
+    fit = room / slices if 0 < room < slices else 1.0
+    return {resource: unit * (fit if _profile_of(node, resource) else 1.0) for resource, unit in units.items()}
+
+
+def _share_of(node: Node, resource: str) -> float:
+    told = node.labels.get(f"{_bare(resource)}.replicas", "")
+    shared = node.replicas if node.sharing is not Sharing.NONE else 1
+    sharers = int(told) if told.isdecimal() and int(told) else shared
+    return gpu_share_ratio(node.gpu_product, _profile_of(node, resource)) / max(sharers, 1)
+
+
+def _profile_of(node: Node, resource: str) -> str:
+    """The MIG profile of one unit; '' for a whole GPU."""
+    name = _bare(resource).rpartition("/")[2]
+    if name.startswith("mig-"):
+        return name.removeprefix("mig-")
+    # With the strategy `single` instances are counted as if they were GPUs, and all are alike.
+    alike = node.mig_strategy != "mixed" and len(node.mig_layout) == 1
+    return next(iter(node.mig_layout)) if name == "gpu" and alike else ""
+
+
+def _bare(resource: str) -> str:
+    return resource.removesuffix(".shared")
+
+
+def _claimed_gpus(cluster: Cluster, devices: Mapping[str, Device]) -> dict[str, float]:
+    """ResourceClaim → physical GPUs that each of its Pods has; several Pods of one claim share them."""
+    users = Counter(f"{pod.namespace}/{claim}" for pod in cluster.pods for claim in pod.claims)
+    found: dict[str, float] = defaultdict(float)
+    for item in cluster.claims:
+        device = devices.get(item.device)
+        profile = (device.mig_profile or "") if device is not None else ""
+        share = gpu_share_ratio(device.model, profile) if device is not None else 1.0
+        found[item.claim] += share / max(users[item.claim], 1)
+    return found
+
+
+def _add_advised(
+    saving: dict[tuple[str, str, str], float], recommendations: Iterable[Recommendation], idle: set[str]
+) -> None:
+    """idle: workloads of which a Pod is idle; what they save is counted as a release."""
+    for item in recommendations:
+        likely, pessimistic = _savings_per_week(item)
+        if likely is None or pessimistic is None or item.key.workload in idle:
+            continue
+        key = (item.key.namespace, str(item.chosen.target.kind))
+        saving[*key, Confidence.LIKELY] += likely / HOURS_PER_WEEK
+        saving[*key, Confidence.PESSIMISTIC] += pessimistic / HOURS_PER_WEEK
+
+
+def _savings_per_week(item: Recommendation) -> tuple[float | None, float | None]:
+    """Likely, and where the work runs as slowly as it may: work that has an end then takes longer."""
+    likely, after, speed = item.chosen.saving_usd_per_week, item.chosen.usd_per_week, item.chosen.speed
+    if likely is None or after is None:
+        return None, None
+    if kind_of(item.key.workload) not in ENDING or speed.low_ratio <= 0:
+        return likely, likely
+    longest = 1.0 / speed.low_ratio
+    return likely, likely - after * max(longest / run_time_ratio(speed, ends=True) - 1.0, 0.0)

@@ -1,0 +1,84 @@
+"""/metrics of a leader with a simulated fleet, in which everything that can be told is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advise.world import advised, answer, profile
+from execute.living import ENFORCE, Fleet, drive, new_store, quick
+from gpuwatch.advise.money import PriceList
+from gpuwatch.app.jobs import Job, Jobs
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.catalog.instances import instance_types
+from gpuwatch.collect.collect import collect
+from gpuwatch.execute.advance import Policies as ExecutorPolicies
+from gpuwatch.kube.followed import Followed
+from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.model.decision import Analysis
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.report.analysis import Beside, Policies, analyse, needs_of
+from gpuwatch.report.fleet_cost import advice_counts, fleet_cost
+from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet
+from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.telemetry.source import TelemetrySource
+
+END = datetime(2026, 3, 2, 12, tzinfo=UTC)
+FAULTS = (FaultKind.ROW_REMAP_FAILED, FaultKind.DOUBLE_BIT)
+SILENT = "h100-node-02"
+
+
+def simulated(folder: Path) -> Analysis:
+    """64 GPUs after a day, with sick ones, a silent exporter and idle allocations."""
+    fleet = build_fleet(FleetPlan(seed=7, end=END, days=1.0, interval_seconds=120, faults=FAULTS, idle_allocations=6))
+    write_fleet(fleet, folder)
+    source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
+    policies = Policies(plan=ENFORCE)
+    snapshot = collect(source, RecordedCluster(folder / "cluster"), END, needs_of(policies))
+    snapshot = replace(
+        snapshot,
+        devices=tuple(replace(item, present=item.present and item.node != SILENT) for item in snapshot.devices),
+        exporters=tuple(replace(item, up=item.node != SILENT) for item in snapshot.exporters),
+    )
+    # Whether an alert fires that asks for the brake cannot be told here, which is a reason to brake.
+    return analyse(snapshot, policies, Beside(alerts=None))
+
+
+def remediations() -> tuple[Remediation, ...]:
+    """What an executor did in small fleets: a Node tainted and its gang moved off; an idle gang released, and another
+    that nobody has taken back since."""
+    sick, idle, released = Fleet(sick={"GPU-n0-0"}), Fleet(idle={"chat"}), Fleet(idle={"chat"})
+    sick.owner("Job", "train", 8)
+    idle.owner("Job", "chat", 2)
+    released.owner("Job", "chat", 2)
+    done: tuple[Remediation, ...] = ()
+    for fleet, hours in ((sick, 1.0), (idle, 1.0), (released, 4.0)):
+        with new_store() as store:
+            executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+            fleet.propose(executor)
+            drive(fleet, executor, hours)
+            done += store.all()
+    return done
+
+
+def leading(analysis: Analysis) -> Metrics:
+    """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
+    metrics = Metrics()
+    Jobs((Job("cycle", lambda: None, 60, seconds=60),), metrics, ())
+    metrics.settings(True, END)
+    metrics.job_success.labels("cycle").set_to_current_time()
+    metrics.leads.set(1)
+    metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
+    metrics.analysed(analysis)
+    notebook = advised(answer(profile()))
+    metrics.costs(fleet_cost(analysis, PriceList(instance_types()), [notebook]))
+    metrics.advised(advice_counts([notebook], [], [], END))
+    done = remediations()
+    for each in done:
+        metrics.proposed(each)
+        for index in range(len(each.history)):
+            metrics.transitioned(each, index)
+    last = max(turn.at for each in done for turn in each.history)
+    metrics.remembered(done, Pause(), last)
+    return metrics

@@ -1,0 +1,83 @@
+"""The real prometheus-operator for tests: where it is, and how it starts against an API server.
+
+It makes Prometheus' configuration of Prometheus, ServiceMonitor and PrometheusRule objects. It starts no Prometheus
+itself: it makes a StatefulSet, and whoever runs that gets the configuration from a Secret.
+
+`parts/install` puts it in place; nothing here builds or downloads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from parts.go_tools import GoTools
+from parts.processes import free_port, running_process
+
+OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
+OPERATOR_TOOLS = GoTools(
+    Path(__file__).parent / "prometheus_operator",
+    ("-trimpath", "-ldflags=-s -w -X github.com/prometheus/common/version.Version=0.85.0"),
+)
+
+
+@dataclass(frozen=True)
+class OperatorBuild:
+    """crds: the custom resource definitions of the same version, a YAML file each."""
+
+    program: Path
+    crds: Path
+
+
+def find_operator() -> OperatorBuild | None:
+    """What parts/install built; None where it did not."""
+    build = OperatorBuild(OPERATOR_TOOLS.folder / "operator", OPERATOR_TOOLS.folder / "crds")
+    return build if os.access(build.program, os.X_OK) and build.crds.is_dir() else None
+
+
+def definitions(build: OperatorBuild) -> Iterator[dict[str, Any]]:
+    """Its custom resource definitions, to be applied before it starts."""
+    for file in sorted(build.crds.glob("*.yaml")):
+        yield yaml.load(file.read_text(encoding="utf-8"), _Loader)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """With the plain scalar `=`, which an enum of these files has, as the text that it is."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
+
+
+@contextlib.contextmanager
+def running_operator(build: OperatorBuild, kubeconfig: Path) -> Iterator[Path]:
+    """It works for the cluster of this kubeconfig, where its definitions have to be. Yields the file of its log."""
+    with TemporaryDirectory(prefix="prometheus-operator-") as temporary:
+        log = Path(temporary) / "operator.log"
+        address = f"127.0.0.1:{free_port()}"
+        command: list[str | Path] = [
+            "env",  # which becomes the operator
+            f"KUBECONFIG={kubeconfig}",
+            build.program,
+            f"--web.listen-address={address}",
+            "--log-level=info",
+        ]
+
+        def ready() -> bool:
+            try:
+                with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                    f"http://{address}/healthz", timeout=5
+                ):
+                    return True
+            except OSError:
+                return False
+
+        with running_process(command, log, ready):
+            yield log
