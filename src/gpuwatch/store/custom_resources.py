@@ -131,7 +131,8 @@ class Recommended:
     resource: str = field(default="", metadata=_says("The resource to ask for, such as nvidia.com/mig-1g.10gb."))
     speed_low_ratio: float
     speed_likely_ratio: float
-    saving_usd_per_week: float | None = None
+    projected_saving_per_week: float | None = None
+    currency: str = field(default="", metadata=_says("Of the saving, ISO 4217."))
     saving_gpu_hours_per_week: float = 0.0
     confidence_ratio: float
     reason: str
@@ -228,7 +229,7 @@ def _workload_profile() -> dict[str, Any]:
             ("Slice", "string", ".spec.migProfile", 1),
             ("Busy", "number", ".status.busyRatio", 0),
             ("Advice", "string", f"{advised}.target", 0),
-            ("Saves USD/week", "number", f"{advised}.savingUsdPerWeek", 0),
+            ("Saves per week", "number", f"{advised}.projectedSavingPerWeek", 0),
             ("Why not", "string", ".status.abstention.why", 0),
             ("As of", "date", ".status.asOf", 0),
         ],

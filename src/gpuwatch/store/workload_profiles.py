@@ -136,8 +136,11 @@ def _recommended(given: Recommendation) -> Recommended:
         resource=chosen.target.resource,
         speed_low_ratio=round(chosen.speed.low_ratio, 3),
         speed_likely_ratio=round(chosen.speed.likely_ratio, 3),
-        saving_usd_per_week=None if chosen.saving_usd_per_week is None else round(chosen.saving_usd_per_week, 2),
-        saving_gpu_hours_per_week=round(chosen.saving_gpu_hours_per_week, 1),
+        projected_saving_per_week=None
+        if chosen.projected_saving_per_week is None
+        else round(chosen.projected_saving_per_week, 2),
+        saving_gpu_hours_per_week=round(chosen.projected_saving_gpu_hours_per_week, 1),
+        currency=given.currency,
         confidence_ratio=round(given.confidence_ratio, 3),
         reason=given.reason,
         patch=json.dumps(given.change.patch, sort_keys=True) if given.change.patch else "",
