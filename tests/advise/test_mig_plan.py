@@ -487,7 +487,7 @@ class TestDemandsFromAdvice:
             key=key, at=datetime(2026, 10, 1, tzinfo=UTC), current=option, chosen=option, runner_up=None,
             options=(option,), memory=need, target_speed_ratio=0.9, confidence_ratio=0.9,
             change=Change(api_version="batch/v1", kind="Job", namespace="team", name="a"),
-            doing_nothing_usd_per_week=None, doing_nothing_gpu_hours_per_week=0, reason="",
+            doing_nothing_cost_per_week=None, doing_nothing_gpu_hours_per_week=0, reason="",
         )  # fmt: skip
 
     def fleet(self) -> MigFleet:

@@ -27,7 +27,7 @@ def given(workload: str = JOB, **more) -> Recommendation:
 def on_slice(workload: str = JOB, busy: float = 0.1, **more):
     """What runs there since two days, 24 h a day."""
     fresh = replace(run(2.0, capacity_gib=4.75), first_seen=LATER, last_seen=NOW)
-    values = {"mig": "1g.5gb", "cells": [cell(busy, 0.05)], "days": 2.0, "runs": (fresh,), "hours_per_day": 24 / 7}
+    values = {"mig": "1g.5gb", "cells": [cell(busy, 0.05)], "days": 2.0, "runs": (fresh,), "hours_per_day": 24 / 8}
     return replace(profile(workload, **(values | more)), observed_seconds=48 * 3600.0, expected_seconds=48 * 3600.0)
 
 
@@ -40,7 +40,7 @@ def test_nothing_there_yet_is_waited_for():
     found = judge(given(), book(profile(JOB)), NOW, POLICY)
     assert found.verdict is OutcomeVerdict.WAITING
     assert found.applied_at is None
-    assert (found.saved_gpu_hours, found.saved_usd) == (0.0, None)
+    assert (found.saved_gpu_hours, found.saved_cost) == (0.0, None)
 
 
 def test_a_slice_that_was_in_use_before_the_advice_is_not_its_doing():
@@ -156,15 +156,21 @@ def test_another_model_has_another_host():
 
 def test_saved_since_it_was_applied_adds_up():
     found = judge(given(), book(profile(JOB), on_slice()), NOW, POLICY)
-    # 48 h on a seventh of a GPU at the speed of before, and 2 USD per GPU and hour.
+    # 48 h on an eighth of a GPU at the speed of before, and 2 USD per GPU and hour.
     assert found.measured_speed_ratio == pytest.approx(1.0)
-    assert found.saved_gpu_hours == pytest.approx(48 * 6 / 7)
-    assert found.saved_usd == pytest.approx(48 * 6 / 7 * 2)
+    assert found.saved_gpu_hours == pytest.approx(48 * 7 / 8)
+    assert found.saved_cost == pytest.approx(48 * 7 / 8 * 2)
+
+
+def test_money_in_another_currency_is_left_out():
+    found = judge(given(), book(profile(JOB), on_slice()), NOW, POLICY, currency="EUR")
+    assert (found.saved_cost, found.saved_gpu_hours) == (None, pytest.approx(48 * 7 / 8))
+    assert judge(given(), book(profile(JOB), on_slice()), NOW, POLICY, currency="USD").saved_cost is not None
 
 
 def test_a_slower_job_saved_less():
     found = judge(given(), book(profile(JOB), on_slice(busy=0.19)), NOW, POLICY)
-    assert found.saved_gpu_hours == pytest.approx(48 * (0.9 - 1 / 7))
+    assert found.saved_gpu_hours == pytest.approx(48 * (0.9 - 1 / 8))
 
 
 def test_fewer_gpus_are_seen_by_their_count():
@@ -207,8 +213,8 @@ def test_without_prices_hours_are_saved_and_no_money():
     world = cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)])
     advice = replace(advised(answer(profile(JOB), world=world, prices=[])), at=GIVEN)
     found = judge(advice, book(profile(JOB), on_slice()), NOW, POLICY)
-    assert found.saved_usd is None
-    assert found.saved_gpu_hours == pytest.approx(48 * 6 / 7)
+    assert found.saved_cost is None
+    assert found.saved_gpu_hours == pytest.approx(48 * 7 / 8)
 
 
 def test_what_is_kept_of_advice_needs_no_options():

@@ -49,9 +49,9 @@ def test_the_cheapest_that_is_fast_enough_is_advised_with_all_its_numbers():
     assert found.runner_up is not None
     assert found.runner_up.target.mig_profile == "1g.10gb"
     assert found.current.target.kind is TargetKind.SAME
-    assert found.chosen.saving_usd_per_week == pytest.approx(168 * 2 * 6 / 7)
+    assert found.chosen.projected_saving_per_week == pytest.approx(168 * 2 * 7 / 8)
     assert found.change.patch
-    assert "288.00 USD and 144.0 A100-SXM4-40GB GPU-hours a week" in found.reason
+    assert "projected to save 294.00 of 336.00 USD and 147.0 A100-SXM4-40GB GPU-hours a week" in found.reason
     allowed = [one.allowed for one in found.options]
     assert allowed == sorted(allowed, reverse=True)
 
@@ -290,13 +290,13 @@ def test_probability_of_missing_the_speed(low, likely, high, probability):
 def test_the_cost_of_a_likely_miss_is_what_it_costs_now():
     now = Option(target=Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1), speed=speed(1), memory_bytes=1)
     target = Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="3g.20gb")
-    sure = Option(target=target, speed=speed(0.9), memory_bytes=1, saving_gpu_hours_per_week=84.0)
+    sure = Option(target=target, speed=speed(0.9), memory_bytes=1, projected_saving_gpu_hours_per_week=84.0)
     unsure = replace(sure, speed=speed(0.8, 0.9, 1.0))
     assert expected_cost(sure, now, 168.0, POLICY) == pytest.approx(84.0)
     assert expected_cost(unsure, now, 168.0, POLICY) == pytest.approx(84.0 + 84.0)
     assert expected_cost(unsure, now, 168.0, AdvicePolicy(penalty_ratio=0.0)) == pytest.approx(84.0)
-    priced = replace(now, usd_per_week=100.0)
-    assert expected_cost(replace(unsure, usd_per_week=50.0), priced, 168.0, POLICY) == pytest.approx(100.0)
+    priced = replace(now, projected_cost_per_week=100.0)
+    assert expected_cost(replace(unsure, projected_cost_per_week=50.0), priced, 168.0, POLICY) == pytest.approx(100.0)
     assert expected_cost(now, priced, 168.0, POLICY) == float("inf")  # a price is missing on one side
 
 
@@ -306,7 +306,7 @@ def test_fewer_gpus_for_pods_that_hardly_use_theirs():
     found = advised(answer(idle_pod, world=world))
     assert found.chosen.target.kind is TargetKind.FEWER
     assert found.chosen.target.gpus_per_pod == 1
-    assert found.chosen.saving_gpu_hours_per_week == pytest.approx(3 * 168)
+    assert found.chosen.projected_saving_gpu_hours_per_week == pytest.approx(3 * 168)
 
 
 def test_speed_on_fewer_gpus_by_hand():
@@ -324,7 +324,7 @@ def test_a_faster_and_cheaper_model_wins_in_money():
     nodes = [node(), node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100")]
     world = cluster(nodes, [owner(JOB, "batch/v1")], [pod(JOB)])
     busy = profile(JOB, cells=[cell(0.95, 0.9, dram_active_ratio=0.5, tensor_active_ratio=0.3)], peak_gib=38.0)
-    found = advised(answer(busy, world=world, prices=[price(), price("h100", "H100-SXM5-80GB", usd=8.0)]))
+    found = advised(answer(busy, world=world, prices=[price(), price("h100", "H100-SXM5-80GB", per_hour=8.0)]))
     assert found.chosen.target.gpu_model == "H100-SXM5-80GB"
     assert any("image has to be built for it" in text for text in found.caveats)
 
@@ -343,7 +343,7 @@ def test_a_gang_on_two_models_moves_as_a_whole_or_not_at_all():
         node("v-0", "Tesla-V100-SXM2-32GB", instance_type="v100"),
         node("l4-0", "NVIDIA-L40S", instance_type="l40s"),
     ]
-    prices = [price(), price("v100", "V100-SXM2-32GB", usd=16.0), price("l40s", "L40S", usd=4.0)]
+    prices = [price(), price("v100", "V100-SXM2-32GB", per_hour=16.0), price("l40s", "L40S", per_hour=4.0)]
     pods = [pod(JOB, "a"), pod(JOB, "b", on="v-0")]
     light = {"cells": [cell(0.1, 0.01)], "pods": 1.0}
     one, two = profile(JOB, **light), profile(JOB, gpu="V100-SXM2-32GB", **light)
@@ -359,7 +359,7 @@ def test_a_gang_on_two_models_moves_as_a_whole_or_not_at_all():
 
 def test_a_member_without_an_answer_keeps_the_gang_where_it_is():
     nodes = [node(), node("l4-0", "NVIDIA-L40S", instance_type="l40s")]
-    prices = [price(), price("l40s", "L40S", usd=4.0)]
+    prices = [price(), price("l40s", "L40S", per_hour=4.0)]
     pods = [pod(JOB, "a"), pod(JOB, "b")]
     one = profile(JOB)
     unknown = profile(JOB, container="other", runs=())
@@ -394,7 +394,7 @@ def test_one_workloads_failure_costs_one_workload_and_is_said(monkeypatch):
 def test_nothing_profiled_and_nothing_known():
     assert advise(book(), cluster([], [], []), [], POLICY, NOW) == ((), ())
     found = answer(profile(), world=cluster([], [], []), prices=[])
-    assert advised(found).chosen.saving_gpu_hours_per_week == pytest.approx(144.0)
+    assert advised(found).chosen.projected_saving_gpu_hours_per_week == pytest.approx(147.0)
 
 
 @pytest.mark.parametrize(
@@ -462,9 +462,9 @@ def test_whatever_the_fleet_what_is_advised_keeps_its_promises():
     for one in recommended:
         assert one.chosen.allowed
         assert one.chosen.speed.low_ratio >= POLICY.target_speed_ratio
-        assert one.chosen.saving_gpu_hours_per_week >= POLICY.min_saving_gpu_hours_per_week
+        assert one.chosen.projected_saving_gpu_hours_per_week >= POLICY.min_saving_gpu_hours_per_week
         assert one.chosen.memory_bytes >= one.memory.need_bytes
-        assert one.chosen.saving_usd_per_week is None or one.chosen.saving_usd_per_week > 0
+        assert one.chosen.projected_saving_per_week is None or one.chosen.projected_saving_per_week > 0
         assert one.chosen.speed.tier is not EvidenceTier.UTILISATION
         assert one.runner_up is None or one.runner_up.allowed
         assert one.change.patch

@@ -127,7 +127,7 @@ def l40s(*names: str, kind: str = "Notebook"):
     )
 
 
-PRICES = [price("l40s", "L40S", usd=8.0)]
+PRICES = [price("l40s", "L40S", per_hour=8.0)]
 
 
 def test_two_notebooks_are_advised_to_share_and_name_each_other():
@@ -135,7 +135,7 @@ def test_two_notebooks_are_advised_to_share_and_name_each_other():
     found = advised(answer(one, two, world=l40s("a", "b"), prices=PRICES))
     assert found.chosen.target.kind is TargetKind.SHARED
     assert found.chosen.target.partners == (two.key,)
-    assert found.chosen.usd_per_week == pytest.approx(84.0)
+    assert found.chosen.projected_cost_per_week == pytest.approx(84.0)
     other = advised(answer(two, one, world=l40s("a", "b"), prices=PRICES))
     assert other.chosen.target.partners == (one.key,)
     assert other.chosen.target.sharing is found.chosen.target.sharing

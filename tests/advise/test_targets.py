@@ -2,8 +2,7 @@
 
 import pytest
 
-from advise.world import A100, GIB, answer, cluster, node, option, owner, pod, price, profile
-from gpuwatch.advise.money import gpu_share_ratio
+from advise.world import GIB, answer, cluster, node, option, owner, pod, price, profile
 from gpuwatch.advise.targets import shared_resource, strategy
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import TargetKind
@@ -23,28 +22,20 @@ def test_every_slice_of_the_card_and_no_variant_for_graphics_or_media():
     assert names(answer(profile(gpu="L4")), TargetKind.MIG) == []
 
 
-@pytest.mark.parametrize(
-    ("profile_name", "share"),
-    [("1g.5gb", 1 / 7), ("1g.10gb", 2 / 8), ("2g.10gb", 2 / 7), ("3g.20gb", 4 / 8), ("4g.20gb", 4 / 7), ("", 1.0)],
-)
-def test_a_slice_takes_the_larger_of_its_shares(profile_name, share):
-    assert gpu_share_ratio(A100, profile_name) == pytest.approx(share)
-
-
 def test_models_that_the_cluster_has_come_with_its_nodes_prices():
     nodes = [node(), node("l4-0", "NVIDIA-L4", instance_type="l4-2", gpus=2)]
-    prices = [price(), price("l4-2", "L4", gpus=2, usd=3.0), price("l4-1", "L4", gpus=1, usd=0.1)]
+    prices = [price(), price("l4-2", "L4", gpus=2, per_hour=3.0), price("l4-1", "L4", gpus=1, per_hour=0.1)]
     one = option(answer(profile(JOB), world=cluster(nodes, [], []), prices=prices), TargetKind.MODEL, "L4").target
-    assert (one.instance_type, one.usd_per_hour, one.resource) == ("l4-2", 1.5, "nvidia.com/gpu")
+    assert (one.instance_type, one.price_per_hour, one.resource) == ("l4-2", 1.5, "nvidia.com/gpu")
 
 
 def test_other_models_are_machines_of_the_same_region_and_provider():
     prices = [
         price(),
-        price("l4-far", "L4", gpus=1, usd=0.1, region="there"),
-        price("l4-foreign", "L4", gpus=1, usd=0.2, vendor="another", region="elsewhere"),
-        price("l4-1", "L4", gpus=1, usd=0.5),
-        price("t4-own", "T4", gpus=1, usd=0.3, vendor="", region="*"),
+        price("l4-far", "L4", gpus=1, per_hour=0.1, region="there"),
+        price("l4-foreign", "L4", gpus=1, per_hour=0.2, vendor="another", region="elsewhere"),
+        price("l4-1", "L4", gpus=1, per_hour=0.5),
+        price("t4-own", "T4", gpus=1, per_hour=0.3, vendor="", region="*"),
     ]
     found = answer(profile(JOB), world=cluster([node()], [], []), prices=prices)
     assert {
@@ -56,12 +47,12 @@ def test_other_models_are_machines_of_the_same_region_and_provider():
 
 
 def test_a_new_machine_is_paid_as_a_whole():
-    prices = [price(), price("l4-8", "L4", gpus=8, usd=8.0), price("l4-1", "L4", gpus=1, usd=1.5)]
+    prices = [price(), price("l4-8", "L4", gpus=8, per_hour=8.0), price("l4-1", "L4", gpus=1, per_hour=1.5)]
     one = option(answer(profile(JOB), world=cluster([node()], [], []), prices=prices), TargetKind.MODEL, "L4").target
-    assert (one.instance_type, one.usd_per_hour) == ("l4-1", 1.5)
+    assert (one.instance_type, one.price_per_hour) == ("l4-1", 1.5)
     many = answer(profile(JOB, pods=8.0), world=cluster([node()], [], []), prices=prices)
     one = option(many, TargetKind.MODEL, "L4").target
-    assert (one.instance_type, one.usd_per_hour) == ("l4-8", 1.0)
+    assert (one.instance_type, one.price_per_hour) == ("l4-8", 1.0)
 
 
 def offered(prices, **asked):
@@ -72,11 +63,11 @@ def offered(prices, **asked):
 
 def test_a_new_machines_host_comes_by_the_share_of_its_gpus():
     # Of 8 CPUs the kubelet keeps 0.09, of 16 GiB 2.6 GiB.
-    alone = offered([price("l4-1", "L4", gpus=1, usd=0.5, vcpus=8, host_gib=16)])
+    alone = offered([price("l4-1", "L4", gpus=1, per_hour=0.5, vcpus=8, host_gib=16)])
     assert (alone.host_cpu_cores, alone.host_memory_bytes) == (pytest.approx(7.91), pytest.approx(13.4 * GIB))
-    beside = offered([price("l4-2", "L4", gpus=2, usd=0.5, vcpus=8, host_gib=16)])
+    beside = offered([price("l4-2", "L4", gpus=2, per_hour=0.5, vcpus=8, host_gib=16)])
     assert (beside.host_cpu_cores, beside.host_memory_bytes) == (pytest.approx(3.955), pytest.approx(6.7 * GIB))
-    unknown = offered([price("l4-1", "L4", gpus=1, usd=0.5)])
+    unknown = offered([price("l4-1", "L4", gpus=1, per_hour=0.5)])
     assert (unknown.host_cpu_cores, unknown.host_memory_bytes) == (None, None)
 
 
@@ -92,18 +83,18 @@ def test_a_new_machines_host_comes_by_the_share_of_its_gpus():
 )
 def test_the_cheapest_machine_whose_host_fits_is_looked_at(asked, chosen):
     prices = [
-        price("small", "L4", gpus=1, usd=0.5, vcpus=4, host_gib=16),
-        price("untold", "L4", gpus=1, usd=0.6),
-        price("large", "L4", gpus=1, usd=0.7, vcpus=8, host_gib=32),
-        price("larger", "L4", gpus=1, usd=0.9, vcpus=8, host_gib=64),
+        price("small", "L4", gpus=1, per_hour=0.5, vcpus=4, host_gib=16),
+        price("untold", "L4", gpus=1, per_hour=0.6),
+        price("large", "L4", gpus=1, per_hour=0.7, vcpus=8, host_gib=32),
+        price("larger", "L4", gpus=1, per_hour=0.9, vcpus=8, host_gib=64),
     ]
     assert offered(prices, **asked).instance_type == chosen
 
 
 def test_a_machine_with_too_few_gpus_never_comes_first_for_its_host():
     prices = [
-        price("one", "L4", gpus=1, usd=0.5, vcpus=64, host_gib=512),
-        price("two", "L4", gpus=2, usd=2.0, vcpus=4, host_gib=16),
+        price("one", "L4", gpus=1, per_hour=0.5, vcpus=64, host_gib=512),
+        price("two", "L4", gpus=2, per_hour=2.0, vcpus=4, host_gib=16),
     ]
     assert offered(prices, gpus=2, cpu_cores=32.0).instance_type == "two"
 

@@ -33,7 +33,7 @@ from gpuwatch.model.cluster import Condition, Gang, Namespace, Sharing
 from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
 
-L4 = price("l4-1", "L4", gpus=1, usd=0.5)
+L4 = price("l4-1", "L4", gpus=1, per_hour=0.5)
 JOB = "Job/team/train"
 
 
@@ -62,7 +62,7 @@ def test_framebuffer_of_fewer_gpus_is_that_of_all():
 
 def test_elastic_memory_is_vetoed_on_less_and_not_on_more():
     filled = profile(runs=(run(36, flat=True),), run_count=5, workload=JOB)
-    h200 = price("h200", "H200-SXM5-141GB", gpus=8, usd=8)
+    h200 = price("h200", "H200-SXM5-141GB", gpus=8, per_hour=8)
     world = cluster([node(), node("h200-0", "NVIDIA-H200", instance_type="h200")], [owner(JOB, "batch/v1")], [pod(JOB)])
     found = answer(filled, world=world, prices=[price(), h200])
     assert "elastic_memory" in rules(option(found, TargetKind.MIG, "1g.5gb"))
@@ -86,7 +86,7 @@ def test_nvlink_traffic_vetoes_a_model_without_the_link_and_not_one_with_a_faste
         [owner(JOB, "batch/v1")],
         [pod(JOB)],
     )
-    found = answer(talking, world=world, prices=[price(), L4, price("h100", "H100-SXM5-80GB", usd=8)])
+    found = answer(talking, world=world, prices=[price(), L4, price("h100", "H100-SXM5-80GB", per_hour=8)])
     assert "nvlink" in rules(option(found, TargetKind.MODEL, "L4"))
     assert "nvlink" not in rules(option(found, TargetKind.MODEL, "H100"))
     assert "nvlink" in rules(option(found, TargetKind.FEWER))
@@ -249,7 +249,7 @@ def test_a_pod_takes_its_gpus_share_of_the_host(asked, refused):
 )
 def test_a_pod_takes_its_gpus_share_of_a_new_machines_host(asked, reason):
     # 96 CPUs less 0.31 and 128 GiB less 9.32, for 8 GPUs.
-    l4 = price("l4-8", "L4", gpus=8, usd=0.5, vcpus=96, host_gib=128)
+    l4 = price("l4-8", "L4", gpus=8, per_hour=0.5, vcpus=96, host_gib=128)
     world = cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)])
     one = option(answer(profile(JOB, **asked), world=world, prices=[price(), l4]), TargetKind.MODEL, "L4")
     assert [veto.reason for veto in one.vetoes if veto.rule == "host_resources"] == ([] if reason is None else [reason])
@@ -266,7 +266,7 @@ def test_a_pod_takes_its_gpus_share_of_a_new_machines_host(asked, reason):
     ],
 )
 def test_a_host_of_unknown_size_vetoes_nothing_and_is_said(host, refused, caveat):
-    h100 = price("new", "H100-SXM5-80GB", gpus=1, usd=1.0, **host)
+    h100 = price("new", "H100-SXM5-80GB", gpus=1, per_hour=1.0, **host)
     world = cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)])
     heavy = [cell(0.95, 0.9, dram_active_ratio=0.5, tensor_active_ratio=0.3)]  # no slice is fast enough
     asking = profile(JOB, cells=heavy, peak_gib=38.0, cpu_cores=10.0, host_memory_bytes=20.0 * GIB)
@@ -283,7 +283,7 @@ def test_a_host_of_unknown_size_vetoes_nothing_and_is_said(host, refused, caveat
 
 def test_nodes_that_are_there_tell_more_than_the_catalog():
     # The Node has 96 cores for 8 GPUs, whatever the price file says of its type.
-    l4 = price("l4-1", "L4", gpus=1, usd=0.5, vcpus=4, host_gib=16)
+    l4 = price("l4-1", "L4", gpus=1, per_hour=0.5, vcpus=4, host_gib=16)
     world = cluster([node(), node("l4-0", "NVIDIA-L4", instance_type="l4-1")], [owner(JOB, "batch/v1")], [pod(JOB)])
     one = option(answer(profile(JOB, cpu_cores=12.0), world=world, prices=[price(), l4]), TargetKind.MODEL, "L4")
     assert (one.target.host_cpu_cores, one.target.host_memory_bytes) == (None, None)

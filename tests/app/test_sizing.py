@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sqlite3
 from datetime import UTC, datetime
@@ -81,7 +82,9 @@ def test_oversized_workloads_are_advised_and_others_have_a_reason(answered: dict
     for item in answered["recommendations"]:
         assert item["chosen"]["speed"]["low_ratio"] >= item["target_speed_ratio"]
         assert not item["chosen"]["vetoes"]
-        assert item["chosen"]["saving_gpu_hours_per_week"] > 0 or item["chosen"]["saving_usd_per_week"] > 0
+        assert (
+            item["chosen"]["projected_saving_gpu_hours_per_week"] > 0 or item["chosen"]["projected_saving_per_week"] > 0
+        )
         assert item["change"]["patch"] or item["change"]["note"]
     assert all(item["reason"] and item["resolve"] for item in answered["abstentions"])
     keys = [json.dumps(item["key"]) for item in (*answered["recommendations"], *answered["abstentions"])]
@@ -156,7 +159,7 @@ def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state:
     assert document["fleet"]["capacity_gpu_hours"] >= document["fleet"]["allocated_gpu_hours"] > 0
     # 72 h of 64 GPUs, less the minutes that are left to settle and those in which Prometheus was restarted.
     assert 0.95 < document["fleet"]["capacity_gpu_hours"] / (72 * 64) <= 1.0
-    assert document["fleet"]["cost_usd"] > 0
+    assert document["fleet"]["cost"] > 0
     assert document["actions"] is None
     assert "no Remediations were read" in document["actions_note"]
     again = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "-o", tmp_path)
@@ -206,7 +209,7 @@ def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
         sent = gpuwatch(*arguments)
         assert sent.exit_code == 0, sent.stderr
     assert len(receiver.bodies) == 2  # the one that was refused, and the one that was taken
-    assert b"Savable each week" in receiver.bodies[-1]
+    assert b"Would have been saved in the week" in receiver.bodies[-1]
 
 
 @pytest.mark.slow
@@ -240,9 +243,50 @@ def test_prices_in_another_currency_and_without_a_model_are_told_and_the_rest_go
     assert "EUR" in told
     assert "NVIDIA-Z999" in told
     plain = json.loads(gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "-o", tmp_path / "out").stdout)
-    assert (
-        document["fleet"]["cost_usd"] > 1.2 * plain["fleet"]["cost_usd"]
-    )  # 10 USD a GPU-hour instead of the catalog's
+    assert document["fleet"]["cost"] > 1.2 * plain["fleet"]["cost"]  # 10 USD a GPU-hour instead of the catalog's
+
+
+@pytest.mark.slow
+def test_a_fleet_that_is_paid_in_another_currency_is_summed_in_it(
+    sources: tuple[str, ...], state: Path, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text(
+        "name,gpu,gpu_count,price_per_hour,currency,price_date\n"
+        "p4de.24xlarge,NVIDIA-A100-SXM4-80GB,8,16.00,EUR,2026-03-01\n"
+    )
+    config = tmp_path / "gpuwatch.yaml"
+    config.write_text(yaml.safe_dump({"currency": "EUR", "prices": str(prices)}))
+    arguments = (*sources, "--state", state, "--config", config)
+    result = gpuwatch("report", *arguments, "--format", "json", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["currency"] == "EUR"
+    # The price file names the A100 alone: what the catalog prices in USD has no price here.
+    assert document["fleet"]["cost"] > 0
+    assert any("No price is known for H100-SXM5-80GB" in line for line in document["limits"])
+    folder = next((tmp_path / "out").glob("*/report.md")).parent
+    for name in ("teams.csv", "workloads.csv", "recommendations.csv"):
+        rows = list(csv.DictReader((folder / name).read_text().splitlines()))
+        assert {row["currency"] for row in rows} <= {"EUR"}
+    assert not re.search(r"\d USD", (folder / "report.md").read_text())
+    advised = json.loads(gpuwatch("recommend", *arguments, "--format", "json").stdout)
+    assert {advised["currency"], *(item["currency"] for item in advised["recommendations"])} == {"EUR"}
+
+
+@pytest.mark.slow
+def test_no_row_of_the_report_saves_more_than_it_cost(sources: tuple[str, ...], state: Path, tmp_path: Path) -> None:
+    result = gpuwatch("report", *sources, "--state", state, "--format", "json", "-o", tmp_path)
+    document = json.loads(result.stdout)
+    uses = [*document["workloads"], *(team["use"] for team in document["teams"]), document["fleet"]]
+    assert sum(use["saving"] or 0.0 for use in uses) > 0
+    for use in uses:
+        assert (use["saving"] or 0.0) <= (use["cost"] or 0.0) + 1e-6
+        assert use["saving_gpu_hours"] <= use["allocated_gpu_hours"] + 1e-6
+    for name in ("saving", "saving_gpu_hours", "allocated_gpu_hours", "idle_gpu_hours"):
+        teams = sum(team["use"][name] or 0.0 for team in document["teams"])
+        assert document["fleet"][name] == pytest.approx(teams)
+        assert sum(item[name] or 0.0 for item in document["workloads"]) == pytest.approx(teams)
 
 
 @pytest.mark.slow

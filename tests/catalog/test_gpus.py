@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus, parse_gpus
-from gpuwatch.catalog.mig import families, geometry
+from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus, parse_gpus
+from gpuwatch.catalog.mig import families, geometry, maximal, placement_sets
 from gpuwatch.catalog.tables import CatalogError
 from gpuwatch.model.telemetry import Vendor
 
@@ -94,6 +94,48 @@ def test_mig_families_fit_the_memory() -> None:
         whole = max(mig.profiles, key=lambda profile: profile.size)
         nominal = int(re.findall(r"\.(\d+)gb", whole.name)[0]) * 2**30
         assert abs(nominal - gpu.memory_bytes) < 0.04 * gpu.memory_bytes, gpu.name
+
+
+@pytest.mark.parametrize(
+    ("model", "mig_profile", "share"),
+    [
+        ("A100-SXM4-40GB", "1g.5gb", 1 / 8),
+        ("NVIDIA A100-SXM4-40GB", "1g.10gb", 2 / 8),  # one compute slice, twice the memory
+        ("A100-SXM4-40GB", "2g.10gb", 2 / 8),
+        ("H100-SXM5-80GB", "3g.40gb", 4 / 8),
+        ("H100-SXM5-80GB", "4g.40gb", 4 / 8),
+        ("H100-SXM5-80GB", "7g.80gb", 1.0),
+        ("NVIDIA A30", "1g.6gb", 1 / 4),
+        ("NVIDIA A30", "2g.12gb", 1 / 2),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "1g.24gb+me", 1 / 4),
+        ("A100-SXM4-40GB", "", 1.0),
+        ("A100-SXM4-40GB", None, 1.0),
+        ("A100-SXM4-40GB", "9g.999gb", 1.0),  # a profile that the catalog does not know
+        ("NVIDIA L4", "3g.40gb", 1.0),  # a model without MIG
+        ("NVIDIA X9000", "3g.40gb", 1.0),
+    ],
+)
+def test_the_share_of_a_slice_is_its_share_of_the_memory_slices(
+    model: str, mig_profile: str | None, share: float
+) -> None:
+    assert gpu_share_ratio(model, mig_profile) == share
+
+
+@pytest.mark.parametrize("model", [gpu.name for gpu in gpus() if gpu.mig_family])
+def test_shares_on_one_card_never_exceed_it_and_a_card_without_a_place_left_is_allocated_in_full(model: str) -> None:
+    gpu = find_gpu(model)
+    assert gpu is not None
+    mig = geometry(gpu.mig_family)
+    assert mig is not None
+    share = {profile.name: gpu_share_ratio(model, profile.name) for profile in mig.profiles}
+    for placed in placement_sets(mig):
+        assert sum(share[one.profile] for one in placed) <= 1 + 1e-12, placed
+    for placed in maximal(mig):
+        units = sum(profile.size for one in placed if (profile := mig.profile(one.profile)))
+        # Seven slices of compute on eight places: where the last place is left over, no further instance fits there.
+        left = mig.grid_units - units
+        assert left == 0 or (mig.compute_total, left) == (7, 1), placed
+        assert sum(share[one.profile] for one in placed) == pytest.approx(1 - left / mig.grid_units)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not beside this checkout")

@@ -188,6 +188,14 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
     assert (types[0].price_per_hour, types[0].vendor, types[0].source) == (31.5, "own", "contract 12")
 
 
+def test_an_operator_who_sums_in_another_currency_names_prices_in_it(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + GOOD + "own-l4,NVIDIA L4,1,0.7,EUR,2026-09-01,\n")
+    types, (gap,) = instance_types_with_overrides(path, "EUR")
+    assert (types[0].name, types[0].currency, types[0].price_per_hour) == ("own-l4", "EUR", 0.7)
+    assert "the price is in USD; sums are in EUR" in gap.detail
+    assert "dgx-h100" not in {one.name for one in types}
+
+
 def test_the_operator_tells_the_size_of_a_host(tmp_path: Path) -> None:
     header = HEADER.strip() + ",vcpus,host_memory_bytes,host_source\n"
     own = GOOD.strip() + f",224,{2**41},data sheet\n" + GOOD.replace("dgx-h100", "dgx-2").strip() + ",96,,\n"
@@ -234,7 +242,7 @@ def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: st
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("x,NVIDIA L4,1,0.8,EUR,2026-09-01,", "the price is in EUR; sums need one currency, convert it to USD"),
+        ("x,NVIDIA L4,1,0.8,EUR,2026-09-01,", "the price is in EUR; sums are in USD: convert it, or change"),
         ("x,NVIDIA L4,1,,USD,2026-09-01,", "price_per_hour is missing"),
         ("x,NVIDIA L4,1,0.8,,2026-09-01,", "currency is missing"),
         ("x,NVIDIA L5,1,0.8,USD,2026-09-01,", "the GPU model 'NVIDIA L5' is unknown; write it as"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import socket
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +37,15 @@ JOB = "serviceMonitor/gpuwatch/gpuwatch/0"
 POD = "gpuwatch-7d9f8-x2x4z"
 FOREIGN = "gpuwatch_of_a_test"
 """Beside gpuwatch's own a metric that has labels of a target: the scrape has to show what becomes of them."""
+ADDRESS = "192.0.2.10"
+"""Of the Pod, as the API server takes no endpoint on loopback; one for documents (RFC 5737), where nothing is sent."""
+TO_LOOPBACK = {
+    "source_labels": ["__address__"],
+    "regex": r".*:(\d+)",
+    "target_label": "__address__",
+    "replacement": "127.0.0.1:$1",
+}
+"""Behind the operator's own relabelings: what was discovered is scraped on loopback."""
 PROMETHEUS = {
     "apiVersion": "monitoring.coreos.com/v1",
     "kind": "Prometheus",
@@ -66,10 +74,9 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Metrics:
 def scraped(
     control_plane_build: ControlPlaneBuild, operator_build: OperatorBuild, metrics: Metrics
 ) -> Iterator[Scraped]:
-    address = own_address()
     with (
         control_plane_running(control_plane_build) as cluster,
-        serving("", 0, list, list, metrics.registry, None) as port,
+        serving("127.0.0.1", 0, list, list, metrics.registry, None) as port,
     ):
         api = Api(cluster.administrator)
         apply(api, definitions(operator_build))
@@ -77,7 +84,7 @@ def scraped(
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         apply(api, [each for each in documents(DEPLOY / "base") if each["kind"] == "Service"])
         apply(api, documents(DEPLOY / "optional" / "service-monitor.yaml"))
-        for each in behind_the_service(address, port):
+        for each in behind_the_service(ADDRESS, port):
             api.create(each)
         with running_operator(operator_build, cluster.administrator) as log:
             api.create(PROMETHEUS)
@@ -85,16 +92,6 @@ def scraped(
         job = job_of(api)
         assert job is not None
         yield Scraped(cluster, job, metrics)
-
-
-def own_address() -> str:
-    """An address of this machine that is not loopback, which the API server takes no endpoints on."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        try:
-            asked.connect(("192.0.2.1", 9))  # sends nothing; the address is one for documents (RFC 5737)
-        except OSError:
-            pytest.skip("this machine has no address but loopback, and Kubernetes takes no endpoint there")
-        return str(asked.getsockname()[0])
 
 
 def behind_the_service(address: str, port: int) -> Iterator[Object]:
@@ -155,12 +152,15 @@ def targets(url: str) -> list[dict[str, Any]]:
 
 def series(build: ServerBuild, job: Mapping[str, Any]) -> tuple[list[dict[str, str]], dict[str, str]]:
     """The labels of every series of the job, and those that its target was discovered with."""
-    with running(build, scrape_configs=[{**job, "scrape_interval": "1s", "scrape_timeout": "1s"}]) as url:
+    relabelings = [*job.get("relabel_configs", ()), TO_LOOPBACK]
+    local = {**job, "scrape_interval": "1s", "scrape_timeout": "1s", "relabel_configs": relabelings}
+    with running(build, scrape_configs=[local]) as url:
 
         def complaint() -> str:
             return f"no target answers: {json.dumps(asked(url, '/api/v1/targets'))[:3000]}"
 
-        wait_until(lambda: bool(targets(url)), complaint)
+        # A target is up a moment before its samples can be asked for.
+        wait_until(lambda: bool(targets(url) and asked(url, "/api/v1/query", query=FOREIGN)["result"]), complaint)
         (target,) = targets(url)
         found = asked(url, "/api/v1/query", query='{__name__=~".+"}')["result"]
         return [each["metric"] for each in found], target["discoveredLabels"]

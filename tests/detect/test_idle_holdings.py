@@ -183,8 +183,9 @@ class TestDevices:
         ("changes", "share"),
         [
             ({}, 1.0),
-            ({"mig_profile": "3g.40gb"}, 3 / 7),
-            ({"mig_profile": "1g.24gb+me"}, 1 / 7),
+            ({"mig_profile": "3g.40gb", "model": "NVIDIA A100-SXM4-80GB"}, 0.5),
+            ({"mig_profile": "1g.12gb+me", "model": "NVIDIA H100 NVL"}, 1 / 8),
+            ({"mig_profile": "3g.40gb"}, 1.0),  # of a card that nobody knows,
             ({"mig_profile": "2g.12gb", "model": "NVIDIA A30"}, 0.5),
             ({"shared": True, "pods": ("a/a", "a/b")}, 0.5),
         ],

@@ -122,7 +122,7 @@ class TestMig:
             "uuid": "GPU-a",
             "mig_instance": "7",
             "mig_profile": "1g.10gb",
-            "model": "NVIDIA H100",
+            "model": "NVIDIA H100 80GB HBM3",
         },
     )
 
@@ -140,5 +140,5 @@ class TestMig:
         parent = {highest(Signal.DRAM_ACTIVE_RATIO, 21600): {"GPU-a": 0.9}}
         assert judged(self.POD, readings=parent).verdict is Verdict.IDLE
 
-    def test_a_seventh_of_a_gpu_is_wasted(self) -> None:
-        assert judged(self.POD).gpu_hours == 1.0
+    def test_an_eighth_of_a_gpu_is_wasted(self) -> None:
+        assert judged(self.POD).gpu_hours == 0.88  # 7 h × 1/8

@@ -108,7 +108,7 @@ def advice(current: Option, chosen: Option, confidence: float = 0.9) -> Recommen
         target_speed_ratio=0.9,
         confidence_ratio=confidence,
         change=Change(api_version="apps/v1", kind="Deployment", namespace="ml", name="chat"),
-        doing_nothing_usd_per_week=None,
+        doing_nothing_cost_per_week=None,
         doing_nothing_gpu_hours_per_week=0.0,
         reason="It is fast enough.",
     )
@@ -144,8 +144,8 @@ def test_nobody_waits_so_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("pods", "current", "chosen", "freed"),
     [
-        (1, option(TargetKind.SAME, 1), option(TargetKind.MIG, 1, 3 / 7), 0),
-        (2, option(TargetKind.SAME, 1), option(TargetKind.MIG, 1, 3 / 7), 1),  # 2 × 4/7
+        (1, option(TargetKind.SAME, 1), option(TargetKind.MIG, 1, 0.5), 0),
+        (2, option(TargetKind.SAME, 1), option(TargetKind.MIG, 1, 0.5), 1),  # 2 × 4/8
         (2, option(TargetKind.SAME, 1), option(TargetKind.SHARED, 1, 0.5), 1),
         (1, option(TargetKind.SAME, 1), option(TargetKind.MODEL, 1), 1),  # another model: all are freed
     ],

@@ -353,12 +353,12 @@ def test_hours_add_up_to_the_devices() -> None:
     assert [row.sm_gpu_hours for row in hours(book, "")] == [None, None]
 
 
-def test_an_instance_counts_with_its_share_of_compute() -> None:
+def test_an_instance_counts_with_its_share_of_its_gpu() -> None:
     book = update(None, windows(0.5, count=12, device="GPU-0/1", mig="3g.20gb"))
     (hour,) = hours(book)
-    assert hour.allocated_gpu_hours == pytest.approx(3 / 7)
-    assert hour.busy_gpu_hours == pytest.approx(1.5 / 7)
-    assert [day.allocated_gpu_hours for day in only(book).days] == [pytest.approx(3 / 7)]
+    assert hour.allocated_gpu_hours == pytest.approx(0.5)
+    assert hour.busy_gpu_hours == pytest.approx(0.25)
+    assert [day.allocated_gpu_hours for day in only(book).days] == [pytest.approx(0.5)]
 
 
 def test_a_window_in_which_the_holder_changed_is_one_window() -> None:

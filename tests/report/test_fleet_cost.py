@@ -205,7 +205,7 @@ def test_advice_saves_by_the_hour_and_less_where_the_work_runs_slowly() -> None:
     found = costs([node()], [pod()], advice=[notebook])
     kind = str(notebook.chosen.target.kind)
     likely = found.saving["team", kind, "likely"]
-    assert likely == pytest.approx((notebook.chosen.saving_usd_per_week or 0.0) / 168)
+    assert likely == pytest.approx((notebook.chosen.projected_saving_per_week or 0.0) / 168)
     assert found.saving["team", kind, "pessimistic"] == likely  # it has no end, so it takes no longer
     world = cluster(workloads=[owner("Job/team/train", "batch/v1")], pods=[pod("Job/team/train", "train-0")])
     job = advised(answer(profile("Job/team/train", cells=(cell(0.5, 0.05),)), world=world))

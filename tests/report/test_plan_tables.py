@@ -92,7 +92,7 @@ def test_what_would_be_done_says_when_why_at_what_cost_and_how_to_stop_it(width:
         "(confidence 0.90)",
         "8 × NVIDIA-A100-SXM4-80GB of pool train",
         "1 Pod: ml/train-0",
-        "gains 172.8 GPU-hours in 24 h (192.0 × confidence 0.90), disturbs 2.7; the pool offers 1,152: score +0.1477",
+        "saves 172.8 GPU-hours in 24 h (192.0 × confidence 0.90), costs 2.7; the pool offers 1,152: score +0.1477",
         "Now (work since the checkpoint at 2026-03-02 11:40 UTC) it costs 2.7 GPU-hours",
         "after the checkpoint expected at 2026-03-02 12:40 UTC 4.8",
         "mode enforce. Settings for action evict_gang.",

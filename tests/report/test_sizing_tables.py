@@ -32,7 +32,7 @@ def squeezed(text: str) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_cut_off_and_no_line_is_too_long(width: int) -> None:
-    many = [recommendation(f"Deployment/nlp/{LONG}"), recommendation("Job/vision/a", saving_usd_per_week=None)]
+    many = [recommendation(f"Deployment/nlp/{LONG}"), recommendation("Job/vision/a", projected_saving_per_week=None)]
     stay = [abstention(kind, f"Job/vision/{kind}") for kind in AbstentionKind]
     for item in (
         recommend_tables(many, stay),
@@ -53,9 +53,11 @@ def test_the_dearest_comes_first_and_unknown_prices_are_said_so() -> None:
     text = shown(
         recommend_tables(
             [
-                recommendation("Job/a/hours", saving_usd_per_week=None, saving_gpu_hours_per_week=900.0),
-                recommendation("Job/a/cheap", saving_usd_per_week=20.0),
-                recommendation("Job/a/dear", saving_usd_per_week=500.0),
+                recommendation(
+                    "Job/a/hours", projected_saving_per_week=None, projected_saving_gpu_hours_per_week=900.0
+                ),
+                recommendation("Job/a/cheap", projected_saving_per_week=20.0),
+                recommendation("Job/a/dear", projected_saving_per_week=500.0),
             ],
             [],
         )

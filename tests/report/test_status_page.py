@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import Policies
-from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Subject, SubjectKind
+from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Plan, Score, Subject, SubjectKind
 from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.report.status_page import JobTimes, ReportFiles, Status, reports_html, status_html
@@ -151,6 +151,23 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
     ):
         assert words in text, f"{words!r} is not in {text}"
     assert "sm_active_ratio" not in text  # told per rule by the doctor
+
+
+def test_what_is_worth_doing_says_its_sums() -> None:
+    state = full()
+    assert state.analysis is not None
+    worth = replace(
+        state.analysis.plan.items[0],
+        refusals=(),
+        score=Score(
+            gained_gpu_hours=276.0, disrupted_gpu_hours=140.0, pool_gpu_hours=768.0, confidence_ratio=0.97,
+            horizon_hours=24.0, gain_basis=f"Expected gang of 11.5 GPUs {HOSTILE}.", harm_basis="7 GPUs × 20 h.",
+        ),
+    )  # fmt: skip
+    html = status_html(replace(state, analysis=replace(state.analysis, plan=Plan(at=state.at, items=(worth,)))))
+    assert "saves 268, costs 140 GPU-hours in 24 h" in text_of(html)
+    assert f"Expected gang of 11.5 GPUs {HOSTILE}. 7 GPUs × 20 h." in text_of(html)
+    assert "<img" not in html
 
 
 def test_one_that_stands_by_says_nothing_of_the_fleet() -> None:

@@ -68,7 +68,7 @@ def test_nothing_measured_is_shown_as_unknown_and_never_as_zero() -> None:
 def test_a_price_of_zero_is_known() -> None:
     text = text_of(weekly_html(free_report()))
     assert "Spent on silent GPUs 0 EUR of 0 EUR" in text
-    assert "Savable each week 0 EUR" in text
+    assert "Would have been saved in the week 0 EUR" in text
 
 
 def test_what_has_no_price_is_said_so() -> None:
@@ -114,9 +114,9 @@ def test_every_kind_has_its_words() -> None:
 def test_changes_stand_by_money_then_gpu_hours() -> None:
     workload = full_report().workloads[0]
     advised = [
-        recommendation("Job/a/hours-only", saving_usd_per_week=None, saving_gpu_hours_per_week=900.0),
-        recommendation("Job/a/dear", saving_usd_per_week=500.0),
-        recommendation("Job/a/cheap", saving_usd_per_week=20.0),
+        recommendation("Job/a/hours-only", projected_saving_per_week=None, projected_saving_gpu_hours_per_week=900.0),
+        recommendation("Job/a/dear", projected_saving_per_week=500.0),
+        recommendation("Job/a/cheap", projected_saving_per_week=20.0),
     ]
     workloads = tuple(replace(workload, abstention=None, recommendation=item) for item in advised)
     html = weekly_html(replace(full_report(), workloads=workloads, top_changes=()))
@@ -201,7 +201,7 @@ def test_tables_stay_tables_for_those_who_hear_them(browser: Browser, tmp_path: 
             assert opened.get_by_role("navigation", name="Sections").count() == 1
             table = opened.get_by_role("table", name="GPU-hours and money by namespace")
             assert table.get_by_role("rowheader").count() == len(full_report().teams)
-            assert table.get_by_role("columnheader").count() == 11
+            assert table.get_by_role("columnheader").count() == 12
         assert "rowheader" in tree
 
 

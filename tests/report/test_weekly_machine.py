@@ -55,7 +55,7 @@ def test_unknown_is_null_and_an_empty_cell_never_zero() -> None:
         row = found[item.workload.lstrip("=")]
         assert (row["busy_ratio"] == "") is (item.busy_ratio is None)
         assert (row["sm_active_ratio"] == "") is (item.sm_active_ratio is None)
-        assert (row["cost"] == "") is (item.cost_usd is None)
+        assert (row["cost"] == "") is (item.cost is None)
         assert (row["memory_peak_bytes"] == "") is (item.memory_peak_bytes is None)
     assert {row["namespace"] for row in rows(report, "teams.csv") if row["sm_gpu_hours"] == ""} == {"fraud"}
 
@@ -94,9 +94,9 @@ def test_a_negative_number_stays_a_number() -> None:
     report = full_report()
     advised = next(item for item in report.workloads if item.recommendation)
     assert advised.recommendation is not None
-    chosen = replace(advised.recommendation.chosen, saving_usd_per_week=-12.5)
+    chosen = replace(advised.recommendation.chosen, projected_saving_per_week=-12.5)
     item = replace(advised, recommendation=replace(advised.recommendation, chosen=chosen))
-    assert rows(replace(report, workloads=(item,)), "workloads.csv")[0]["saving_per_week"] == "-12.5"
+    assert rows(replace(report, workloads=(item,)), "workloads.csv")[0]["projected_saving_per_week"] == "-12.5"
 
 
 def test_every_workload_team_and_recommendation_is_there() -> None:

@@ -79,9 +79,9 @@ _KINDS = ("Deployment", "Job", "PyTorchJob", "StatefulSet", "RayCluster")
 def recommendation(
     workload: str = "Deployment/nlp/reranker",
     *,
-    saving_usd_per_week: float | None = 737.1,
-    saving_gpu_hours_per_week: float = 144.0,
-    usd_per_week: float | None = 860.2,
+    projected_saving_per_week: float | None = 737.1,
+    projected_saving_gpu_hours_per_week: float = 144.0,
+    projected_cost_per_week: float | None = 860.2,
     low_ratio: float = 0.93,
     tier: EvidenceTier = EvidenceTier.SM,
     model: str = "A100-SXM4-80GB",
@@ -101,8 +101,8 @@ def recommendation(
         target=Target(kind=TargetKind.SAME, gpu_model=model, gpus_per_pod=1, resource="nvidia.com/gpu"),
         speed=_speed(1.0, 1.0, 1.0, tier),
         memory_bytes=80 * GIB,
-        usd_per_week=usd_per_week,
-        saving_usd_per_week=None if usd_per_week is None else 0.0,
+        projected_cost_per_week=projected_cost_per_week,
+        projected_saving_per_week=None if projected_cost_per_week is None else 0.0,
     )
     elsewhere = Target(
         kind=TargetKind.MODEL,
@@ -111,7 +111,7 @@ def recommendation(
         resource="nvidia.com/gpu",
         instance_type="g6.2xlarge",
         region="us-east-1",
-        usd_per_hour=0.98,
+        price_per_hour=0.98,
         price_source="instances.csv, 2026-07-20",
     )
     chosen = Option(
@@ -121,19 +121,19 @@ def recommendation(
             kind=TargetKind.MIG,
             gpu_model=model,
             gpus_per_pod=1,
-            gpu_share_ratio=1 / 7,
+            gpu_share_ratio=1 / 8,
             mig_profile="1g.10gb",
             resource="nvidia.com/mig-1g.10gb",
-            usd_per_hour=None if usd_per_week is None else 0.73,
+            price_per_hour=None if projected_cost_per_week is None else 0.73,
             price_source="instances.csv, 2026-07-20",
         ),
         speed=_speed(low_ratio, 0.97, 1.0, tier),
         memory_bytes=9.5 * GIB,
-        usd_per_week=None
-        if usd_per_week is None or saving_usd_per_week is None
-        else usd_per_week - saving_usd_per_week,
-        saving_usd_per_week=saving_usd_per_week,
-        saving_gpu_hours_per_week=saving_gpu_hours_per_week,
+        projected_cost_per_week=None
+        if projected_cost_per_week is None or projected_saving_per_week is None
+        else projected_cost_per_week - projected_saving_per_week,
+        projected_saving_per_week=projected_saving_per_week,
+        projected_saving_gpu_hours_per_week=projected_saving_gpu_hours_per_week,
     )
     runner_up = Option(
         target=Target(
@@ -147,9 +147,9 @@ def recommendation(
         ),
         speed=_speed(0.9, 0.96, 1.0, tier),
         memory_bytes=40 * GIB,
-        usd_per_week=None if usd_per_week is None else usd_per_week / 2,
-        saving_usd_per_week=None if usd_per_week is None else usd_per_week / 2,
-        saving_gpu_hours_per_week=84.0,
+        projected_cost_per_week=None if projected_cost_per_week is None else projected_cost_per_week / 2,
+        projected_saving_per_week=None if projected_cost_per_week is None else projected_cost_per_week / 2,
+        projected_saving_gpu_hours_per_week=84.0,
     )
     vetoed = (
         Option(
@@ -158,9 +158,9 @@ def recommendation(
             ),
             speed=_speed(0.31, 0.42, 0.58, tier),
             memory_bytes=14.7 * GIB,
-            usd_per_week=126.3,
-            saving_usd_per_week=733.9,
-            saving_gpu_hours_per_week=0.0,
+            projected_cost_per_week=126.3,
+            projected_saving_per_week=733.9,
+            projected_saving_gpu_hours_per_week=0.0,
             vetoes=(Veto("speed", "At worst it runs at 31 % of today's speed; 90 % is asked for."),),
         ),
         Option(
@@ -205,8 +205,8 @@ def recommendation(
             prerequisites=("A Node pool with nvidia.com/mig.config=all-1g.10gb.",),
             note="Its Pods restart.",
         ),
-        doing_nothing_usd_per_week=saving_usd_per_week,
-        doing_nothing_gpu_hours_per_week=saving_gpu_hours_per_week,
+        doing_nothing_cost_per_week=projected_saving_per_week,
+        doing_nothing_gpu_hours_per_week=projected_saving_gpu_hours_per_week,
         reason="Its kernels occupy 11 % of the SMs and 6.2 GiB: a 1g.10gb slice holds both.",
         caveats=("Peaks shorter than 30 s are not seen.",),
     )
@@ -310,19 +310,27 @@ def full_report() -> WeeklyReport:
         unknown_gpu_hours=sum(team.use.unknown_gpu_hours for team in teams),
         idle_gpu_hours=sum(item.gpu_hours for item in idle),
         lost_gpu_hours=214.6,
-        cost_usd=GPUS * HOURS * 4.87,
-        wasted_usd=33366.5,
-        savable_usd_per_week=sum(item.chosen.saving_usd_per_week or 0.0 for item in recommendations) + 2150.0,
-        savable_gpu_hours_per_week=sum(item.chosen.saving_gpu_hours_per_week for item in recommendations) + 504.0,
+        cost=GPUS * HOURS * 4.87,
+        wasted_cost=33366.5,
+        saving=sum(team.use.saving or 0.0 for team in teams),
+        saving_gpu_hours=sum(team.use.saving_gpu_hours for team in teams),
+        projected_saving_per_week=sum(item.chosen.projected_saving_per_week or 0.0 for item in recommendations)
+        + 2150.0,
+        projected_saving_gpu_hours_per_week=sum(
+            item.chosen.projected_saving_gpu_hours_per_week for item in recommendations
+        )
+        + 504.0,
     )
     previous = replace(
         fleet,
         allocated_gpu_hours=allocated * 0.94,
         busy_gpu_hours=fleet.busy_gpu_hours * 1.03,
-        wasted_usd=29840.2,
+        wasted_cost=29840.2,
         lost_gpu_hours=96.0,
-        savable_usd_per_week=None,
-        savable_gpu_hours_per_week=0.0,
+        saving=None,
+        saving_gpu_hours=0.0,
+        projected_saving_per_week=None,
+        projected_saving_gpu_hours_per_week=0.0,
     )
     return WeeklyReport(
         version=1,
@@ -338,7 +346,10 @@ def full_report() -> WeeklyReport:
         top_changes=tuple(
             sorted(
                 recommendations,
-                key=lambda item: (-(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week),
+                key=lambda item: (
+                    -(item.chosen.projected_saving_per_week or 0.0),
+                    -item.chosen.projected_saving_gpu_hours_per_week,
+                ),
             )[:10]
         ),
         idle=idle,
@@ -437,7 +448,9 @@ def free_report() -> WeeklyReport:
     """A fleet whose price is known, and zero: nothing was wasted in money, and that is known."""
     report = full_report()
     return replace(
-        report, fleet=replace(report.fleet, cost_usd=0.0, wasted_usd=0.0, savable_usd_per_week=0.0), currency="EUR"
+        report,
+        fleet=replace(report.fleet, cost=0.0, wasted_cost=0.0, saving=0.0, projected_saving_per_week=0.0),
+        currency="EUR",
     )
 
 
@@ -453,7 +466,9 @@ def huge_report(workloads: int) -> WeeklyReport:
             busy_ratio=0.2,
             sm_active_ratio=None,
             memory_peak_bytes=6.2 * GIB,
-            cost_usd=860.2,
+            cost=860.2,
+            saving=737.1 if n % 3 == 0 else 0.0,
+            saving_gpu_hours=144.0 if n % 3 == 0 else 0.0,
             recommendation=recommendation(f"Deployment/team-{n % 200}/workload-{n:05}") if n % 3 == 0 else None,
             abstention=abstention(
                 list(AbstentionKind)[n % len(AbstentionKind)], f"Deployment/team-{n % 200}/workload-{n:05}"
@@ -505,9 +520,9 @@ def _workloads(chance: random.Random) -> tuple[WorkloadUse, ...]:
             advised = recommendation(
                 workload,
                 model=model,
-                saving_usd_per_week=saved,
-                saving_gpu_hours_per_week=round(hours * 0.62, 1),
-                usd_per_week=None if price is None else round(price * hours, 2),
+                projected_saving_per_week=saved,
+                projected_saving_gpu_hours_per_week=round(hours * 0.62, 1),
+                projected_cost_per_week=None if price is None else round(price * hours, 2),
                 low_ratio=0.9 + index / 500,
                 tier=list(EvidenceTier)[index % 3],
             )
@@ -525,7 +540,9 @@ def _workloads(chance: random.Random) -> tuple[WorkloadUse, ...]:
                 busy_ratio=None if index % 9 == 8 else round(chance.uniform(0.05, 0.95), 3),
                 sm_active_ratio=None if index % 4 == 1 else round(chance.uniform(0.02, 0.5), 3),
                 memory_peak_bytes=None if index % 9 == 8 else chance.uniform(3, 70) * GIB,
-                cost_usd=None if price is None else price * hours,
+                cost=None if price is None else price * hours,
+                saving=0.0 if advised is None else None if price is None else price * hours * 0.5,
+                saving_gpu_hours=0.0 if advised is None else hours * 0.5,
                 recommendation=advised,
                 abstention=withheld,
             )
@@ -542,12 +559,12 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
         models: dict[str, float] = defaultdict(float)
         for item in members:
             models[item.gpu_model] += item.allocated_gpu_hours
-        priced = [item.cost_usd for item in members if item.cost_usd is not None]
+        priced = [item.cost for item in members if item.cost is not None]
         allocated = sum(item.allocated_gpu_hours for item in members)
         unknown = sum(item.allocated_gpu_hours for item in members if item.busy_ratio is None)
         busy = sum(item.allocated_gpu_hours * item.busy_ratio for item in members if item.busy_ratio is not None)
         savings = [item.recommendation.chosen for item in members if item.recommendation]
-        known = [item.saving_usd_per_week for item in savings if item.saving_usd_per_week is not None]
+        known = [item.projected_saving_per_week for item in savings if item.projected_saving_per_week is not None]
         teams.append(
             TeamUse(
                 namespace=team,
@@ -558,10 +575,14 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
                     sm_gpu_hours=None if team == "fraud" else busy * 0.4,
                     unknown_gpu_hours=unknown,
                     idle_gpu_hours=96.0 if team == "research" else 0.0,
-                    cost_usd=sum(priced) if priced else None,
-                    wasted_usd=sum(priced) * (1 - busy / allocated) if priced else None,
-                    savable_usd_per_week=sum(known) if known else None,
-                    savable_gpu_hours_per_week=sum(item.saving_gpu_hours_per_week for item in savings),
+                    cost=sum(priced) if priced else None,
+                    wasted_cost=sum(priced) * (1 - busy / allocated) if priced else None,
+                    saving=sum(item.saving or 0.0 for item in members),
+                    saving_gpu_hours=sum(item.saving_gpu_hours for item in members),
+                    projected_saving_per_week=sum(known) if known else None,
+                    projected_saving_gpu_hours_per_week=sum(
+                        item.projected_saving_gpu_hours_per_week for item in savings
+                    ),
                 ),
                 gpu_models=dict(sorted(models.items())),
                 recommendations=len(savings),
@@ -693,7 +714,7 @@ def _outcomes() -> tuple[Outcome, ...]:
             applied_at=None if verdict is OutcomeVerdict.WAITING else START - timedelta(days=5),
             measured_speed_ratio=measured,
             out_of_memory=out_of_memory,
-            saved_usd=saved,
+            saved_cost=saved,
             saved_gpu_hours=0.0 if verdict is OutcomeVerdict.WAITING else 96.0,
             reason=reason,
         )

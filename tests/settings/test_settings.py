@@ -110,3 +110,14 @@ def test_settings_below_a_policy_are_known_by_name(tmp_path: Path) -> None:
         load_settings(file, {})
     with pytest.raises(SettingsError, match="GPUWATCH_ADVICE__SPEED__TIER"):
         load_settings(None, {"GPUWATCH_ADVICE__SPEED__TIER": "1"})
+
+
+def test_the_currency_of_sums_is_three_capital_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(None, {}).currency == "USD"
+    assert load_settings(written(tmp_path, "currency: EUR"), {}).currency == "EUR"
+    monkeypatch.setenv("GPUWATCH_CURRENCY", "CHF")
+    assert load_settings().currency == "CHF"
+    monkeypatch.delenv("GPUWATCH_CURRENCY")
+    for wrong in ("eur", "€", "EURO", "''"):
+        with pytest.raises(SettingsError, match=r"currency: .*pattern"):
+            load_settings(written(tmp_path, f"currency: {wrong}"), {})

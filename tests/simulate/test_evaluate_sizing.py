@@ -45,7 +45,7 @@ def test_points_are_all_slices_but_the_one_that_speeds_are_relative_to(tmp_path:
     assert len(found.truth) == 11  # 4 + 4 + 3: an empty speed is a slice that it does not fit into
     assert "7g.40gb" not in found.slices
     assert found.slices[:4] == ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb")
-    assert found.freed[:4] == pytest.approx([6 / 7, 5 / 7, 1 / 2, 3 / 7])
+    assert found.freed[:4] == pytest.approx([7 / 8, 6 / 8, 4 / 8, 4 / 8])
 
 
 def test_power_is_held_against_the_ceiling_of_the_file_not_of_the_data_sheet(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_any_advice_and_outcome_comes_back(recommendations: list[Recommendation]
 def test_the_same_target_is_the_same_advice(tmp_path: Path) -> None:
     with SqliteStore.open(tmp_path / "state.db") as store:
         store.record_advice([advice()], T0)
-        dearer = replace(advice(at=T0 + HOUR, usd_per_hour=2.0), reason="other words", confidence_ratio=0.9)
+        dearer = replace(advice(at=T0 + HOUR, price_per_hour=2.0), reason="other words", confidence_ratio=0.9)
         store.record_advice([dearer], T0 + HOUR)
         assert store.advice_given() == (without_options(advice()),)
         target = replace(advice().chosen.target, host_cpu_cores=7.91, host_memory_bytes=1.5e10)

@@ -56,7 +56,7 @@ def written(cluster: MemoryCluster, *arguments: Any) -> list[str]:
 def test_each_stands_in_the_namespace_of_its_workload() -> None:
     cluster = MemoryCluster()
     given = advice(key(0))
-    given = replace(given, chosen=replace(given.chosen, saving_usd_per_week=12.5))
+    given = replace(given, chosen=replace(given.chosen, projected_saving_per_week=12.5))
     assert written(cluster, book(2), [given], [abstention(key(1))]) == ["create", "patch"] * 2
     first, second = shown(cluster, key(0)), shown(cluster, key(1))
     assert (first["metadata"]["namespace"], second["metadata"]["namespace"]) == ("team-0", "team-1")

@@ -161,25 +161,25 @@ SPEED = SpeedEstimate(low_ratio=0.95, likely_ratio=1.0, high_ratio=1.0, tier=Evi
 
 
 def option(target: Target) -> Option:
-    return Option(target=target, speed=SPEED, memory_bytes=2e10, usd_per_week=100.0)
+    return Option(target=target, speed=SPEED, memory_bytes=2e10, projected_cost_per_week=100.0)
 
 
-def target(mig_profile: str = "2g.20gb", usd_per_hour: float | None = 1.0) -> Target:
+def target(mig_profile: str = "2g.20gb", price_per_hour: float | None = 1.0) -> Target:
     return Target(
         kind=TargetKind.MIG,
         gpu_model="A100-SXM4-80GB",
         gpus_per_pod=1,
-        gpu_share_ratio=2 / 7,
+        gpu_share_ratio=2 / 8,
         mig_profile=mig_profile,
         sharing=Sharing.NONE,
-        usd_per_hour=usd_per_hour,
+        price_per_hour=price_per_hour,
     )
 
 
 def advice(
-    of: WorkloadKey | None = None, at: datetime = T0, mig_profile: str = "2g.20gb", usd_per_hour: float | None = 1.0
+    of: WorkloadKey | None = None, at: datetime = T0, mig_profile: str = "2g.20gb", price_per_hour: float | None = 1.0
 ) -> Recommendation:
-    chosen = option(target(mig_profile, usd_per_hour))
+    chosen = option(target(mig_profile, price_per_hour))
     current = option(replace(target("", 3.0), kind=TargetKind.SAME, gpu_share_ratio=1.0))
     return Recommendation(
         key=of or key(),
@@ -200,7 +200,7 @@ def advice(
             name="job",
             patch={"spec": {"template": {"spec": {"containers": [{"name": "main"}]}}}},
         ),
-        doing_nothing_usd_per_week=10.0,
+        doing_nothing_cost_per_week=10.0,
         doing_nothing_gpu_hours_per_week=5.0,
         reason="It needs a seventh of its GPU.",
     )

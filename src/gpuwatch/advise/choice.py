@@ -24,12 +24,12 @@ def miss_probability(speed: SpeedEstimate, target_ratio: float) -> float:
 
 
 def expected_cost(option: Option, current: Option, hours_now: float, policy: AdvicePolicy) -> float:
-    """Per week: USD where both prices are known, else GPU-hours; with the price of missing the target speed."""
+    """Per week: money where both prices are known, else GPU-hours; with the price of missing the target speed."""
     missed = miss_probability(option.speed, policy.target_speed_ratio) if option is not current else 0.0
-    if current.usd_per_week is not None:
-        cost = option.usd_per_week if option.usd_per_week is not None else float("inf")
-        return cost + policy.penalty_ratio * missed * current.usd_per_week
-    return hours_now - option.saving_gpu_hours_per_week + policy.penalty_ratio * missed * hours_now
+    if current.projected_cost_per_week is not None:
+        cost = option.projected_cost_per_week if option.projected_cost_per_week is not None else float("inf")
+        return cost + policy.penalty_ratio * missed * current.projected_cost_per_week
+    return hours_now - option.projected_saving_gpu_hours_per_week + policy.penalty_ratio * missed * hours_now
 
 
 def hours_now(item: Ready) -> float:
@@ -54,9 +54,14 @@ def best_of(item: Ready, facts: Facts) -> Option | None:
 
 def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
     """Hysteresis: a saving that is too small is not worth a restart."""
-    if option.target.kind is TargetKind.SAME or option.saving_gpu_hours_per_week < policy.min_saving_gpu_hours_per_week:
+    if (
+        option.target.kind is TargetKind.SAME
+        or option.projected_saving_gpu_hours_per_week < policy.min_saving_gpu_hours_per_week
+    ):
         return False
-    if item.current.usd_per_week is None:
-        return option.saving_gpu_hours_per_week >= policy.min_saving_ratio * hours_now(item)
-    saving = option.saving_usd_per_week
-    return saving is not None and saving > 0 and saving >= policy.min_saving_ratio * item.current.usd_per_week
+    if item.current.projected_cost_per_week is None:
+        return option.projected_saving_gpu_hours_per_week >= policy.min_saving_ratio * hours_now(item)
+    saving = option.projected_saving_per_week
+    return (
+        saving is not None and saving > 0 and saving >= policy.min_saving_ratio * item.current.projected_cost_per_week
+    )

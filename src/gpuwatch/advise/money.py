@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.instances import ANY_REGION, CURRENCY, InstanceType
-from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.sizing import SpeedEstimate
 from gpuwatch.model.workload_profile import WorkloadProfile
@@ -32,9 +31,10 @@ _SPOT_LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD for one GPU for one hour, its host included; None where `reason` says why it is not known."""
+    """Of one GPU for one hour, its host included, in the list's currency; None where it is not known, and `reason` says
+    why."""
 
-    usd_per_gpu_hour: float | None
+    price_per_gpu_hour: float | None
     reason: str  # of the gap, or what the price is
     spot: bool = False
 
@@ -48,9 +48,11 @@ def region_of(node: Node) -> str:
 
 
 class PriceList:
-    """Instance types by name and region. The first of two rows for the same counts."""
+    """Instance types by name and region. The first of two rows for the same counts. `currency`: ISO 4217, of all sums;
+    a price in another one is not known here."""
 
-    def __init__(self, types: Iterable[InstanceType]) -> None:
+    def __init__(self, types: Iterable[InstanceType], currency: str = CURRENCY) -> None:
+        self.currency = currency
         self._types: dict[tuple[str, str], InstanceType] = {}
         for one in types:
             self._types.setdefault((one.name, one.region), one)
@@ -67,8 +69,12 @@ class PriceList:
         if found is None:
             where = f"in region {region}" if region else f"(Node {node.name} has no label {_REGION_LABELS[0]})"
             return Price(None, f"No price of {name} {where} is known; give one in the price file.")
-        if found.currency != CURRENCY:
-            return Price(None, f"The price of {name} is in {found.currency}; sums are in {CURRENCY}, convert it.")
+        if found.currency != self.currency:
+            return Price(
+                None,
+                f"The price of {name} is in {found.currency} and sums are in {self.currency}; name its price in "
+                f"{self.currency} in the price file.",
+            )
         spot = any(node.labels.get(label) == value for label, value in _SPOT_LABELS)
         return Price(found.price_per_gpu_hour, _source(found), spot)
 
@@ -77,18 +83,18 @@ class PriceList:
         if not nodes:
             return Price(None, "No Node with this GPU is known, so its price is not known.")
         found = [self.of_node(node) for node in nodes]
-        unknown = next((price for price in found if price.usd_per_gpu_hour is None), None)
+        unknown = next((price for price in found if price.price_per_gpu_hour is None), None)
         if unknown is not None:
             return unknown
         weights = [max(node.gpu_count, 1) for node in nodes]
-        total = sum(w * (price.usd_per_gpu_hour or 0.0) for w, price in zip(weights, found, strict=True))
+        total = sum(w * (price.price_per_gpu_hour or 0.0) for w, price in zip(weights, found, strict=True))
         sources = "; ".join(dict.fromkeys(price.reason for price in found))
         return Price(total / sum(weights), sources, any(price.spot for price in found))
 
     def offers(self, regions: Iterable[str]) -> tuple[InstanceType, ...]:
-        """All types that are priced in one of these regions, or everywhere, in USD."""
+        """All types that are priced in one of these regions, or everywhere, in this list's currency."""
         wanted = {*regions, ANY_REGION}
-        return tuple(one for one in self._types.values() if one.region in wanted and one.currency == CURRENCY)
+        return tuple(one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
 
 
 def _source(found: InstanceType) -> str:
@@ -100,25 +106,6 @@ def _source(found: InstanceType) -> str:
 def source_of(found: InstanceType) -> str:
     """What the price is and where it comes from, for people."""
     return _source(found)
-
-
-def gpu_share_ratio(gpu_model: str, mig_profile: str) -> float:
-    """What it takes of one physical GPU: the larger of its shares of compute and of memory, for what others cannot
-    use is taken. 1 for a whole GPU, and for a slice that the catalog does not know."""
-    gpu = find_gpu(gpu_model)
-    cut = geometry(gpu.mig_family) if gpu is not None and mig_profile else None
-    profile = cut.profile(mig_profile) if cut is not None else None
-    return (
-        max(cut.compute_ratio(profile), cut.memory_ratio(profile)) if cut is not None and profile is not None else 1.0
-    )
-
-
-def compute_share_ratio(gpu_model: str, mig_profile: str) -> float:
-    """Share of the compute slices: how hours of use are counted."""
-    gpu = find_gpu(gpu_model)
-    cut = geometry(gpu.mig_family) if gpu is not None and mig_profile else None
-    profile = cut.profile(mig_profile) if cut is not None else None
-    return cut.compute_ratio(profile) if cut is not None and profile is not None else 1.0
 
 
 def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool) -> float:
@@ -133,7 +120,7 @@ def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool)
         first_day = until.date() - timedelta(days=6)
         begin = datetime(first_day.year, first_day.month, first_day.day, tzinfo=until.tzinfo)
         held = sum(day.allocated_gpu_hours for day in profile.days if day.day >= first_day)
-        hours = held / (gpus * compute_share_ratio(profile.key.gpu_model, profile.key.mig_profile))
+        hours = held / (gpus * gpu_share_ratio(profile.key.gpu_model, profile.key.mig_profile))
     else:  # not kept per day: the whole past
         begin = until - timedelta(hours=HOURS_PER_WEEK)
         hours = profile.expected_seconds / 3600 / gpus

@@ -147,17 +147,18 @@ def _option(
         speed_unknown=unknown,
     )
     longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
-    usd = None if target.usd_per_hour is None else target.usd_per_hour * item.pod_hours * longer
-    before = item.current.usd_per_week
+    cost = None if target.price_per_hour is None else target.price_per_hour * item.pod_hours * longer
+    before = item.current.projected_cost_per_week
     now_hours = item.pod_hours * item.now.gpu_share_ratio * item.now.gpus_per_pod
     other = target.gpu_model != item.now.gpu_model
-    hours = 0.0 if other else item.pod_hours * longer * target.gpu_share_ratio * target.gpus_per_pod
+    held = item.pod_hours * longer * target.gpu_share_ratio * target.gpus_per_pod
     return Option(
         target=target,
         speed=speed,
         memory_bytes=max(offered_bytes, 0.0),
         vetoes=veto(case),
-        usd_per_week=usd,
-        saving_usd_per_week=None if usd is None or before is None else before - usd,
-        saving_gpu_hours_per_week=now_hours - hours,
+        projected_cost_per_week=cost,
+        projected_saving_per_week=None if cost is None or before is None else before - cost,
+        projected_gpu_hours_per_week=held,
+        projected_saving_gpu_hours_per_week=now_hours - (0.0 if other else held),
     )

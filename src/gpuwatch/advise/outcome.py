@@ -15,9 +15,9 @@ from statistics import median
 
 from gpuwatch.advise.apart import apart
 from gpuwatch.advise.facts import ENDING, kind_of
-from gpuwatch.advise.money import compute_share_ratio
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.sharing import mean
+from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
@@ -50,12 +50,14 @@ def judge(
     before: WorkloadProfile | None = None,
     cluster: Cluster | None = None,
     runs: Sequence[JobRun] = (),
+    currency: str | None = None,
 ) -> Outcome:
     """Hold a recommendation against what happened since.
 
     given: as it was kept; its `options` are not needed. before: the profile at that time, else the book's of the old
     key, where that is not the new one. cluster: tells whether Pods share a device now, which no profile does.
-    runs: finished runs of the workload, before and after.
+    runs: finished runs of the workload, before and after. currency: in which sums are now; money of advice in another
+    one is left out. None: that of the advice.
     """
     found = Outcome(
         key=given.key,
@@ -77,6 +79,8 @@ def judge(
         found, applied_at=applied_at, measured_speed_ratio=measured, out_of_memory=out_of_memory, reason=how
     )
     found = _with_savings(found, given, after, at)
+    if currency is not None and currency != given.currency:
+        found = replace(found, saved_cost=None)
     if out_of_memory:
         return replace(found, verdict=OutcomeVerdict.MISS, reason="It ran out of memory there; take it back.")
     if measured is None:
@@ -201,10 +205,10 @@ def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile 
     worth = speed if kind_of(given.key.workload) in ENDING else 1.0
     there = target.gpu_share_ratio * target.gpus_per_pod if target.gpu_model == now.gpu_model else 0.0
     gpu_hours = hours * (worth * now.gpu_share_ratio * now.gpus_per_pod - there)
-    usd = None
-    if now.usd_per_hour is not None and target.usd_per_hour is not None:
-        usd = hours * (worth * now.usd_per_hour - target.usd_per_hour)
-    return replace(found, saved_gpu_hours=gpu_hours, saved_usd=usd)
+    saved = None
+    if now.price_per_hour is not None and target.price_per_hour is not None:
+        saved = hours * (worth * now.price_per_hour - target.price_per_hour)
+    return replace(found, saved_gpu_hours=gpu_hours, saved_cost=saved)
 
 
 def _pod_hours(found: Outcome, target: Target, after: WorkloadProfile | None, at: datetime) -> float | None:
@@ -212,7 +216,7 @@ def _pod_hours(found: Outcome, target: Target, after: WorkloadProfile | None, at
     applied_at = found.applied_at
     if after is None or applied_at is None or target.kind is TargetKind.SHARED:
         return None
-    per_pod = compute_share_ratio(target.gpu_model, target.mig_profile) * target.gpus_per_pod
+    per_pod = gpu_share_ratio(target.gpu_model, target.mig_profile) * target.gpus_per_pod
     held = sum(day.allocated_gpu_hours for day in after.days if applied_at.date() < day.day <= at.date())
     # The day of the change began as before where both are one profile; of another profile all of it is after.
     first = sum(day.allocated_gpu_hours for day in after.days if day.day == applied_at.date())

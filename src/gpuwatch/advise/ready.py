@@ -111,7 +111,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
     memory = replace(memory, need_bytes=memory.need_bytes * (1.0 + policy.memory_confidence_multiplier / days))
     now = current(profile, gpu, facts)
     hours = pod_hours_per_week(profile, facts.book.until, ends=ends)
-    usd = None if now.usd_per_hour is None else now.usd_per_hour * hours
+    cost = None if now.price_per_hour is None else now.price_per_hour * hours
     return Ready(
         profile=profile,
         gpu=gpu,
@@ -122,8 +122,9 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
             target=now,
             speed=stays,
             memory_bytes=usable_bytes(now, policy),
-            usd_per_week=usd,
-            saving_usd_per_week=None if usd is None else 0.0,
+            projected_cost_per_week=cost,
+            projected_saving_per_week=None if cost is None else 0.0,
+            projected_gpu_hours_per_week=hours * now.gpu_share_ratio * now.gpus_per_pod,
         ),
         pod_hours=hours,
         confidence_days=days,

@@ -20,7 +20,7 @@ from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, prepare
 from gpuwatch.advise.targets import gpu_of
 from gpuwatch.advise.together import together
-from gpuwatch.catalog.instances import InstanceType
+from gpuwatch.catalog.instances import CURRENCY, InstanceType
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, Recommendation, Target, TargetKind
@@ -34,13 +34,15 @@ def advise(
     policy: AdvicePolicy,
     at: datetime,
     findings: Sequence[Finding] = (),
+    currency: str = CURRENCY,
 ) -> tuple[tuple[Recommendation, ...], tuple[Abstention, ...]]:
     """One answer for each WorkloadKey of the book, the largest saving first; abstentions in order of their keys.
 
-    prices: of `catalog.instances`, with the operator's own. findings: of the idle rules; what is idle is to be
-    released, not resized. One workload's failure costs one workload: it becomes an Abstention that says so.
+    prices: of `catalog.instances`, with the operator's own; those in another currency than `currency` do not count.
+    findings: of the idle rules; what is idle is to be released, not resized. One workload's failure costs one workload:
+    it becomes an Abstention that says so.
     """
-    facts = gather(book, cluster, PriceList(prices), policy, at, findings)
+    facts = gather(book, cluster, PriceList(prices, currency), policy, at, findings)
     abstained: dict[WorkloadKey, Abstention] = {}
     ready: dict[WorkloadKey, Ready] = {}
 
@@ -78,12 +80,12 @@ def advise(
     each(list(ready), decide)
     return (
         tuple(sorted(recommended, key=_worth)),
-        tuple(abstained[key] for key in sorted(abstained)),
+        tuple(replace(abstained[key], currency=currency) for key in sorted(abstained)),
     )
 
 
 def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
-    return -(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, item.key
+    return -(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key
 
 
 def _failed(key: WorkloadKey, at: datetime, problem: Exception) -> Abstention:
@@ -117,28 +119,31 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
         target_speed_ratio=policy.target_speed_ratio,
         confidence_ratio=days / (1.0 + days) * item.profile.coverage_ratio,
         change=change(item.key, item.now, chosen.target, facts),
-        doing_nothing_usd_per_week=chosen.saving_usd_per_week,
-        doing_nothing_gpu_hours_per_week=chosen.saving_gpu_hours_per_week,
-        reason=_reason(item, chosen),
+        doing_nothing_cost_per_week=chosen.projected_saving_per_week,
+        doing_nothing_gpu_hours_per_week=chosen.projected_saving_gpu_hours_per_week,
+        reason=_reason(item, chosen, facts.prices.currency),
+        currency=facts.prices.currency,
         caveats=_caveats(item, chosen, facts),
     )
 
 
-def _reason(item: Ready, chosen: Option) -> str:
+def _reason(item: Ready, chosen: Option, currency: str) -> str:
     speed = chosen.speed
-    hours = f"{chosen.saving_gpu_hours_per_week:.1f} {item.gpu.name} GPU-hours"
-    money = "" if chosen.saving_usd_per_week is None else f"{chosen.saving_usd_per_week:.2f} USD and "
-    verb = "frees" if not money else "saves"
+    hours = f"{chosen.projected_saving_gpu_hours_per_week:.1f} {item.gpu.name} GPU-hours"
+    saving, cost = chosen.projected_saving_per_week, item.current.projected_cost_per_week
+    of = "" if cost is None else f" of {cost:.2f}"
+    money = "" if saving is None else f"{saving:.2f}{of} {currency} and "
+    verb = "free" if not money else "save"
     return (
-        f"{chosen.target.name} keeps {speed.likely_ratio:.2f} of the speed ({speed.low_ratio:.2f} at worst) and {verb} "
-        f"{money}{hours} a week, which staying as now costs. {speed.basis}"
+        f"{chosen.target.name} keeps {speed.likely_ratio:.2f} of the speed ({speed.low_ratio:.2f} at worst) and is "
+        f"projected to {verb} {money}{hours} a week. {speed.basis}"
     )
 
 
 def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
     target, found = chosen.target, []
     found.append("Peaks between two samples of the exporter (30 s by default) are not seen.")
-    if chosen.saving_usd_per_week is None:
+    if chosen.projected_saving_per_week is None:
         found.append(f"GPU-hours decided, as no price is known. {item.now.price_source}")
     if facts.prices.of_nodes(facts.present_nodes(item.key)).spot:
         found.append("Its Nodes are spot or preemptible, which cost less than the on-demand prices used here.")
@@ -152,7 +157,7 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
         found += _model_caveats(item, target, facts)
     if target.kind is TargetKind.SHARED:
         found.append("Partners share memory and faults; a crash of one may end all.")
-    if target.kind in (TargetKind.MIG, TargetKind.SHARED) and target.usd_per_hour is not None:
+    if target.kind in (TargetKind.MIG, TargetKind.SHARED) and target.price_per_hour is not None:
         found.append("The saving is money when the rest of the GPU is used by others, or fewer Nodes are needed.")
     if target.kind is TargetKind.FEWER:
         found.append("The program has to be told its new number of GPUs where it does not count them itself.")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 
 from gpuwatch.advise.facts import Facts, in_service
-from gpuwatch.advise.money import Price, gpu_share_ratio, instance_type_of, region_of, regions, source_of
-from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
+from gpuwatch.advise.money import Price, instance_type_of, region_of, regions, source_of
+from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus
 from gpuwatch.catalog.instances import InstanceType
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Node, Sharing
@@ -74,7 +74,7 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
         resource=asked.pop() if len(asked) == 1 else usual,
         instance_type=types.pop() if len(types) == 1 else "",
         region=next(iter(where)) if len(where) == 1 else "",
-        usd_per_hour=_times(price, share * count),
+        price_per_hour=_times(price, share * count),
         price_source=price.reason,
     )
 
@@ -96,7 +96,7 @@ def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts
         partners=tuple(sorted(partners)),
         resource=shared_resource(facts.nodes_of.get(now.gpu_model, ()), sharing),
         region=now.region,
-        usd_per_hour=None if now.usd_per_hour is None else now.usd_per_hour * share,
+        price_per_hour=None if now.price_per_hour is None else now.price_per_hour * share,
         price_source=now.price_source,
     )
 
@@ -104,7 +104,7 @@ def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts
 def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> Iterable[Target]:
     shape = geometry(gpu.mig_family)
     nodes = facts.present_nodes(profile.key)
-    whole = None if now.usd_per_hour is None else now.usd_per_hour / (now.gpu_share_ratio * now.gpus_per_pod)
+    whole = None if now.price_per_hour is None else now.price_per_hour / (now.gpu_share_ratio * now.gpus_per_pod)
     for found in shape.profiles if shape is not None else ():
         # Variants that differ in media engines or graphics alone are for those who need them, which nothing tells.
         if not found.name.endswith("gb") or found.name == profile.key.mig_profile:
@@ -118,7 +118,7 @@ def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
             mig_profile=found.name,
             resource=mig_resource(gpu, found.name, nodes),
             region=now.region,
-            usd_per_hour=None if whole is None else whole * share * now.gpus_per_pod,
+            price_per_hour=None if whole is None else whole * share * now.gpus_per_pod,
             price_source=now.price_source,
         )
 
@@ -134,7 +134,7 @@ def _fewer(now: Target) -> Iterable[Target]:
                 gpu_share_ratio=now.gpu_share_ratio,
                 resource=now.resource,
                 region=now.region,
-                usd_per_hour=None if now.usd_per_hour is None else now.usd_per_hour * count / now.gpus_per_pod,
+                price_per_hour=None if now.price_per_hour is None else now.price_per_hour * count / now.gpus_per_pod,
                 price_source=now.price_source,
             )
 
@@ -172,7 +172,7 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
         resource=whole_resource(model.vendor),
         instance_type=types.pop() if len(types) == 1 else "",
         region=where.pop() if len(where) == 1 else "",
-        usd_per_hour=_times(price, count),
+        price_per_hour=_times(price, count),
         price_source=price.reason,
     )
 
@@ -204,7 +204,7 @@ def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, n
         resource=whole_resource(model.vendor),
         instance_type=best.name,
         region=best.region,
-        usd_per_hour=price if price < float("inf") else None,
+        price_per_hour=price if price < float("inf") else None,
         price_source=source_of(best),
         host_cpu_cores=cores,
         host_memory_bytes=memory,
@@ -228,7 +228,7 @@ def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
 
 
 def _times(price: Price, factor: float) -> float | None:
-    return None if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour * factor
+    return None if price.price_per_gpu_hour is None else price.price_per_gpu_hour * factor
 
 
 def gpu_of(target: Target) -> Gpu | None:

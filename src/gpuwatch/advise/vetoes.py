@@ -248,7 +248,9 @@ def _capacity(case: Case) -> str | None:
     if not nodes:
         # A machine type that somebody would add; one that is too small has no price per Pod.
         return (
-            None if case.target.usd_per_hour is not None else f"No priced machine has {count} {case.target.gpu_model}."
+            None
+            if case.target.price_per_hour is not None
+            else f"No priced machine has {count} {case.target.gpu_model}."
         )
     usable = [node for node in nodes if in_service(node)]
     if not usable:
@@ -264,7 +266,7 @@ def _price(case: Case) -> str | None:
     if case.target.kind is not TargetKind.MODEL:
         return None
     for side in (case.now, case.target):
-        if side.usd_per_hour is None:
+        if side.price_per_hour is None:
             return f"Nobody can say which is cheaper without both prices. {side.price_source}"
     return None
 

@@ -44,7 +44,8 @@ class Sized:
     recommendations: tuple[Recommendation, ...]
     abstentions: tuple[Abstention, ...]
     outcomes: tuple[Outcome, ...]
-    usd_per_gpu_hour: Mapping[str, float]
+    price_per_gpu_hour: Mapping[str, float]  # Gpu.name → price of one whole GPU, in `currency`
+    currency: str
     gaps: tuple[Gap, ...]
 
 
@@ -81,7 +82,7 @@ def size(
         book, found = _updated(source, opened, settings, fetch, snapshot, analysis, book, console)
         gaps += found
         recommendations, abstentions = advise(
-            book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings
+            book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings, settings.currency
         )
         outcomes: tuple[Outcome, ...] = ()
         if store is not None:
@@ -99,7 +100,8 @@ def size(
         recommendations=recommendations,
         abstentions=abstentions,
         outcomes=outcomes,
-        usd_per_gpu_hour=gpu_hour_prices(snapshot.cluster, prices),
+        price_per_gpu_hour=gpu_hour_prices(snapshot.cluster, prices, settings.currency),
+        currency=settings.currency,
         gaps=tuple(dict.fromkeys(gaps)),
     )
 
@@ -144,24 +146,24 @@ def _prices(settings: Settings) -> tuple[tuple[InstanceType, ...], tuple[Gap, ..
     """The catalog's prices with the operator's own over them."""
     if settings.prices is None:
         return instance_types(), ()
-    return instance_types_with_overrides(settings.prices)
+    return instance_types_with_overrides(settings.prices, settings.currency)
 
 
 def price_list(settings: Settings) -> PriceList:
-    """The prices of the catalog and of the operator, to look Nodes up in."""
-    return PriceList(_prices(settings)[0])
+    """The prices of the catalog and of the operator in the currency of the settings, to look Nodes up in."""
+    return PriceList(_prices(settings)[0], settings.currency)
 
 
-def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType]) -> dict[str, float]:
-    """Gpu.name → USD for one GPU for an hour, the mean over the cluster's Nodes that have it. Models of which a Node
-    has no known price are left out."""
-    listed = PriceList(prices)
+def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType], currency: str) -> dict[str, float]:
+    """Gpu.name → price of one GPU for an hour, in `currency`: the mean over the cluster's Nodes that have it. Models
+    of which a Node has no known price are left out."""
+    listed = PriceList(prices, currency)
     nodes_of: dict[str, list[Node]] = {}
     for node in cluster.nodes:
         gpu = find_gpu(node.gpu_product) if node.gpu_product else None
         if gpu is not None:
             nodes_of.setdefault(gpu.name, []).append(node)
-    found = {model: listed.of_nodes(nodes).usd_per_gpu_hour for model, nodes in nodes_of.items()}
+    found = {model: listed.of_nodes(nodes).price_per_gpu_hour for model, nodes in nodes_of.items()}
     return {model: price for model, price in found.items() if price is not None}
 
 
@@ -192,6 +194,7 @@ def _judged(
             before=store.profile_at_advice(item.key, item.at),
             cluster=cluster,
             runs=runs.get(item.key.workload, ()),
+            currency=settings.currency,
         )
         for item in given
     )

@@ -48,6 +48,7 @@ class Advised:
     version: int
     at: datetime
     until: datetime  # profiles hold windows up to here
+    currency: str  # of all money in it, ISO 4217
     recommendations: tuple[Recommendation, ...]
     abstentions: tuple[Abstention, ...]
     outcomes: tuple[Outcome, ...]
@@ -84,6 +85,7 @@ def run_recommend(
         version=VERSION,
         at=opened.at,
         until=sized.book.until,
+        currency=sized.currency,
         recommendations=advice,
         abstentions=abstained,
         outcomes=tuple(item for item in sized.outcomes if wanted(item)),
@@ -222,7 +224,8 @@ def week_of(
         sized.outcomes,
         start=end - length,
         end=end,
-        usd_per_gpu_hour=sized.usd_per_gpu_hour,
+        price_per_gpu_hour=sized.price_per_gpu_hour,
+        currency=sized.currency,
         source=opened.description,
         gaps=(*sized.gaps, *acted.gaps),
         remediations=acted.known,

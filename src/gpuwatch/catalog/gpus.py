@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpuwatch.catalog.mig import families
+from gpuwatch.catalog.mig import families, geometry
 from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
 from gpuwatch.model.telemetry import Vendor
 
@@ -63,6 +63,22 @@ def find_gpu(name: str) -> Gpu | None:
     'A100-SXM4-40GB'
     """
     return _by_name().get(_normal(name))
+
+
+def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
+    """What of one physical GPU a MIG instance takes, 0 to 1: the share of the card's memory slices that it occupies
+    (its `size` in mig.json). This is the only definition: hours, money, savings and the MIG plan use it.
+
+    Instances do not overlap, so the shares on one card never add up to more than the card, and a card on which no
+    place is left is allocated in full: 3g.40gb takes four of eight places, 0.5. One case is inexact: seven 1g instances
+    of an A100 or H100 take seven of the eight places, 0.875, although no further instance fits beside them.
+    1 for a whole GPU, and for a model or a profile that the catalog does not know. How fast an instance is follows
+    from its compute slices and is another matter: `gpuwatch.advise.capability`.
+    """
+    gpu = find_gpu(gpu_model) if mig_profile else None
+    cut = geometry(gpu.mig_family) if gpu is not None else None
+    profile = cut.profile(mig_profile) if cut is not None and mig_profile else None
+    return cut.memory_ratio(profile) if cut is not None and profile is not None else 1.0
 
 
 @cache

@@ -22,7 +22,7 @@ from gpuwatch.catalog.tables import CatalogError, Row, csv_row, packaged, read_c
 from gpuwatch.model.telemetry import Gap, GapKind
 
 CURRENCY = "USD"
-"""The currency of all prices: sums over a fleet need one."""
+"""The currency of the catalog's own prices, ISO 4217. Sums over a fleet need one: the setting `currency`."""
 
 ANY_REGION = "*"
 
@@ -102,20 +102,23 @@ def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | N
     return exact or next((one for one in found if one.region == ANY_REGION), None)
 
 
-def instance_types_with_overrides(path: Path) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
+def instance_types_with_overrides(
+    path: Path, currency: str = CURRENCY
+) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
     """The catalog's types with the operator's rows first, and a Gap for each row that could not be used.
 
     A CSV file has a header, a YAML file a list of mappings, with the columns name, gpu (any name that the GPU
     table knows), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region ('*' where
     missing), source, vcpus, host_memory_bytes and host_source. A row replaces the catalog's row of the same name and
     region; one for '*' replaces all of that name. Where it does not tell the host's size, that of the catalog's type
-    with the same name and the same GPUs stands.
+    with the same name and the same GPUs stands. A price in another currency than `currency`, in which sums are, is left
+    out with a Gap; the catalog's own prices stand beside the operator's, in theirs.
     """
     rows, gaps = _read(path)
     own: dict[tuple[str, str], InstanceType] = {}
     for row in rows:
         try:
-            one = _with_host(_instance(_completed(row, str(path))))
+            one = _with_host(_instance(_completed(row, str(path)), currency))
             _once(one, own, row)
         except CatalogError as refused:
             gaps.append(_gap(refused.place, refused.problem))
@@ -130,7 +133,7 @@ def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
     """Rows of a price table. Raises CatalogError that names file and line."""
     found: dict[tuple[str, str], InstanceType] = {}
     for row in read_csv(text, file, _COLUMNS):
-        one = _instance(row)
+        one = _instance(row, CURRENCY)
         _once(one, found, row)
         found[one.name, one.region] = one
     return tuple(found.values())
@@ -160,7 +163,7 @@ def _once(one: InstanceType, found: Mapping[tuple[str, str], InstanceType], row:
         raise row.error(f"{one.name} in region {one.region} stands twice; keep one (the first counts)")
 
 
-def _instance(row: Row) -> InstanceType:
+def _instance(row: Row, wanted: str) -> InstanceType:
     gpu = find_gpu(row.text("gpu"))
     if gpu is None:
         raise row.error(
@@ -172,8 +175,10 @@ def _instance(row: Row) -> InstanceType:
     if price <= 0:
         raise row.error(f"column 'price_per_hour' is {price:g}; expected the price of one hour of the machine")
     currency = row.text("currency").upper()
-    if currency != CURRENCY:
-        raise row.error(f"the price is in {currency}; sums need one currency, convert it to {CURRENCY}")
+    if currency != wanted:
+        raise row.error(
+            f"the price is in {currency}; sums are in {wanted}: convert it, or change the setting `currency`"
+        )
     vcpus, memory = (_size(row, column) for column in ("vcpus", "host_memory_bytes"))
     told = vcpus is not None or memory is not None
     return InstanceType(

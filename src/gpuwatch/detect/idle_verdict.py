@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.coverage import coverage_ratio
 from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
@@ -340,10 +341,7 @@ class Judge:
 
 
 def gpu_share(device: Device) -> float:
-    """What part of a GPU the device is: 1, the compute slices of a MIG profile in seven (A30: four), and on a
-    shared GPU one part for each of its holders."""
-    share = 1.0
-    slices = (device.mig_profile or "").partition("g.")[0]
-    if slices.isdigit():
-        share = int(slices) / (4 if "A30" in device.model else 7)
+    """What part of a GPU a holder of the device has: the device's share of its card, and on a shared one that part
+    of it which falls to each of its holders."""
+    share = gpu_share_ratio(device.model, device.mig_profile)
     return share / max(1, len(device.pods)) if device.shared else share

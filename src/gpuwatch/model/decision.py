@@ -262,7 +262,9 @@ class Refusal:
 class Score:
     """Dimensionless, with its inputs: gained × confidence against disrupted, each as a fraction of the pool.
 
-    All in GPU-hours over `horizon_hours`; `pool_gpu_hours` is what the pool offers in that time.
+    All in GPU-hours over `horizon_hours`; `pool_gpu_hours` is what the pool offers in that time. gain_basis,
+    harm_basis: how gained_gpu_hours and disrupted_gpu_hours come about, as sentences with their arithmetic; what is
+    expected, such as the next gang on a free GPU, is named as that.
     """
 
     gained_gpu_hours: float
@@ -270,6 +272,8 @@ class Score:
     pool_gpu_hours: float
     confidence_ratio: float
     horizon_hours: float
+    gain_basis: str = ""
+    harm_basis: str = ""
 
     @property
     def value(self) -> float:

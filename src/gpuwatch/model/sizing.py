@@ -59,9 +59,9 @@ class TargetKind(StrEnum):
 class Target:
     """Something that a workload could run on. Counts and prices are per Pod.
 
-    gpu_share_ratio: what it takes of one physical GPU (1 for a whole one, 1/7 for 1g of a 7-slice part by compute,
-    but never less than its share of memory: what others cannot use is taken), times gpus_per_pod = GPUs per Pod.
-    usd_per_hour: None where no price is known. instance_type: '' where the GPU stays in its present Node.
+    gpu_share_ratio: what it takes of one physical GPU, 1 for a whole one (catalog.gpus.gpu_share_ratio; of a shared GPU
+    its part), times gpus_per_pod = GPUs per Pod.
+    price_per_hour: None where no price is known. instance_type: '' where the GPU stays in its present Node.
     host_cpu_cores, host_memory_bytes: of a machine that would be added, what Pods can have of its host beside this
     Pod's GPUs; None on Nodes that are there, and where the size of the machine is not known.
     """
@@ -76,7 +76,7 @@ class Target:
     resource: str = ""  # e.g. nvidia.com/mig-1g.5gb
     instance_type: str = ""
     region: str = ""
-    usd_per_hour: float | None = None
+    price_per_hour: float | None = None
     price_source: str = ""
     host_cpu_cores: float | None = None
     host_memory_bytes: float | None = None
@@ -101,19 +101,23 @@ class Veto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A target held against the workload. usd_per_week counts all Pods over the hours that they ran, and, for work
-    that has an end (jobs), the longer run time at the likely speed, or the shorter one at the pessimistic speed.
+    """A target compared with the workload. projected_…_per_week are projections: what its newest seven days would come
+    to if they went on for a week; younger work that goes on counts as if it had always been there.
 
-    saving_usd_per_week and saving_gpu_hours_per_week are against now; None where a price is unknown. GPU-hours are of
-    physical GPUs of the present kind (a slice counts with its share); a move to another model frees all of them."""
+    projected_cost_per_week counts all Pods, and, for work that has an end (jobs), the longer run time at the likely
+    speed, or the shorter one at the pessimistic speed; None where a price is unknown. projected_gpu_hours_per_week: the
+    hours of physical GPUs of the target's model that it would take (a slice counts with its share of the GPU).
+    projected_saving_per_week and projected_saving_gpu_hours_per_week are against now; the GPU-hours are of the present
+    model: a move to another model frees all of them."""
 
     target: Target
     speed: SpeedEstimate
     memory_bytes: float  # what the target offers per GPU
     vetoes: tuple[Veto, ...] = ()
-    usd_per_week: float | None = None
-    saving_usd_per_week: float | None = None
-    saving_gpu_hours_per_week: float = 0.0
+    projected_cost_per_week: float | None = None
+    projected_saving_per_week: float | None = None
+    projected_saving_gpu_hours_per_week: float = 0.0
+    projected_gpu_hours_per_week: float = 0.0
 
     @property
     def allowed(self) -> bool:
@@ -138,7 +142,8 @@ class Recommendation:
     """Do this. The pessimistic end of `chosen.speed` meets target_speed_ratio, and no veto stands.
 
     options: everything that was looked at, best first, vetoed ones last. runner_up: the next best allowed one.
-    doing_nothing_usd_per_week and …_gpu_hours_per_week: what staying as now wastes, each week.
+    doing_nothing_cost_per_week and …_gpu_hours_per_week: what staying as now would waste in a week, projected as the
+    options are. currency: of all money in it, ISO 4217.
     """
 
     key: WorkloadKey
@@ -151,10 +156,11 @@ class Recommendation:
     target_speed_ratio: float
     confidence_ratio: float
     change: Change
-    doing_nothing_usd_per_week: float | None
+    doing_nothing_cost_per_week: float | None
     doing_nothing_gpu_hours_per_week: float
     reason: str
     caveats: tuple[str, ...] = ()
+    currency: str = "USD"
 
 
 class AbstentionKind(StrEnum):
@@ -174,7 +180,8 @@ class AbstentionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """No recommendation, why, and what would resolve it. `nearest` is the option that came closest."""
+    """No recommendation, why, and what would resolve it. `nearest` is the option that came closest; currency: of all
+    money in its options, ISO 4217."""
 
     key: WorkloadKey
     at: datetime
@@ -185,6 +192,7 @@ class Abstention:
     nearest: Option | None = None
     options: tuple[Option, ...] = ()
     memory: MemoryNeed | None = None
+    currency: str = "USD"
 
 
 class OutcomeVerdict(StrEnum):
@@ -196,7 +204,9 @@ class OutcomeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a recommendation. measured_speed_ratio is None where nothing tells it."""
+    """What became of a recommendation. measured_speed_ratio is None where nothing tells it. saved_cost and
+    saved_gpu_hours: since it was applied; no projection. saved_cost is in the currency of the advice; None where a
+    price is unknown, or where sums are in another currency by now."""
 
     key: WorkloadKey
     recommended_at: datetime
@@ -206,7 +216,7 @@ class Outcome:
     applied_at: datetime | None = None
     measured_speed_ratio: float | None = None
     out_of_memory: bool = False
-    saved_usd: float | None = None
+    saved_cost: float | None = None
     saved_gpu_hours: float = 0.0
     reason: str = ""
 

@@ -16,9 +16,12 @@ from gpuwatch.model.telemetry import Gap
 class Use:
     """GPU-hours and money of a group over the report's time. None: not known (no signal, no price).
 
-    capacity ≥ allocated ≥ busy ≥ sm. wasted_usd is the price of allocated time in which the engine did nothing, plus
-    that of time which nobody took where `capacity` is the fleet's; savable_usd_per_week is what the recommendations
-    and the idle allocations would save each week.
+    capacity ≥ allocated ≥ busy ≥ sm. cost is of the report's time, and so is all money but the projections. wasted_cost
+    is the price of allocated time in which the engine did nothing, plus that of time which nobody took where `capacity`
+    is the fleet's. saving and saving_gpu_hours are what would have been saved in the report's time, had all that is
+    advised been so from its start: the advised changes' share of what their workloads cost, and the hours in which
+    allocations were proven idle; never more than cost and allocated_gpu_hours. The same of a whole week to come, if it
+    goes on like this, are the projections: projected_saving_per_week, projected_saving_gpu_hours_per_week.
     """
 
     capacity_gpu_hours: float | None
@@ -28,10 +31,12 @@ class Use:
     unknown_gpu_hours: float = 0.0
     idle_gpu_hours: float = 0.0  # of allocations that were found idle
     lost_gpu_hours: float = 0.0  # to degraded devices
-    cost_usd: float | None = None
-    wasted_usd: float | None = None
-    savable_usd_per_week: float | None = None
-    savable_gpu_hours_per_week: float = 0.0
+    cost: float | None = None
+    wasted_cost: float | None = None
+    saving: float | None = None
+    saving_gpu_hours: float = 0.0
+    projected_saving_per_week: float | None = None
+    projected_saving_gpu_hours_per_week: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,12 @@ class TeamUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadUse:
-    """One workload with what is advised for it, one of the two, or neither where it was not profiled."""
+    """One workload with what is advised for it, one of the two, or neither where it was not profiled.
+
+    Hours and money are of the report's time. saving, saving_gpu_hours: what would have been saved in it, never more
+    than cost and allocated_gpu_hours: the advised change's share of the hours that were not idle, and all of those that
+    were proven idle (idle_gpu_hours). The projection to a week is in the recommendation.
+    """
 
     workload: str
     namespace: str
@@ -66,7 +76,11 @@ class WorkloadUse:
     busy_ratio: float | None
     sm_active_ratio: float | None
     memory_peak_bytes: float | None
-    cost_usd: float | None
+    cost: float | None
+    busy_gpu_hours: float = 0.0
+    idle_gpu_hours: float = 0.0
+    saving: float | None = None
+    saving_gpu_hours: float = 0.0
     recommendation: Recommendation | None = None
     abstention: Abstention | None = None
 
@@ -112,7 +126,8 @@ class DetectorRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeeklyReport:
     """Everything that is in the report of (start, end]. `previous` is the fleet's use of the time before, of the same
-    length; None where that is not known. top_changes: the ten worth most, money first, then GPU-hours. actions: newest
+    length; None where that is not known. top_changes: the ten worth most in a
+    week, as projected, money first, then GPU-hours. currency: of all money, ISO 4217. actions: newest
     first; None where no Remediations were read. actions_note: why there are none, as a sentence."""
 
     version: int

@@ -119,8 +119,9 @@ class MemoryRun:
 class DayUse:
     """GPU-hours of one workload on one UTC day, not decayed: what a report of any week adds up.
 
-    allocated_gpu_hours: held time, a MIG instance counting with its share of compute. busy_gpu_hours: the integral of
-    the engine's activity. unknown_gpu_hours: held, without a sample of activity.
+    allocated_gpu_hours: held time, a MIG instance counting with its share of its GPU
+    (catalog.gpus.gpu_share_ratio). busy_gpu_hours: the integral of the engine's activity. unknown_gpu_hours: held,
+    without a sample of activity.
     """
 
     day: date
@@ -206,7 +207,8 @@ class PowerEnvelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageHour:
-    """GPU-hours of one hour, one namespace and one GPU model. A MIG instance counts with its share of compute.
+    """GPU-hours of one hour, one namespace and one GPU model. A MIG instance counts with its share of its
+    GPU (catalog.gpus.gpu_share_ratio).
 
     `namespace` is '' for time in which nobody held the device. allocated_gpu_hours is the held time (for '' the time
     on offer that nobody took); busy_gpu_hours is the integral of the engine's activity over it, and sm_gpu_hours that

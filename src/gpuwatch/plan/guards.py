@@ -81,9 +81,10 @@ def _worth_it(case: Case) -> str | None:
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
             missing = dict.fromkeys(text for item in findings for text in item.missing)
             return f"What moving it gains is not known; missing: {', '.join(missing)}."
+        score = case.score
         return (
-            f"It gains {case.score.gained_gpu_hours * case.score.confidence_ratio:.1f} GPU-hours and disturbs "
-            f"{case.score.disrupted_gpu_hours:.1f} in {case.score.horizon_hours:g} h."
+            f"It saves {score.gained_gpu_hours * score.confidence_ratio:.1f} GPU-hours (after confidence) and costs "
+            f"{score.disrupted_gpu_hours:.1f} in {score.horizon_hours:g} h. {score.gain_basis} {score.harm_basis}"
         )
     return None
 

@@ -6,16 +6,19 @@ GPUs and in one of 10,000.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Family, Score, Severity, Timing
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.timing import chosen
+from gpuwatch.plan.timing import Moment, chosen
 
 # Share of a degraded GPU's hours that are taken to be lost while nothing is done. CRITICAL: it cannot be used, or
 # computes wrongly. WARNING: it works, slower or at risk: the worst same-model outlier of SC22 (2208.11035) is 1.5×
 # slower than the median, which loses a third.
 _LOSS = {Severity.CRITICAL: 1.0, Severity.WARNING: 1 / 3, Severity.INFO: 0.0}
+_LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
 def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
@@ -41,27 +44,117 @@ def weigh(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> tuple[Score
     else:
         rate = facts.gpus(pods) * loss
     moment, timing = chosen(candidate, facts, policy, rate * confidence)
+    horizon = policy.horizon_hours
     if candidate.action in (ActionKind.RELEASE_GANG, ActionKind.RESIZE_WORKLOAD):
         # Of a resize, `gpus` are those that it frees.
-        gained = candidate.gpus * policy.horizon_hours
-        disrupted = moment.lost_gpu_hours
+        by = "release" if candidate.action is ActionKind.RELEASE_GANG else "advised size"
+        gain = _Term(candidate.gpus, horizon, f"GPUs that the {by} frees")
+        harm = _restart(candidate, moment)
     elif candidate.action is ActionKind.EVICT_GANG:
-        gained = rate * max(policy.horizon_hours - moment.wait_hours, 0.0)
-        disrupted = moment.lost_gpu_hours
+        gain, harm = _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0)), _restart(candidate, moment)
     else:
-        affected = max(len(candidate.devices), facts.gpus(_whole_groups(pods, facts)), _next_user(candidate, facts))
-        gained = affected * policy.horizon_hours * loss
-        disrupted = _missed_gpus(candidate, facts) * min(policy.repair_hours, policy.horizon_hours)
+        gain, harm = _affected(candidate, pods, loss, horizon, facts), _missed(candidate, facts, policy)
     return (
         Score(
-            gained_gpu_hours=gained,
-            disrupted_gpu_hours=disrupted,
-            pool_gpu_hours=_pool_gpus(candidate.pool, facts) * policy.horizon_hours,
+            gained_gpu_hours=gain.gpu_hours,
+            disrupted_gpu_hours=harm.gpu_hours,
+            pool_gpu_hours=_pool_gpus(candidate.pool, facts) * horizon,
             confidence_ratio=confidence,
-            horizon_hours=policy.horizon_hours,
+            horizon_hours=horizon,
+            gain_basis=gain.sentence,
+            harm_basis=harm.sentence,
         ),
         timing,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """GPUs × hours × ratio, and what they are: a number of the score with the words to check it."""
+
+    gpus: float
+    hours: float
+    what: str
+    ratio: float = 1.0
+    ratio_is: str = ""  # what the ratio is, where it is not 1
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpus * self.hours * self.ratio
+
+    @property
+    def sentence(self) -> str:
+        """Such as 'Seven free GPUs are away: 7 GPUs × 20 h = 140 GPU-hours.'"""
+        factors = f"{_gpus(self.gpus)} × {_number(self.hours)} h"
+        if self.ratio != 1.0:
+            factors += f" × {_number(self.ratio)} ({self.ratio_is})"
+        total = f"{self.gpu_hours:,.1f}".removesuffix(".0")
+        what = self.what[:1].upper() + self.what[1:]
+        return f"{what}: {factors} = {total} GPU-hour{'' if total == '1' else 's'}."
+
+
+def _number(value: float) -> str:
+    """Two decimals at most, so that the reader comes to the same product."""
+    return f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def _gpus(count: float) -> str:
+    return f"{_number(count)} GPU{'' if count == 1 else 's'}"
+
+
+def _restart(candidate: Candidate, moment: Moment) -> _Term:
+    """Work that the restart loses; spread over the GPUs, so that the hours are what each of them loses."""
+    if not moment.lost_gpu_hours:
+        return _Term(0.0, 0.0, f"{moment.words.rstrip(',')}, the restart loses no work")
+    gpus = float(candidate.gpus) or 1.0
+    what = (
+        "what it has loaded is loaded again once it is wanted, for which an hour is counted"
+        if candidate.action is ActionKind.RELEASE_GANG
+        else f"work that the restart loses, {moment.words}".rstrip(",")
+    )
+    return _Term(gpus, moment.lost_gpu_hours / gpus, what)
+
+
+def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Term:
+    """What works again, for itself or for its neighbours, from the move on."""
+    if candidate.relief_gpus is not None and rate == candidate.relief_gpus:
+        what = "work that it and its neighbours would do more, in GPUs' worth, from the move on"
+        return _Term(rate, hours, what)
+    if not rate:
+        return _Term(0.0, hours, "what moving it gains is not known")
+    gpus = rate / loss if loss else 0.0
+    return _Term(gpus, hours, "GPUs of the gang that a degraded GPU holds up, from the move on", loss, _LOSS_IS)
+
+
+def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: Facts) -> _Term:
+    """GPUs that are lost to the degraded ones while the Node takes Pods: the most of those that it has, those of the
+    gangs on them, and those of a gang that is expected to land there."""
+    here = float(len(candidate.devices))
+    held = float(facts.gpus(_whole_groups(pods, facts)))
+    expected = _next_user(candidate, facts)
+    pool = candidate.pool or "default"
+    if expected > max(here, held):
+        what = (
+            f"expected gang of {_gpus(expected)} (the mean gang of the allocated GPUs of pool {pool}) that would land "
+            "on the free degraded GPU and be stopped by it"
+        )
+        return _Term(expected, horizon, what, loss, _LOSS_IS)
+    if held > here:
+        return _Term(held, horizon, "GPUs of the gangs on the degraded GPU, which wait for it", loss, _LOSS_IS)
+    return _Term(here, horizon, "degraded GPUs of the Node", loss, _LOSS_IS)
+
+
+def _missed(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> _Term:
+    missed = _missed_gpus(candidate, facts)
+    hours = min(policy.repair_hours, policy.horizon_hours)
+    if missed:
+        what = "free healthy GPUs of the Node, which no others of the pool replace until it is repaired"
+        return _Term(float(missed), hours, what)
+    free = any(facts.free_gpus.get(name, 0) for name in candidate.nodes)
+    what = (
+        "others of the pool stand in for the Node's free healthy GPUs" if free else "the Node has no free healthy GPU"
+    )
+    return _Term(0.0, hours, f"{what}, and running Pods stay")
 
 
 def _whole_groups(pods: list[Pod], facts: Facts) -> list[Pod]:

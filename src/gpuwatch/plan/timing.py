@@ -45,7 +45,8 @@ def chosen(candidate: Candidate, facts: Facts, policy: PlanPolicy, lost_per_hour
     cost, wait, index = min(costs)
     best = moments[index]
     others = [f"{item.words} {costs[at][0]:.1f}" for at, item in enumerate(moments) if at != index]
-    reason = f"{best.words[:1].upper()}{best.words[1:]} it costs {cost:.1f} GPU-hours"
+    costs_it = f"it costs {cost:.1f} GPU-hours" if cost else "no work is lost"
+    reason = f"{best.words[:1].upper()}{best.words[1:]} {costs_it}"
     return best, Timing(
         kind=best.kind,
         at=None if best.kind is TimingKind.NOW else facts.snapshot.at + timedelta(hours=wait),

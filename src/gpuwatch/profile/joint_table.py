@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.mig import geometry
+from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.telemetry import PodRef, Signal
 from gpuwatch.model.workload_profile import HeldWindows, MemoryRun, Unfit
@@ -29,7 +28,7 @@ class Table:
     series: of each row. time: the window's start in Unix seconds. seen: any signal was measured. expected: within the
     time in which the series' Pod is known to have held the device. part: what a row counts of its device, so that a
     device in one window counts once however many share it or follow each other within it, times the instance's share
-    of compute. cause: index into `causes`, 0 where the window may be used.
+    of its GPU. cause: index into `causes`, 0 where the window may be used.
     """
 
     windows: Sequence[HeldWindows]
@@ -223,21 +222,13 @@ def _parts(windows: Sequence[HeldWindows], series: Ints, number: Ints, device: I
         # A GPU beside its own instances would count twice.
         gpu = _indices(item.uuid for item in windows)[series] * (int(number.max()) + 1) + number
         counted = counted & (sliced | ~np.isin(gpu, gpu[sliced & counted]))
-    ratios = {key: share_ratio(*key) for key in {(item.model, item.mig_profile) for item in windows}}
+    ratios = {key: gpu_share_ratio(*key) for key in {(item.model, item.mig_profile) for item in windows}}
     share = np.array([ratios[item.model, item.mig_profile] for item in windows])[series]
     rows = np.flatnonzero(counted)
     _, inverse, count = np.unique(device[rows], return_inverse=True, return_counts=True)
     part = np.zeros(len(series))
     part[rows] = share[rows] / count[inverse]
     return part
-
-
-def share_ratio(model: str, mig_profile: str) -> float:
-    """The instance's share of its GPU's compute slices; 1 for a whole GPU and a profile that the catalog lacks."""
-    gpu = find_gpu(model) if mig_profile else None
-    cut = geometry(gpu.mig_family) if gpu is not None else None
-    profile = cut.profile(mig_profile) if cut is not None else None
-    return cut.compute_ratio(profile) if cut is not None and profile is not None else 1.0
 
 
 def _causes(

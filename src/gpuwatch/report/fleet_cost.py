@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpuwatch.advise.facts import ENDING, kind_of
-from gpuwatch.advise.money import HOURS_PER_WEEK, PriceList, gpu_share_ratio, run_time_ratio
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.advise.money import HOURS_PER_WEEK, PriceList, run_time_ratio
+from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
 from gpuwatch.model.decision import Analysis, Finding, Verdict
@@ -79,9 +79,8 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
     allocatable: dict[tuple[str, str], float] = defaultdict(float)
     unpriced: dict[tuple[str, str], float] = defaultdict(float)
     allocated: dict[tuple[str, str, str], float] = defaultdict(float)
-    gpus: dict[tuple[str, str], float] = defaultdict(
-        float
-    )  # by Namespace and state, whether their price is known or not
+    # By Namespace and state, whether their price is known or not.
+    gpus: dict[tuple[str, str], float] = defaultdict(float)
     cost: dict[tuple[str, str], float] = defaultdict(float)
     saving: dict[tuple[str, str, str], float] = defaultdict(float)
     for place in places:
@@ -119,6 +118,7 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
         allocated={key: allocated[key] for key in sorted(allocated, key=largest_first)},
         cost={key: cost[key] for key in sorted(cost, key=largest_first)},
         saving={key: saving[key] for key in sorted(saving, key=largest_first)},
+        currency=prices.currency,
     )
 
 
@@ -196,26 +196,13 @@ def _place(
         # A device plugin that gives a GPU up leaves it to the Pod that has it.
         allocatable=max(allocatable, total),
         taken=taken,
-        price=prices.of_node(node).usd_per_gpu_hour,
+        price=prices.of_node(node).price_per_gpu_hour,
     )
 
 
 def _unit_gpus(node: Node, asked: Collection[str]) -> dict[str, float]:
-    """Physical GPUs that one unit of each resource stands for on this Node.
-
-    Where the shares of a GPU's instances add up to more than the GPU, they are made to fit, as far as the Node tells
-    its GPUs.
-    """
-    units = {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
-    slices = whole = 0.0
-    for resource, count in node.accelerators.items():
-        if _profile_of(node, resource):
-            slices += count * units[resource]
-        else:
-            whole += count * units[resource]
-    room = node.gpu_count - whole
-    fit = room / slices if 0 < room < slices else 1.0
-    return {resource: unit * (fit if _profile_of(node, resource) else 1.0) for resource, unit in units.items()}
+    """Physical GPUs that one unit of each resource stands for on this Node."""
+    return {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
 
 
 def _share_of(node: Node, resource: str) -> float:
@@ -266,7 +253,8 @@ def _add_advised(
 
 def _savings_per_week(item: Recommendation) -> tuple[float | None, float | None]:
     """Likely, and where the work runs as slowly as it may: work that has an end then takes longer."""
-    likely, after, speed = item.chosen.saving_usd_per_week, item.chosen.usd_per_week, item.chosen.speed
+    chosen = item.chosen
+    likely, after, speed = chosen.projected_saving_per_week, chosen.projected_cost_per_week, chosen.speed
     if likely is None or after is None:
         return None, None
     if kind_of(item.key.workload) not in ENDING or speed.low_ratio <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.model.remediation import Remediation, StepKind
+from gpuwatch.report.plan_tables import worth_bases
 from gpuwatch.report.remediation_tables import as_argument
 from gpuwatch.report.weekly_markdown import escaped
 from gpuwatch.report.words import plural
@@ -23,6 +24,7 @@ def notification(remediation: Remediation) -> tuple[str, str]:
         + (f" in {escaped(proposal.namespace)}" if proposal.namespace else "")
         + (f" for {escaped(proposal.waiter)}, which waits for them" if proposal.waiter else "")
         + ".",
+        *(f"- {label.capitalize()}: {escaped(text)}" for label, text in worth_bases(proposal.score)),
         f"- Stop it: gpuwatch reject {as_argument(remediation)}",
         f"- Once it is done, take it back: gpuwatch undo {as_argument(remediation)}",
     ]

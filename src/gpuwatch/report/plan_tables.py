@@ -110,6 +110,7 @@ def _lines(item: PlanItem, findings: Mapping[str, Finding], at: datetime) -> Ite
     yield "why", _why(item, findings)
     yield "concerns", _concerns(item)
     yield "worth", worth(item.score)
+    yield from worth_bases(item.score)
     then = item.timing.at
     when = "" if then is None else f"{_moment(then)}, in {_until(then, at)}. "
     yield "when", f"{when}{item.timing.reason or ('Now.' if then is None else '')}".rstrip()
@@ -122,10 +123,18 @@ def worth(score: Score) -> str:
     """The score with its inputs."""
     gained = score.gained_gpu_hours * score.confidence_ratio
     return (
-        f"gains {gained:,.1f} GPU-hours in {score.horizon_hours:g} h ({score.gained_gpu_hours:,.1f} × confidence "
-        f"{score.confidence_ratio:.2f}), disturbs {score.disrupted_gpu_hours:,.1f}; the pool offers "
+        f"saves {gained:,.1f} GPU-hours in {score.horizon_hours:g} h ({score.gained_gpu_hours:,.1f} × confidence "
+        f"{score.confidence_ratio:.2f}), costs {score.disrupted_gpu_hours:,.1f}; the pool offers "
         f"{score.pool_gpu_hours:,.0f}: score {_score(score)}"
     )
+
+
+def worth_bases(score: Score) -> Iterator[tuple[str, str]]:
+    """Where its two numbers come from; an older score does not tell."""
+    if score.gain_basis:
+        yield "saves", score.gain_basis
+    if score.harm_basis:
+        yield "costs", score.harm_basis
 
 
 def _why(item: PlanItem, findings: Mapping[str, Finding]) -> str:
@@ -235,10 +244,10 @@ def _target(item: PlanItem) -> str:
     return short_uuid(target.name) if target.kind is SubjectKind.DEVICE else target.name
 
 
-def _short_worth(item: PlanItem) -> str:
+def short_worth(item: PlanItem) -> str:
     score = item.score
     return (
-        f"gains {score.gained_gpu_hours * score.confidence_ratio:,.0f}, disturbs {score.disrupted_gpu_hours:,.0f} "
+        f"saves {score.gained_gpu_hours * score.confidence_ratio:,.0f}, costs {score.disrupted_gpu_hours:,.0f} "
         f"GPU-hours in {score.horizon_hours:g} h"
     )
 
@@ -246,7 +255,7 @@ def _short_worth(item: PlanItem) -> str:
 def _for_it(item: PlanItem) -> str:
     """What it is worth, for whom, and why where no finding says it."""
     waiter = f"; Pod {item.candidate.waiter} waits for it" if item.candidate.waiter else ""
-    return "\n".join(filter(None, (item.candidate.reason, f"{_short_worth(item)}{waiter}")))
+    return "\n".join(filter(None, (item.candidate.reason, f"{short_worth(item)}{waiter}", item.score.gain_basis)))
 
 
 def _against(item: PlanItem) -> str:

@@ -14,7 +14,7 @@ from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.report.name import Name
-from gpuwatch.report.plan_tables import worth
+from gpuwatch.report.plan_tables import worth, worth_bases
 from gpuwatch.report.tables import evidence_line, gap_tables
 from gpuwatch.report.words import ago, duration, plural
 
@@ -114,6 +114,8 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
     if remediation.approved:
         grid.add_row("Approved by", escape(remediation.approved_by or "somebody"))
     grid.add_row("Worth", escape(worth(proposal.score)))
+    for label, text in worth_bases(proposal.score):
+        grid.add_row(label.capitalize(), escape(text))
     grid.add_row("Concerns", plural(proposal.gpus, "GPU") + (f" of pool {escape(proposal.pool)}" * bool(proposal.pool)))
     for name, items in (("Nodes", proposal.nodes), ("Pods", proposal.pods), ("Devices", proposal.devices)):
         if items:

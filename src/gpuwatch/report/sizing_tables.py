@@ -17,6 +17,7 @@ from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.name import Name
 from gpuwatch.report.weekly_words import (
     ABSTAINED,
+    PROJECTED,
     TIER,
     gpu_hours,
     money,
@@ -58,14 +59,13 @@ def recommend_tables(
     recommendations: Sequence[Recommendation],
     abstentions: Sequence[Abstention],
     *,
-    currency: str = "USD",
     rows: int = 30,
 ) -> RenderableType:
     """One line for each workload that should change, most money first, then why the others stay as they are."""
     ordered = sorted(recommendations, key=_worth)
     parts: list[RenderableType] = []
     if ordered:
-        parts += [_advised(ordered, currency, rows), *_cut(len(ordered), rows), Text()]
+        parts += [_advised(ordered, rows), *_cut(len(ordered), rows), Text(PROJECTED, style="dim"), Text()]
     else:
         looked = "no workload was profiled" if not abstentions else f"none for {plural(len(abstentions), 'workload')}"
         parts.append(Text.from_markup(f"[bold]Changes[/]  {looked}\n"))
@@ -74,7 +74,7 @@ def recommend_tables(
     return Group(*parts)
 
 
-def workload_detail(item: Recommendation | Abstention, *, currency: str = "USD") -> RenderableType:
+def workload_detail(item: Recommendation | Abstention) -> RenderableType:
     """Everything about one workload: what is advised or why nothing is, every option with what speaks against it,
     its memory, and the change as YAML."""
     grid = Table.grid(padding=(0, 2))
@@ -82,7 +82,7 @@ def workload_detail(item: Recommendation | Abstention, *, currency: str = "USD")
     grid.add_column(overflow="fold")
     grid.add_row("Workload", Name(f"{item.key.workload}, container {item.key.container}"))
     if isinstance(item, Recommendation):
-        for name, value in _advice_facts(item, currency):
+        for name, value in _advice_facts(item):
             grid.add_row(name, value)
     else:
         title, meaning = ABSTAINED[item.kind]
@@ -97,7 +97,7 @@ def workload_detail(item: Recommendation | Abstention, *, currency: str = "USD")
         grid.add_row("Memory", escape(_memory(item.memory)))
     parts: list[RenderableType] = [grid, Text()]
     if item.options:
-        parts += [_options(item, currency), Text()]
+        parts += [_options(item), Text()]
     if isinstance(item, Recommendation):
         # Without colour, for copying. rich crops what it may not wrap, so a name longer than the line is folded;
         # `patch_yaml` gives it whole.
@@ -152,7 +152,11 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
 
 
 def _worth(item: Recommendation) -> tuple[float, float, str]:
-    return (-(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, str(item.key))
+    return (
+        -(item.chosen.projected_saving_per_week or 0.0),
+        -item.chosen.projected_saving_gpu_hours_per_week,
+        str(item.key),
+    )
 
 
 def _yaml(value: object) -> str:
@@ -171,18 +175,21 @@ def _cut(total: int, rows: int) -> list[RenderableType]:
     return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []
 
 
-def _advised(ordered: Sequence[Recommendation], currency: str, rows: int) -> RenderableType:
-    known = [item.chosen.saving_usd_per_week for item in ordered if item.chosen.saving_usd_per_week is not None]
-    total = sum(item.chosen.saving_gpu_hours_per_week for item in ordered)
+def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
+    currency = ordered[0].currency
+    known = [
+        item.chosen.projected_saving_per_week for item in ordered if item.chosen.projected_saving_per_week is not None
+    ]
+    total = sum(item.chosen.projected_saving_gpu_hours_per_week for item in ordered)
     title = f"{plural(len(ordered), 'change')}: {money(sum(known) if known else None, currency)} and "
-    title += f"{gpu_hours(total)} GPU-hours a week"
+    title += f"{gpu_hours(total)} GPU-hours a week, projected"
     if known and len(known) < len(ordered):
         title += f" (price unknown of {len(ordered) - len(known)})"
-    table = _table(title, "workload", "now → advised", "speed", "saves a week", "why")
-    for name, width in (("speed", 11), ("saves a week", 12)):
+    table = _table(title, "workload", "now → advised", "speed", "saves a week, projected", "why")
+    for name, width in (("speed", 11), ("saves a week, projected", 14)):
         next(column for column in table.columns if column.header == name).min_width = width
     for item in ordered[:rows]:
-        saved = item.chosen.saving_usd_per_week
+        saved = item.chosen.projected_saving_per_week
         table.add_row(
             _workload(item.key),
             Group(
@@ -195,11 +202,18 @@ def _advised(ordered: Sequence[Recommendation], currency: str, rows: int) -> Ren
             ),
             Group(
                 Text(money(saved, currency), style="magenta" if saved is None else "bold"),
-                Text(f"{gpu_hours(item.chosen.saving_gpu_hours_per_week)} h", style="dim"),
+                *_of_cost(item),
+                Text(f"{gpu_hours(item.chosen.projected_saving_gpu_hours_per_week)} GPU-h", style="dim"),
             ),
             escape(item.reason),
         )
     return table
+
+
+def _of_cost(item: Recommendation) -> list[RenderableType]:
+    """What it costs as now, in the same week as the saving."""
+    cost = item.current.projected_cost_per_week
+    return [] if cost is None else [Text(f"of {money(cost, item.currency)}", style="dim")]
 
 
 def _workload(key: WorkloadKey) -> RenderableType:
@@ -227,8 +241,8 @@ def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
     return table
 
 
-def _advice_facts(item: Recommendation, currency: str) -> Iterable[tuple[str, RenderableType]]:
-    chosen = item.chosen
+def _advice_facts(item: Recommendation) -> Iterable[tuple[str, RenderableType]]:
+    chosen, currency = item.chosen, item.currency
     resource = f" ({chosen.target.resource})" if chosen.target.resource else ""
     yield "Now", escape(item.current.target.name)
     yield "Advised", Text(f"{chosen.target.name}{resource}", style="bold green", overflow="fold")
@@ -242,12 +256,13 @@ def _advice_facts(item: Recommendation, currency: str) -> Iterable[tuple[str, Re
     yield "Basis", f"{TIER[chosen.speed.tier]}, {percent(item.confidence_ratio)} sure"
     yield (
         "Saves",
-        f"{saving(chosen, currency)} a week",
+        f"{saving(chosen, currency)} a week, projected. {PROJECTED}",
     )
     yield (
         "As now",
-        f"wastes {money(item.doing_nothing_usd_per_week, currency)}, "
-        f"{gpu_hours(item.doing_nothing_gpu_hours_per_week)} GPU-hours a week",
+        f"costs {money(item.current.projected_cost_per_week, currency)} a week, projected; "
+        f"{money(item.doing_nothing_cost_per_week, currency)} of it, and "
+        f"{gpu_hours(item.doing_nothing_gpu_hours_per_week)} GPU-hours, would be wasted",
     )
     yield "Why", escape(item.reason)
     if item.caveats:
@@ -262,14 +277,16 @@ def _memory(need: MemoryNeed) -> str:
     return f"needs {quantity(need.need_bytes, 'bytes')}. {need.reason}"
 
 
-def _options(item: Recommendation | Abstention, currency: str) -> RenderableType:
-    table = _table(f"Options ({len(item.options)}), best first", "option", "speed", "memory", "saves a week", "why not")
+def _options(item: Recommendation | Abstention) -> RenderableType:
+    table = _table(
+        f"Options ({len(item.options)}), best first", "option", "speed", "memory", "saves a week, projected", "why not"
+    )
     for option in item.options:
         table.add_row(
             Text(option.target.name, style="" if option.allowed else "dim", overflow="fold"),
             speed(option.speed),
             quantity(option.memory_bytes, "bytes"),
-            money(option.saving_usd_per_week, currency),
+            money(option.projected_saving_per_week, item.currency),
             _verdict(option, item),
         )
     return table

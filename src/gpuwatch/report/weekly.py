@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime, timedelta
 
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.mig import geometry
+from gpuwatch.catalog.gpus import gpu_share_ratio
+from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
-from gpuwatch.model.telemetry import Device, Gap
-from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
-from gpuwatch.model.workload_profile import DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
+from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey
 from gpuwatch.report.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
+from gpuwatch.report.weekly_savings import Savings, Sum, worked_out
 
 VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
 
 TOP_CHANGES = 10
-_HOURS_PER_WEEK = 168.0
 _LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverage that idleness asks for (sizing 5.7)
 
 
@@ -39,14 +39,15 @@ def assemble_weekly(
     *,
     start: datetime,
     end: datetime,
-    usd_per_gpu_hour: Mapping[str, float],
+    price_per_gpu_hour: Mapping[str, float],
     source: str,
     gaps: Sequence[Gap] = (),
     remediations: Sequence[Remediation] | None = None,
     observed: bool = False,
     detectors: Sequence[DetectorRecord] = (),
+    currency: str = CURRENCY,
 ) -> WeeklyReport:
-    """The report of (start, end]. `usd_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour.
+    """The report of (start, end]. `price_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour, in `currency`.
 
     The fleet is compared with the time of the same length before, where the book reaches so far back. remediations:
     all that are kept; None where none could be read. observed: whether every mode is observe.
@@ -55,26 +56,28 @@ def assemble_weekly(
     hours = [row for row in book.usage if start <= row.hour < end]
     before = [row for row in book.usage if start - (end - start) <= row.hour < start]
     idle = _idle_allocations(analysis.findings)
-    shares = {device.id: gpu_share_ratio(device) for device in analysis.devices}
-    models = {device.id: gpu_name(device.model) for device in analysis.devices}
-    savings = _Savings.of(recommendations, idle, shares, models, usd_per_gpu_hour)
+    shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
+    workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
+    teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
+    saved, projected = _sum(savings.in_span.values()), _sum(savings.projected.values())
     gone = _gone_gpu_hours(analysis, start, end, shares)
-    fleet = _use(hours, usd_per_gpu_hour, fleet=True)
+    fleet = _use(hours, price_per_gpu_hour, fleet=True)
     fleet = replace(
         fleet,
         # A GPU that fell off the bus is paid for, and has no samples that could be counted.
         capacity_gpu_hours=None if fleet.capacity_gpu_hours is None else fleet.capacity_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
-        idle_gpu_hours=_idle_gpu_hours(idle, start, end, shares),
-        savable_usd_per_week=savings.usd(),
-        savable_gpu_hours_per_week=savings.gpu_hours(),
+        idle_gpu_hours=sum(team.use.idle_gpu_hours for team in teams),
+        saving=saved.known_cost,
+        saving_gpu_hours=saved.gpu_hours,
+        projected_saving_per_week=projected.known_cost,
+        projected_saving_gpu_hours_per_week=projected.gpu_hours,
     )
     degraded = tuple(
         item
         for item in analysis.findings
         if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
     )
-    workloads = _workloads(book, recommendations, abstentions, start, end, usd_per_gpu_hour)
     return WeeklyReport(
         version=VERSION,
         at=analysis.at,
@@ -82,9 +85,9 @@ def assemble_weekly(
         end=end,
         source=source,
         fleet=fleet,
-        previous=_use(before, usd_per_gpu_hour, fleet=True) if _reaches(before, start - (end - start)) else None,
+        previous=_use(before, price_per_gpu_hour, fleet=True) if _reaches(before, start - (end - start)) else None,
         curve=_curve(hours, start, end),
-        teams=_teams(hours, recommendations, idle, savings, usd_per_gpu_hour, start, end, shares),
+        teams=teams,
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=_worth)[:TOP_CHANGES]),
         idle=idle,
@@ -96,26 +99,9 @@ def assemble_weekly(
         detectors=tuple(detectors),
         coverage=analysis.coverage,
         coverage_ratio=_coverage_ratio(hours),
-        limits=tuple(_limits(hours, before, start, end, usd_per_gpu_hour, recommendations, analysis)),
+        currency=currency,
+        limits=tuple(_limits(hours, before, start, end, price_per_gpu_hour, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
-    )
-
-
-def gpu_name(model: str) -> str:
-    """Gpu.name of an exporter's spelling; the spelling itself where the catalog does not know it."""
-    gpu = find_gpu(model)
-    return gpu.name if gpu else model
-
-
-def gpu_share_ratio(device: Device) -> float:
-    """The device's share of a physical GPU by compute slices: 1 for a whole one, and for an instance whose profile
-    the catalog does not know."""
-    gpu = find_gpu(device.model)
-    layout = geometry(gpu.mig_family) if gpu and gpu.mig_family and device.mig_profile else None
-    if layout is None:
-        return 1.0
-    return next(
-        (item.compute_slices / layout.compute_total for item in layout.profiles if item.name == device.mig_profile), 1.0
     )
 
 
@@ -123,15 +109,6 @@ def _idle_allocations(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """One finding per idle Pod: gangs and devices repeat what their Pods say."""
     found = [item for item in findings if item.verdict is Verdict.IDLE and item.subject.kind is SubjectKind.POD]
     return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
-
-
-def _idle_gpu_hours(idle: Iterable[Finding], start: datetime, end: datetime, shares: Mapping[str, float]) -> float:
-    """GPU-hours of the idle allocations within the report's time: each from where its silence began."""
-    total = 0.0
-    for item in idle:
-        since = max(item.since or start, start)
-        total += max((end - since) / timedelta(hours=1), 0.0) * sum(shares.get(name, 1.0) for name in item.devices)
-    return total
 
 
 def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: bool) -> Use:
@@ -147,8 +124,8 @@ def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: boo
         sm_gpu_hours=sum(measured_sm) if measured_sm else None,
         unknown_gpu_hours=sum(row.unknown_gpu_hours for row in held),
         lost_gpu_hours=sum(sum(row.lost_gpu_hours.values()) for row in rows),
-        cost_usd=sum(prices[row.gpu_model] * row.allocated_gpu_hours for row in priced) if priced else None,
-        wasted_usd=sum(prices[row.gpu_model] * _wasted_gpu_hours(row) for row in priced) if priced else None,
+        cost=sum(prices[row.gpu_model] * row.allocated_gpu_hours for row in priced) if priced else None,
+        wasted_cost=sum(prices[row.gpu_model] * _wasted_gpu_hours(row) for row in priced) if priced else None,
     )
 
 
@@ -193,67 +170,19 @@ def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[U
     return tuple(points)
 
 
-class _Savings:
-    """What each week would save: advised changes and idle allocations, by namespace."""
-
-    def __init__(self) -> None:
-        self._usd: dict[str, float] = defaultdict(float)
-        self._gpu_hours: dict[str, float] = defaultdict(float)
-
-    @classmethod
-    def of(
-        cls,
-        recommendations: Iterable[Recommendation],
-        idle: Iterable[Finding],
-        shares: Mapping[str, float],
-        models: Mapping[str, str],
-        prices: Mapping[str, float],
-    ) -> _Savings:
-        found = cls()
-        for item in recommendations:
-            found._gpu_hours[item.key.namespace] += item.chosen.saving_gpu_hours_per_week
-            if item.chosen.saving_usd_per_week is not None:
-                found._usd[item.key.namespace] += item.chosen.saving_usd_per_week
-        counted: set[str] = set()
-        for finding in idle:
-            namespace = finding.subject.name.split("/")[0]
-            for device in finding.devices:
-                if device in counted:  # two idle Pods that share one device free it once
-                    continue
-                counted.add(device)
-                gpu_hours = shares.get(device, 1.0) * _HOURS_PER_WEEK
-                found._gpu_hours[namespace] += gpu_hours
-                price = prices.get(models.get(device, ""))
-                if price is not None:
-                    found._usd[namespace] += price * gpu_hours
-        return found
-
-    def usd(self, namespace: str | None = None) -> float | None:
-        """None where no price is known of anything that could be saved."""
-        if namespace is None:
-            return sum(self._usd.values()) if self._usd else (0.0 if not self._gpu_hours else None)
-        if namespace in self._usd:
-            return self._usd[namespace]
-        return None if namespace in self._gpu_hours else 0.0
-
-    def gpu_hours(self, namespace: str | None = None) -> float:
-        return sum(self._gpu_hours.values()) if namespace is None else self._gpu_hours.get(namespace, 0.0)
-
-
 def _teams(
     rows: Iterable[UsageHour],
     recommendations: Iterable[Recommendation],
     idle: Sequence[Finding],
-    savings: _Savings,
+    savings: Savings,
     prices: Mapping[str, float],
-    start: datetime,
-    end: datetime,
-    shares: Mapping[str, float],
 ) -> tuple[TeamUse, ...]:
     by_namespace: dict[str, list[UsageHour]] = defaultdict(list)
     for row in rows:
         if row.namespace:
             by_namespace[row.namespace].append(row)
+    for namespace in {*savings.in_span, *savings.projected}:
+        by_namespace.setdefault(namespace, [])  # it had nothing in this time, and a change is advised all the same
     advised: dict[str, int] = defaultdict(int)
     for item in recommendations:
         advised[item.key.namespace] += 1
@@ -267,9 +196,11 @@ def _teams(
             models[row.gpu_model] += row.allocated_gpu_hours
         use = replace(
             _use(found, prices, fleet=False),
-            idle_gpu_hours=_idle_gpu_hours(idle_of[namespace], start, end, shares),
-            savable_usd_per_week=savings.usd(namespace),
-            savable_gpu_hours_per_week=savings.gpu_hours(namespace),
+            idle_gpu_hours=savings.idle_gpu_hours[namespace],
+            saving=savings.in_span[namespace].known_cost,
+            saving_gpu_hours=savings.in_span[namespace].gpu_hours,
+            projected_saving_per_week=savings.projected[namespace].known_cost,
+            projected_saving_gpu_hours_per_week=savings.projected[namespace].gpu_hours,
         )
         teams.append(
             TeamUse(
@@ -283,58 +214,15 @@ def _teams(
     return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
 
 
-def _workloads(
-    book: ProfileBook,
-    recommendations: Iterable[Recommendation],
-    abstentions: Iterable[Abstention],
-    start: datetime,
-    end: datetime,
-    prices: Mapping[str, float],
-) -> tuple[WorkloadUse, ...]:
-    advised = {item.key: item for item in recommendations}
-    abstained = {item.key: item for item in abstentions}
-    found = [
-        _workload(profile, days, advised.get(key), abstained.get(key), prices)
-        for key, profile in book.profiles.items()
-        # Days are the finest that a profile keeps: the first and the last one count whole.
-        if (days := [day for day in profile.days if start.astimezone(UTC).date() <= day.day <= _last_day(end)])
-    ]
-    return tuple(sorted(found, key=lambda item: (-item.allocated_gpu_hours, item.workload)))
-
-
-def _last_day(end: datetime) -> date:
-    return (end.astimezone(UTC) - timedelta(microseconds=1)).date()
-
-
-def _workload(
-    profile: WorkloadProfile,
-    days: Sequence[DayUse],
-    recommendation: Recommendation | None,
-    abstention: Abstention | None,
-    prices: Mapping[str, float],
-) -> WorkloadUse:
-    key: WorkloadKey = profile.key
-    allocated = sum(day.allocated_gpu_hours for day in days)
-    known = allocated - sum(day.unknown_gpu_hours for day in days)
-    price = prices.get(key.gpu_model)
-    active = [(cell.weight_seconds, cell.sm_active_ratio) for cell in profile.cells if cell.sm_active_ratio is not None]
-    weight = sum(seconds for seconds, _ in active)
-    return WorkloadUse(
-        workload=key.workload,
-        namespace=key.namespace,
-        gpu_model=f"{key.gpu_model} {key.mig_profile}".strip(),
-        allocated_gpu_hours=allocated,
-        busy_ratio=min(sum(day.busy_gpu_hours for day in days) / known, 1.0) if known > 0 else None,
-        sm_active_ratio=sum(seconds * ratio for seconds, ratio in active) / weight if weight > 0 else None,
-        memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None),
-        cost_usd=None if price is None else price * allocated,
-        recommendation=recommendation,
-        abstention=abstention,
-    )
+def _sum(parts: Iterable[Sum]) -> Sum:
+    total = Sum()
+    for part in parts:
+        total.add(part.gpu_hours, part.cost)
+    return total
 
 
 def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
-    return (-(item.chosen.saving_usd_per_week or 0.0), -item.chosen.saving_gpu_hours_per_week, item.key)
+    return (-(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key)
 
 
 def _gone_gpu_hours(

@@ -16,9 +16,10 @@ from markupsafe import Markup
 
 from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, Option, OutcomeVerdict, Recommendation
-from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport
+from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
+from gpuwatch.report.plan_tables import short_worth
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import evidence_line, other_gaps
 from gpuwatch.report.weekly_actions import BECAME, actions_line
@@ -59,6 +60,8 @@ def weekly_html(report: WeeklyReport) -> str:
         span=say.span(report.start, report.end),
         period=say.period(report),
         headline=say.headline(report),
+        basis=say.basis(report),
+        use_of={use.recommendation.key: use for use in report.workloads if use.recommendation},
         figures=say.figures(report),
         parts=say.parts(report.fleet),
         worth=worth,
@@ -90,14 +93,14 @@ def weekly_html(report: WeeklyReport) -> str:
 def _worth(item: Recommendation) -> tuple[float, float, str]:
     """Money first, then GPU-hours: the order of `top_changes`."""
     chosen = item.chosen
-    return (-(chosen.saving_usd_per_week or 0.0), -chosen.saving_gpu_hours_per_week, str(item.key))
+    return (-(chosen.projected_saving_per_week or 0.0), -chosen.projected_saving_gpu_hours_per_week, str(item.key))
 
 
 def _worth_of(changes: Sequence[Recommendation]) -> Callable[[Option], float | None]:
     """What the bars compare: money where any price is known, else GPU-hours."""
-    if any(item.chosen.saving_usd_per_week is not None for item in changes):
-        return lambda option: option.saving_usd_per_week
-    return lambda option: option.saving_gpu_hours_per_week
+    if any(item.chosen.projected_saving_per_week is not None for item in changes):
+        return lambda option: option.projected_saving_per_week
+    return lambda option: option.projected_saving_gpu_hours_per_week
 
 
 def _abstained(report: WeeklyReport) -> list[tuple[str, str, list[Abstention], int]]:
@@ -143,6 +146,11 @@ def _money(context: Context, value: float | None) -> str:
 
 
 @pass_context
+def _saved(context: Context, use: WorkloadUse | None) -> str:
+    return say.saved(use, context["report"].currency)
+
+
+@pass_context
 def _saving(context: Context, option: Option) -> str:
     return say.saving(option, context["report"].currency)
 
@@ -171,6 +179,8 @@ def template(name: str) -> Template:
         money=_money,
         percent=say.percent,
         plural=plural,
+        saves_and_costs=short_worth,
+        saved=_saved,
         saving=_saving,
         size=_size,
         speed=say.speed,

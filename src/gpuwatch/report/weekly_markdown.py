@@ -34,12 +34,14 @@ def weekly_summary(report: WeeklyReport) -> str:
         trend = f" ({item.trend.arrow} {item.trend.judged})" if item.trend else ""
         lines.append(f"- {item.title}: **{item.value}**{trend}")
     if report.top_changes:
+        uses = {use.recommendation.key: use for use in report.workloads if use.recommendation}
         lines += ["", "Worth most:"]
         for change in report.top_changes[:_SUMMARY_CHANGES]:
             move = f"{escaped(change.current.target.name)} → {escaped(change.chosen.target.name)}"
-            saves = say.saving(change.chosen, report.currency)
+            saved, saves = say.saved(uses.get(change.key), report.currency), say.saving(change.chosen, report.currency)
             lines.append(
-                f"- {_name(change)}: {move}, {say.speed(change.chosen.speed)} of the speed, saves {saves} a week"
+                f"- {_name(change)}: {move}, {say.speed(change.chosen.speed)} of the speed; would have saved {saved} "
+                f"in the {say.period(report)}; projected, {saves} a week"
             )
     lines += ["", f"Idle allocations: {_idle_line(report)}", f"Degraded GPUs: {_degraded_line(report)}"]
     if report.actions:
@@ -65,7 +67,7 @@ def _degraded_line(report: WeeklyReport) -> str:
 
 
 def _lines(report: WeeklyReport) -> Iterable[str]:
-    currency = report.currency
+    currency, when = report.currency, say.period(report)
     yield f"# GPUs in the {say.period(report)} of {say.span(report.start, report.end)}"
     yield ""
     yield f"From {escaped(report.source)}, written {report.at:%Y-%m-%d %H:%M} {report.at.tzname() or ''}.".replace(
@@ -73,6 +75,8 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
     )
     yield ""
     yield " ".join(say.headline(report))
+    yield ""
+    yield say.basis(report)
     yield ""
     yield from _table(
         ("", "now", "", f"against the {say.period(report)} before"),
@@ -110,23 +114,35 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
         yield "## Teams"
         yield ""
         yield from _table(
-            ("team", "GPU-hours held", "busy", "unknown", "cost", "silent", "savable a week", "changes", "idle"),
+            (
+                "team",
+                "GPU-hours held",
+                "busy",
+                "unknown",
+                f"cost in the {when}",
+                "of it silent",
+                f"would have been saved in the {when}",
+                "projected saving, a week",
+                "changes",
+                "idle",
+            ),
             (
                 (
                     escaped(team.namespace),
                     say.gpu_hours(team.use.allocated_gpu_hours),
                     say.percent(say.busy_ratio(team.use)),
                     say.gpu_hours(team.use.unknown_gpu_hours),
-                    say.money(team.use.cost_usd, currency),
-                    say.money(team.use.wasted_usd, currency),
-                    say.money(team.use.savable_usd_per_week, currency),
+                    say.money(team.use.cost, currency),
+                    say.money(team.use.wasted_cost, currency),
+                    say.money(team.use.saving, currency),
+                    say.money(team.use.projected_saving_per_week, currency),
                     str(team.recommendations),
                     str(team.idle_allocations),
                 )
                 for team in report.teams
             ),
             len(report.teams),
-            numbers=range(1, 9),
+            numbers=range(1, 10),
         )
     yield from _abstentions(report)
     yield from _findings(report)
@@ -142,14 +158,24 @@ def _changes(report: WeeklyReport) -> Iterable[str]:
         yield "No change is advised." if report.workloads else "Not known: no workload was profiled."
         yield ""
         return
+    uses = {use.recommendation.key: use for use in report.workloads if use.recommendation}
     yield from _table(
-        ("workload", "from", "to", "speed, of now", "saves a week", "basis"),
+        (
+            "workload",
+            "from",
+            "to",
+            "speed, of now",
+            f"would have saved in the {say.period(report)}, of its cost",
+            "projected saving, a week",
+            "basis",
+        ),
         (
             (
                 _name(item),
                 escaped(item.current.target.name),
                 f"**{escaped(item.chosen.target.name)}**",
                 say.speed(item.chosen.speed),
+                say.saved(uses.get(item.key), report.currency),
                 say.saving(item.chosen, report.currency),
                 f"{say.TIER[item.chosen.speed.tier]}, {say.percent(item.confidence_ratio)} sure",
             )
@@ -306,7 +332,7 @@ def _outcomes(report: WeeklyReport) -> Iterable[str]:
                     say.speed(item.predicted),
                     say.percent(item.measured_speed_ratio),
                     say.OUTCOME[item.verdict] + (", out of memory" if item.out_of_memory else ""),
-                    say.money(item.saved_usd, report.currency) if item.applied_at else "not yet",
+                    say.money(item.saved_cost, report.currency) if item.applied_at else "not yet",
                     escaped(item.reason),
                 )
                 for item in report.outcomes

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, Outcome, OutcomeVerdict, SpeedEstimate
-from gpuwatch.model.weekly import Use, WeeklyReport
+from gpuwatch.model.weekly import Use, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.words import duration, plural
 
 UNKNOWN = "unknown"
+
+PROJECTED = (
+    "Projected: what a workload's newest seven days come to if they go on for a week; younger work that goes on counts "
+    "as if it had been there for all of it."
+)
+"""What every number a week rests on (`gpuwatch.advise.money.pod_hours_per_week`)."""
 
 TIER = {
     EvidenceTier.SM: "SM activity",
@@ -94,10 +100,19 @@ def speed(estimate: SpeedEstimate) -> str:
 
 
 def saving(option: Option, currency: str) -> str:
-    """What the option saves each week: money where its price is known, and GPU-hours."""
-    known = option.saving_usd_per_week is not None
-    amount = money(option.saving_usd_per_week, currency) if known else "price unknown"
-    return f"{amount}, {gpu_hours(option.saving_gpu_hours_per_week)} GPU-hours"
+    """What the option is projected to save in a week: money where its price is known, and GPU-hours."""
+    known = option.projected_saving_per_week is not None
+    amount = money(option.projected_saving_per_week, currency) if known else "price unknown"
+    return f"{amount}, {gpu_hours(option.projected_saving_gpu_hours_per_week)} GPU-hours"
+
+
+def saved(use: WorkloadUse | None, currency: str) -> str:
+    """What would have been saved in the report's time, of what it cost."""
+    if use is None:
+        return f"{money(0.0, currency)}: it had no GPU in this time"
+    if use.cost is None:
+        return f"{gpu_hours(use.saving_gpu_hours)} of {gpu_hours(use.allocated_gpu_hours)} GPU-hours, price unknown"
+    return f"{money(use.saving, currency)} of {money(use.cost, currency)}"
 
 
 def workload_name(key: WorkloadKey | str) -> str:
@@ -257,51 +272,55 @@ class Figure:
     trend: Trend | None
 
 
-_TITLES = (
-    "Held",
-    "Busy while held",
-    "Spent on silent GPUs",
-    "Savable each week",
-    "GPU-hours lost to degraded GPUs",
-)
+def _titles(report: WeeklyReport) -> tuple[str, str, str, str, str]:
+    return (
+        "Held",
+        "Busy while held",
+        "Spent on silent GPUs",
+        f"Would have been saved in the {period(report)}",
+        "GPU-hours lost to degraded GPUs",
+    )
 
 
 def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     """What a head of platform reads first: allocation, use, money wasted, money savable, time lost."""
     use, currency = report.fleet, report.currency
     known = measured(use)
+    titles = _titles(report)
     changes = sum(1 for item in report.workloads if item.recommendation is not None)
     held, busy, wasted, lost = (None,) * 4 if report.previous is None else _trends(use, report.previous, currency)
     if not known:
-        return tuple(Figure(title, UNKNOWN, "not measured", None) for title in _TITLES)
+        return tuple(Figure(title, UNKNOWN, "not measured", None) for title in titles)
     return (
         Figure(
-            _TITLES[0],
+            titles[0],
             percent(held_ratio(use), 1),
             f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours",
             held,
         ),
         Figure(
-            _TITLES[1],
+            titles[1],
             percent(busy_ratio(use), 1),
             f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}",
             busy,
         ),
         Figure(
-            _TITLES[2],
-            money(use.wasted_usd, currency),
-            f"of {money(use.cost_usd, currency)}; held or free, and not busy",
+            titles[2],
+            money(use.wasted_cost, currency),
+            f"of {money(use.cost, currency)}; held or free, and not busy",
             wasted,
         ),
         Figure(
-            _TITLES[3],
-            money(use.savable_usd_per_week, currency),
-            f"{gpu_hours(use.savable_gpu_hours_per_week)} GPU-hours: "
-            f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}",
+            titles[3],
+            money(use.saving, currency),
+            f"{gpu_hours(use.saving_gpu_hours)} GPU-hours: "
+            f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}. Projected, a week: "
+            f"{money(use.projected_saving_per_week, currency)}, "
+            f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours",
             None,  # what could have been saved the week before is not kept
         ),
         Figure(
-            _TITLES[4],
+            titles[4],
             gpu_hours(use.lost_gpu_hours),
             "of the time on offer, held or free",
             lost,
@@ -315,7 +334,7 @@ def _trends(now: Use, before: Use, currency: str) -> tuple[Trend | None, Trend |
     return (
         points_trend(held_ratio(now), held_ratio(before), more_is_good=True),
         points_trend(busy_ratio(now), busy_ratio(before), more_is_good=True),
-        amount_trend(now.wasted_usd, before.wasted_usd, money(before.wasted_usd, currency), more_is_good=False),
+        amount_trend(now.wasted_cost, before.wasted_cost, money(before.wasted_cost, currency), more_is_good=False),
         amount_trend(
             now.lost_gpu_hours if known else None,
             before.lost_gpu_hours,
@@ -342,32 +361,46 @@ def headline(report: WeeklyReport) -> tuple[str, ...]:
         )
     else:
         found.append(f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours were held; how many were on offer is unknown.")
-    if use.wasted_usd is not None:
-        found.append(f"Time in which no kernel ran cost {money(use.wasted_usd, currency)}.")
+    if use.wasted_cost is not None:
+        found.append(
+            f"They cost {money(use.cost, currency)}, of which time in which no kernel ran cost "
+            f"{money(use.wasted_cost, currency)}."
+        )
     else:
         found.append("What silent time cost is unknown: no price is known.")
-    if use.savable_usd_per_week is not None:
+    what = "The changes and releases that are advised below would have saved"
+    if use.saving is not None:
+        of = f" of these {money(use.cost, currency)}" if use.cost is not None else ""
         found.append(
-            "Changes and releases that are advised below would save "
-            f"{money(use.savable_usd_per_week, currency)} a week."
+            f"{what} {money(use.saving, currency)}{of} in this {when}; projected, "
+            f"{money(use.projected_saving_per_week, currency)} a week."
         )
-    elif use.savable_gpu_hours_per_week > 0:
+    elif use.saving_gpu_hours > 0:
         found.append(
-            "Changes and releases that are advised below would save "
-            f"{gpu_hours(use.savable_gpu_hours_per_week)} GPU-hours a week."
+            f"{what} {gpu_hours(use.saving_gpu_hours)} of these {gpu_hours(use.allocated_gpu_hours)} GPU-hours in this "
+            f"{when}; projected, {gpu_hours(use.projected_saving_gpu_hours_per_week)} a week."
         )
     return tuple(found)
 
 
+def basis(report: WeeklyReport) -> str:
+    """What costs, savings and projections are of."""
+    return (
+        f"Costs and savings are of this {period(report)}: an advised change saves its share of what the workload cost "
+        "in it, an idle allocation the time in which it was proven idle, so that a saving is never more than the cost. "
+        f"{PROJECTED} An idle allocation is taken to stay as it is. Money is in {report.currency}."
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """How past advice did. saved_usd is the sum of what is known, None where nothing is."""
+    """How past advice did. saved_cost is the sum of what is known, None where nothing is."""
 
     hits: int
     misses: int
     waiting: int
     unmeasured: int
-    saved_usd: float | None
+    saved_cost: float | None
     saved_gpu_hours: float
 
     @property
@@ -394,13 +427,13 @@ def record(outcomes: tuple[Outcome, ...]) -> Record:
     def count(verdict: OutcomeVerdict) -> int:
         return sum(1 for item in outcomes if item.verdict is verdict)
 
-    known = [item.saved_usd for item in outcomes if item.saved_usd is not None]
+    known = [item.saved_cost for item in outcomes if item.saved_cost is not None]
     return Record(
         hits=count(OutcomeVerdict.HIT),
         misses=count(OutcomeVerdict.MISS),
         waiting=count(OutcomeVerdict.WAITING),
         unmeasured=count(OutcomeVerdict.UNKNOWN),
-        saved_usd=sum(known) if known else None,
+        saved_cost=sum(known) if known else None,
         saved_gpu_hours=sum(item.saved_gpu_hours for item in outcomes),
     )
 

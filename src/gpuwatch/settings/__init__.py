@@ -11,10 +11,10 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gpuwatch.advise.mig_policy import MigPlanPolicy
@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     """SQLite file with the profiles, so that a run fetches only what is new, and with the advice that was given."""
     prices: Path | None = None
     """CSV or YAML with the operator's own prices of instance types, over those of the catalog."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    """Of all sums of money: ISO 4217, three capital letters. Prices in another currency do not count, and the catalog's
+    are in USD: with EUR here, `prices` has to name the prices in EUR."""
     xid_overrides: Path | None = None
     """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`; else the catalog's."""
 

@@ -11,6 +11,7 @@ from gpuwatch.advise.capability import capability_of, ratios
 from gpuwatch.advise.demand import Floats
 from gpuwatch.advise.memory import memory_need
 from gpuwatch.advise.speed import SpeedPolicy, predict_speeds
+from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.sizing import SpeedEstimate
 from gpuwatch.model.workload_profile import PowerEnvelope
@@ -54,7 +55,7 @@ def points_of(jobs: Sequence[MeasuredJob]) -> Points:
             if name == job.base or profile is None:
                 continue
             target = capability_of(job.gpu, name)
-            share = max(shape.compute_ratio(profile), shape.memory_ratio(profile))
+            share = gpu_share_ratio(job.gpu.name, name)
             offer = ratios(now, target)
             rows.append(
                 (

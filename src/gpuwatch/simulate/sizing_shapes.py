@@ -15,12 +15,12 @@ import numpy as np
 
 from gpuwatch.advise.capability import capability_of, ratios
 from gpuwatch.advise.speed import SpeedPolicy, predict_speeds
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
 
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)
 _KERNELS = 400
-_SLICES = (("1g.5gb", 6 / 7), ("2g.10gb", 5 / 7), ("3g.20gb", 1 / 2), ("4g.20gb", 3 / 7))  # and what each frees
+_SLICES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb")
 _FLOOR, _CEILING = 50.0, 400.0
 
 
@@ -49,7 +49,7 @@ def judge_shapes(jobs: int, seed: int, bursts: Sequence[float] = (0.5, 0.75, 1.0
 def _judge(name: str, policy: SpeedPolicy, from_power: bool, jobs: int, seed: int) -> ShapeQuality:
     gpu = find_gpu("A100-SXM4-40GB")
     assert gpu is not None
-    now, targets = capability_of(gpu), [capability_of(gpu, kind) for kind, _ in _SLICES]
+    now, targets = capability_of(gpu), [capability_of(gpu, kind) for kind in _SLICES]
     offers = [ratios(now, target) for target in targets]
     compute = np.array([[offer.compute.low] for offer in offers])
     memory = np.array([[offer.memory] for offer in offers])
@@ -77,7 +77,7 @@ def _judge(name: str, policy: SpeedPolicy, from_power: bool, jobs: int, seed: in
         highs.append([one.high_ratio for one in found])
     truth, low, likely, high = np.array(truths), np.array(lows), np.array(likelies), np.array(highs)
     inside = (truth >= low - 1e-6) & (truth <= high + 1e-6)
-    freed = np.array([share for _, share in _SLICES])
+    freed = np.array([1.0 - gpu_share_ratio(gpu.name, kind) for kind in _SLICES])
     taken, possible = low >= 0.9, truth >= 0.9
     pick = np.argmax(taken, axis=1)
     speeds = truth[np.arange(jobs), pick][taken.any(axis=1)]

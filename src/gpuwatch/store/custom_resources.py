@@ -48,9 +48,6 @@ CONDITIONS: Mapping[str, Mapping[str, str]] = {
 }
 """By kind and type, what is so where the condition is True."""
 
-CURRENCY = "USD"
-"""Of all savings, for now."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationSpec:
@@ -341,7 +338,7 @@ def _workload_profile() -> dict[str, Any]:
             ("Advised", "string", _condition(ADVISED, "status"), 0),
             ("Reason", "string", _condition(ADVISED, "reason"), 0),
             ("Target", "string", f"{advised}.target", 0),
-            ("Saves/Week", "string", f"{advised}.projectedSavingPerWeek", 0),
+            ("Saves per week", "string", f"{advised}.projectedSavingPerWeek", 0),
             ("Currency", "string", f"{advised}.currency", 0),
             ("Observed", "date", ".status.observationTime", 0),
         ],

@@ -271,7 +271,7 @@ class SqliteStore:
         ).fetchone()
         # Neither another price nor another size of the same machine in the price file is another target.
         target = replace(
-            given.chosen.target, usd_per_hour=None, price_source="", host_cpu_cores=None, host_memory_bytes=None
+            given.chosen.target, price_per_hour=None, price_source="", host_cpu_cores=None, host_memory_bytes=None
         )
         if standing is not None and _target(standing[2]) == target:
             self._db.execute("UPDATE advice SET last_at = max(last_at, ?) WHERE id = ?", (at, standing[0]))

@@ -24,7 +24,6 @@ from gpuwatch.store.conditions import Condition, ConditionStatus
 from gpuwatch.store.custom_resources import (
     ADVISED,
     API_VERSION,
-    CURRENCY,
     PROFILE_KIND,
     NotRecommended,
     Recommended,
@@ -162,7 +161,7 @@ def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
 
 def _recommended(given: Recommendation) -> Recommended:
     chosen = given.chosen
-    saving = chosen.saving_usd_per_week
+    saving = chosen.projected_saving_per_week
     return Recommended(
         at=given.at,
         target=chosen.target.name,
@@ -170,8 +169,8 @@ def _recommended(given: Recommendation) -> Recommended:
         speed_low_ratio=round(chosen.speed.low_ratio, 3),
         speed_likely_ratio=round(chosen.speed.likely_ratio, 3),
         projected_saving_per_week=None if saving is None else round(saving, 2),
-        currency="" if saving is None else CURRENCY,
-        saving_gpu_hours_per_week=round(chosen.saving_gpu_hours_per_week, 1),
+        currency="" if saving is None else given.currency,
+        saving_gpu_hours_per_week=round(chosen.projected_saving_gpu_hours_per_week, 1),
         confidence_ratio=round(given.confidence_ratio, 3),
         message=given.reason,
         patch=json.dumps(given.change.patch, sort_keys=True) if given.change.patch else "",

@@ -1,0 +1,315 @@
+"""What the report's time cost, what of it would have been saved, and what a week would save. Pure.
+
+A saving never spans more time than the cost beside it: it is the advised change's share of what the workload cost in
+the report's time, plus the price of the hours in which an allocation was proven idle. So it is never more than the
+cost, and workloads add up to teams, and teams to the fleet. What a week would save is another number, a projection.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+
+from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
+from gpuwatch.model.decision import Analysis, Finding
+from gpuwatch.model.sizing import Abstention, Recommendation
+from gpuwatch.model.telemetry import Device, DeviceId
+from gpuwatch.model.weekly import WorkloadUse
+from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+
+HOURS_PER_WEEK = 168.0
+
+_Group = tuple[str, str]  # namespace, Gpu.name
+
+
+@dataclass(slots=True)
+class Sum:
+    """GPU-hours, and their price: None where nothing of it has one. `cost` leaves out what has none."""
+
+    gpu_hours: float = 0.0
+    cost: float | None = None
+
+    def add(self, gpu_hours: float, cost: float | None) -> None:
+        self.gpu_hours += gpu_hours
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
+
+    @property
+    def known_cost(self) -> float | None:
+        """0 where there is nothing to save; None where what could be saved has no price."""
+        return 0.0 if self.cost is None and not self.gpu_hours else self.cost
+
+
+@dataclass(slots=True)
+class Savings:
+    """By namespace: in the report's time, projected to a week, and the idle hours within the report's time."""
+
+    in_span: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    projected: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    idle_gpu_hours: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def gpu_name(model: str) -> str:
+    """Gpu.name of an exporter's spelling; the spelling itself where the catalog does not know it."""
+    gpu = find_gpu(model)
+    return gpu.name if gpu else model
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """One idle allocation's part of one device. gpu_hours: within the report's time."""
+
+    finding: Finding
+    group: _Group
+    mig_profile: str
+    share_ratio: float
+    gpu_hours: float
+
+
+def worked_out(
+    analysis: Analysis,
+    book: ProfileBook,
+    recommendations: Sequence[Recommendation],
+    abstentions: Sequence[Abstention],
+    idle: Sequence[Finding],
+    prices: Mapping[str, float],
+    start: datetime,
+    end: datetime,
+) -> tuple[tuple[WorkloadUse, ...], Savings]:
+    """Every workload of (start, end] with its cost and its saving in it, most GPU-hours first; and the sums.
+
+    prices: Gpu.name → price of one whole GPU for an hour.
+    """
+    allocated: defaultdict[_Group, float] = defaultdict(float)
+    busy: defaultdict[_Group, float] = defaultdict(float)
+    for row in book.usage:
+        if row.namespace and start <= row.hour < end:
+            allocated[row.namespace, row.gpu_model] += row.allocated_gpu_hours
+            busy[row.namespace, row.gpu_model] += row.busy_gpu_hours
+    found = _uses(book, recommendations, abstentions, allocated, prices, start, end)
+    members = _members(found)
+    parts = _parts(analysis.devices, idle, start, end)
+    # Only time that was allocated and not busy can have been idle. What no profile tells of, workloads that are
+    # forgotten or never were profiled, is the team's alone.
+    room = {key: max(item.allocated_gpu_hours - item.busy_gpu_hours, 0.0) for key, item in found.items()}
+    others = {
+        group: max(
+            hours
+            - sum(found[key].allocated_gpu_hours for key in members[group])
+            - max(busy[group] - sum(found[key].busy_gpu_hours for key in members[group]), 0.0),
+            0.0,
+        )
+        for group, hours in allocated.items()
+    }
+    workload_of = {pod.ref: pod.workload for pod in analysis.cluster.pods if pod.workload}
+    savings = Savings()
+    silent: defaultdict[WorkloadKey, float] = defaultdict(float)
+    for part in parts:
+        left = part.gpu_hours
+        for key in _holders(part, members[part.group], book.profiles, workload_of):
+            taken = min(left, room[key])
+            room[key] -= taken
+            silent[key] += taken
+            left -= taken
+        taken = min(left, others.get(part.group, 0.0))
+        if taken > 0:
+            others[part.group] -= taken
+            namespace, model = part.group
+            price = prices.get(model)
+            savings.idle_gpu_hours[namespace] += taken
+            savings.in_span[namespace].add(taken, None if price is None else price * taken)
+    workloads = []
+    for key, item in found.items():
+        use = _with_saving(item, silent[key], prices.get(key.gpu_model))
+        savings.idle_gpu_hours[key.namespace] += silent[key]
+        savings.in_span[key.namespace].add(use.saving_gpu_hours, use.saving)
+        workloads.append(use)
+    _project(savings, recommendations, parts, prices)
+    return tuple(sorted(workloads, key=lambda item: (-item.allocated_gpu_hours, item.workload))), savings
+
+
+def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) -> WorkloadUse:
+    """The advised change would have saved its share of the hours that were not idle; of idle ones all is saved."""
+    idle = min(idle_gpu_hours, item.allocated_gpu_hours)
+    worked = item.allocated_gpu_hours - idle
+    hours, money = (0.0, 0.0) if item.recommendation is None else saving_ratios(item.recommendation)
+    saved: float | None = 0.0
+    if item.recommendation is not None or idle:
+        unknown = price is None or (money is None and not idle)
+        saved = None if unknown or price is None else price * (idle + (money or 0.0) * worked)
+    return replace(item, idle_gpu_hours=idle, saving_gpu_hours=idle + hours * worked, saving=saved)
+
+
+def saving_ratios(item: Recommendation) -> tuple[float, float | None]:
+    """What the change saves of the workload's GPU-hours and of its cost, 0 to 1 each. Of the cost None where a price is
+    not known; 0 where the target costs more."""
+    before, chosen = item.current, item.chosen
+    hours = before.projected_gpu_hours_per_week
+    of_hours = chosen.projected_saving_gpu_hours_per_week / hours if hours > 0 else 0.0
+    cost, saving = before.projected_cost_per_week, chosen.projected_saving_per_week
+    if cost is None or saving is None:
+        return _ratio(of_hours), None
+    return _ratio(of_hours), _ratio(saving / cost if cost > 0 else 0.0)
+
+
+def _ratio(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _uses(
+    book: ProfileBook,
+    recommendations: Iterable[Recommendation],
+    abstentions: Iterable[Abstention],
+    allocated: Mapping[_Group, float],
+    prices: Mapping[str, float],
+    start: datetime,
+    end: datetime,
+) -> dict[WorkloadKey, WorkloadUse]:
+    advised = {item.key: item for item in recommendations}
+    abstained = {item.key: item for item in abstentions}
+    part_of_day = _DayParts(book.usage, start, end)
+    found = {}
+    for key, profile in book.profiles.items():
+        days = [
+            (day, part_of_day.ratio(key, day.day))
+            for day in profile.days
+            if start.astimezone(UTC).date() <= day.day <= _last_day(end)
+        ]
+        if days:
+            found[key] = _use(
+                profile,
+                sum(day.allocated_gpu_hours * part for day, part in days),
+                sum(day.busy_gpu_hours * part for day, part in days),
+                sum(day.unknown_gpu_hours * part for day, part in days),
+                advised.get(key),
+                abstained.get(key),
+            )
+    # No team is shown with more than it had, and no workload with more than its team.
+    for group, keys in _members(found).items():
+        total = sum(found[key].allocated_gpu_hours for key in keys)
+        if group in allocated and total > allocated[group]:
+            for key in keys:
+                hours = found[key].allocated_gpu_hours * allocated[group] / total
+                found[key] = replace(
+                    found[key], allocated_gpu_hours=hours, busy_gpu_hours=min(found[key].busy_gpu_hours, hours)
+                )
+    return {
+        key: replace(
+            item, cost=None if (price := prices.get(key.gpu_model)) is None else price * item.allocated_gpu_hours
+        )
+        for key, item in found.items()
+    }
+
+
+def _use(
+    profile: WorkloadProfile,
+    allocated: float,
+    busy: float,
+    unknown: float,
+    recommendation: Recommendation | None,
+    abstention: Abstention | None,
+) -> WorkloadUse:
+    key, known = profile.key, allocated - unknown
+    active = [(cell.weight_seconds, cell.sm_active_ratio) for cell in profile.cells if cell.sm_active_ratio is not None]
+    weight = sum(seconds for seconds, _ in active)
+    return WorkloadUse(
+        workload=key.workload,
+        namespace=key.namespace,
+        gpu_model=f"{key.gpu_model} {key.mig_profile}".strip(),
+        allocated_gpu_hours=allocated,
+        busy_gpu_hours=min(busy, allocated),
+        busy_ratio=min(busy / known, 1.0) if known > 0 else None,
+        sm_active_ratio=sum(seconds * ratio for seconds, ratio in active) / weight if weight > 0 else None,
+        memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None),
+        cost=None,
+        recommendation=recommendation,
+        abstention=abstention,
+    )
+
+
+class _DayParts:
+    """Days are the finest that a profile keeps. Of a day that the report's time cuts, a workload counts with the share
+    that its team's hours on that model have within the time; with the share of the day where those are not known."""
+
+    def __init__(self, usage: Iterable[UsageHour], start: datetime, end: datetime) -> None:
+        self._start, self._end = start, end
+        self._whole: defaultdict[tuple[str, str, date], float] = defaultdict(float)
+        self._within: defaultdict[tuple[str, str, date], float] = defaultdict(float)
+        for row in usage:
+            key = (row.namespace, row.gpu_model, row.hour.astimezone(UTC).date())
+            self._whole[key] += row.allocated_gpu_hours
+            if start <= row.hour < end:
+                self._within[key] += row.allocated_gpu_hours
+
+    def ratio(self, key: WorkloadKey, day: date) -> float:
+        name = (key.namespace, key.gpu_model, day)
+        if self._whole.get(name, 0.0) > 0:
+            return self._within.get(name, 0.0) / self._whole[name]
+        begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        within = min(self._end, begin + timedelta(days=1)) - max(self._start, begin)
+        return max(within / timedelta(days=1), 0.0)
+
+
+def _last_day(end: datetime) -> date:
+    return (end.astimezone(UTC) - timedelta(microseconds=1)).date()
+
+
+def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, end: datetime) -> list[_Idle]:
+    """What each idle Pod has of each of its devices. Those that share a device have a part of it each, so that two idle
+    ones free it once."""
+    known = {device.id: device for device in devices}
+    claims: defaultdict[DeviceId, int] = defaultdict(int)
+    for finding in idle:
+        for name in finding.devices:
+            claims[name] += 1
+    found = []
+    for finding in idle:
+        hours = max((end - max(finding.since or start, start)) / timedelta(hours=1), 0.0)
+        namespace = finding.subject.name.split("/")[0]
+        for name in finding.devices:
+            device = known.get(name)
+            model, profile = (device.model, device.mig_profile or "") if device else ("", "")
+            holders = len(device.pods) if device is not None and device.shared else 1
+            share = gpu_share_ratio(model, profile) / max(holders, claims[name])
+            found.append(_Idle(finding, (namespace, gpu_name(model)), profile, share, hours * share))
+    return found
+
+
+def _holders(
+    part: _Idle,
+    members: Iterable[WorkloadKey],
+    profiles: Mapping[WorkloadKey, WorkloadProfile],
+    workload_of: Mapping[str, str],
+) -> list[WorkloadKey]:
+    """Which of these the idle Pod may belong to: it may have several containers with GPUs."""
+    pods = set(part.finding.pods) or {part.finding.subject.name}
+    workloads = {workload_of.get(pod, f"Pod/{pod}") for pod in pods}
+    return [
+        key
+        for key in members
+        if key.mig_profile == part.mig_profile
+        and (key.workload in workloads or any(run.pod in pods for run in profiles[key].runs))
+    ]
+
+
+def _project(
+    savings: Savings, recommendations: Iterable[Recommendation], parts: Iterable[_Idle], prices: Mapping[str, float]
+) -> None:
+    for item in recommendations:
+        chosen = item.chosen
+        savings.projected[item.key.namespace].add(
+            chosen.projected_saving_gpu_hours_per_week, chosen.projected_saving_per_week
+        )
+    for part in parts:
+        namespace, model = part.group
+        hours, price = part.share_ratio * HOURS_PER_WEEK, prices.get(model)
+        savings.projected[namespace].add(hours, None if price is None else price * hours)
+
+
+def _members(found: Iterable[WorkloadKey]) -> defaultdict[_Group, list[WorkloadKey]]:
+    groups: defaultdict[_Group, list[WorkloadKey]] = defaultdict(list)
+    for key in found:
+        groups[key.namespace, key.gpu_model].append(key)
+    return groups
