@@ -154,7 +154,7 @@ class KubernetesStore:
                     _insert(db, name, _rows_of(name, piece))
                 except (_LostError, sqlite3.Error) as lost:
                     what = f"Checkpoint {self._namespace}/{name}"
-                    detail = f"damaged ({lost}); what it held of the table {_table(name)} begins anew"
+                    detail = f"damaged ({lost}); what it had of the table {_table(name)} begins anew"
                     gaps.append(Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail))
                     damaged.append(name)
             if damaged:
