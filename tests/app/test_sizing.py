@@ -156,9 +156,9 @@ def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state:
     assert names >= {"report.html", "report.md", "report.json", "workloads.csv", "teams.csv", "recommendations.csv"}
     document = json.loads((folder / "report.json").read_text())
     assert document["start"].startswith("2026-03-02T12:00")
-    assert document["fleet"]["capacity_gpu_hours"] >= document["fleet"]["allocated_gpu_hours"] > 0
+    assert document["fleet"]["allocatable_gpu_hours"] >= document["fleet"]["allocated_gpu_hours"] > 0
     # 72 h of 64 GPUs, less the minutes that are left to settle and those in which Prometheus was restarted.
-    assert 0.95 < document["fleet"]["capacity_gpu_hours"] / (72 * 64) <= 1.0
+    assert 0.95 < document["fleet"]["allocatable_gpu_hours"] / (72 * 64) <= 1.0
     assert document["fleet"]["cost"] > 0
     assert document["actions"] is None
     assert "no Remediations were read" in document["actions_note"]
@@ -217,7 +217,7 @@ def test_a_week_without_data_says_so_and_claims_nothing(sources: tuple[str, ...]
     result = gpuwatch("report", *sources, "--at", "2026-01-10T00:00Z", "-o", tmp_path, "--format", "json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
-    assert document["fleet"]["capacity_gpu_hours"] is None
+    assert document["fleet"]["allocatable_gpu_hours"] is None
     assert any("unknown, not idle" in line for line in document["limits"])
     assert document["top_changes"] == []
 

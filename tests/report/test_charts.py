@@ -23,7 +23,7 @@ START = datetime(2026, 2, 23, tzinfo=UTC)
 
 def points(*values: tuple[float | None, float | None, float | None]) -> list[UsePoint]:
     return [
-        UsePoint(at=START + timedelta(hours=hour), capacity_gpus=on_offer, allocated_gpus=held, busy_gpus=busy)
+        UsePoint(at=START + timedelta(hours=hour), allocatable_gpus=on_offer, allocated_gpus=held, busy_gpus=busy)
         for hour, (on_offer, held, busy) in enumerate(values)
     ]
 
@@ -56,13 +56,15 @@ def test_the_curve_is_made_of_steps_to_scale() -> None:
     assert (wide.get("class"), narrow.get("class")) == ("chart wide", "chart narrow")
     # 0 to 8 GPUs over 174 px, from 184 up; two hours over 580 px, from 34 on.
     assert moves(shapes(wide, "line capacity")[0]) == ["M34,10", "H324", "V10", "H614"]
-    assert moves(shapes(wide, "line held")[0]) == ["M34,97", "H324", "V10", "H614"]
+    assert moves(shapes(wide, "line allocated")[0]) == ["M34,97", "H324", "V10", "H614"]
     assert moves(shapes(wide, "area busy")[0]) == ["M34,140.5", "H324", "V184", "H614", "V184", "H34", "Z"]
 
 
 def test_a_gap_is_a_gap_and_not_zero() -> None:
     wide = drawn(fleet_curve(points((8, 4, 2), (None, None, None), (None, None, None), (8, 4, 2))))[0]
-    assert len(shapes(wide, "line held")) == len(shapes(wide, "line capacity")) == len(shapes(wide, "area busy")) == 2
+    assert (
+        len(shapes(wide, "line allocated")) == len(shapes(wide, "line capacity")) == len(shapes(wide, "area busy")) == 2
+    )
     (gap,) = [item for item in shapes(wide, "area unknown") if item.tag == "rect"]
     assert (gap.get("x"), width(gap)) == ("179", 290)
     assert "unknown" in [item.text for item in wide.iter("text")]
@@ -70,7 +72,7 @@ def test_a_gap_is_a_gap_and_not_zero() -> None:
 
 def test_held_time_without_activity_is_unknown_and_not_silent() -> None:
     wide = drawn(fleet_curve(points((8, 4, 2), (8, 4, None), (8, 4, 2))))[0]
-    assert len(shapes(wide, "line held")) == 1
+    assert len(shapes(wide, "line allocated")) == 1
     assert len(shapes(wide, "area busy")) == 2
     assert [item.tag for item in shapes(wide, "area unknown")] == ["path"]
 
@@ -79,17 +81,17 @@ def test_held_time_without_activity_is_unknown_and_not_silent() -> None:
 def test_a_curve_of_nothing_says_so(given: list[UsePoint]) -> None:
     for svg in drawn(fleet_curve(given)):
         assert [item.text for item in svg.iter("text")] == ["Nothing was measured: unknown"]
-        assert not shapes(svg, "line held")
+        assert not shapes(svg, "line allocated")
 
 
 def test_a_curve_of_zeros_is_known() -> None:
     wide = drawn(fleet_curve(points((0, 0, 0), (0, 0, 0))))[0]
-    assert moves(shapes(wide, "line held")[0]) == ["M34,184", "H324", "V184", "H614"]
+    assert moves(shapes(wide, "line allocated")[0]) == ["M34,184", "H324", "V184", "H614"]
     assert not shapes(wide, "area unknown")
 
 
 def test_one_point_is_an_hour() -> None:
-    assert moves(shapes(drawn(fleet_curve(points((4, 2, 1))))[0], "line held")[0]) == ["M34,97", "H614"]
+    assert moves(shapes(drawn(fleet_curve(points((4, 2, 1))))[0], "line allocated")[0]) == ["M34,97", "H614"]
 
 
 def test_days_are_named_as_often_as_there_is_room() -> None:
@@ -117,7 +119,7 @@ def test_a_day_with_little_left_of_it_does_not_crowd_the_next(hour: int, first: 
 def test_parts_stand_end_to_end_and_add_up_to_what_was_on_offer() -> None:
     use = full_report().fleet
     shown = parts(use)
-    assert sum(part.gpu_hours or 0.0 for part in shown) == pytest.approx(use.capacity_gpu_hours)
+    assert sum(part.gpu_hours or 0.0 for part in shown) == pytest.approx(use.allocatable_gpu_hours)
     found = bars(gpu_hours_parts(shown, use.lost_gpu_hours), [part.shade for part in shown])
     ends = [(x, x + length) for x, length in found.values()]
     for (_, end), (begin, _) in pairwise(ends):
@@ -126,7 +128,7 @@ def test_parts_stand_end_to_end_and_add_up_to_what_was_on_offer() -> None:
 
 
 def test_a_part_that_is_not_known_has_no_bar() -> None:
-    shown = (Part("Busy", "busy", None), Part("Not taken", "free", 0.0), Part("Held, but not busy", "held", 5.0))
+    shown = (Part("Busy", "busy", None), Part("Free", "free", 0.0), Part("Held, but not busy", "allocated", 5.0))
     svg = drawn(gpu_hours_parts(shown, None))[0]
     assert not shapes(svg, "area busy")
     assert not shapes(svg, "area free")
@@ -135,28 +137,28 @@ def test_a_part_that_is_not_known_has_no_bar() -> None:
 
 def test_idle_allocations_take_no_more_than_what_was_silent() -> None:
     shown = {part.shade: part.gpu_hours for part in parts(Use(
-        capacity_gpu_hours=100.0, allocated_gpu_hours=50.0, busy_gpu_hours=30.0, unknown_gpu_hours=10.0,
+        allocatable_gpu_hours=100.0, allocated_gpu_hours=50.0, busy_gpu_hours=30.0, unknown_gpu_hours=10.0,
         idle_gpu_hours=40.0,
     ))}  # fmt: skip
-    assert shown == {"busy": 30.0, "held": 0.0, "idle": 10.0, "unknown": 10.0, "free": 50.0}
+    assert shown == {"busy": 30.0, "allocated": 0.0, "idle": 10.0, "unknown": 10.0, "free": 50.0}
 
 
 def test_a_fleet_whose_size_is_not_known_says_so() -> None:
     shown = {part.shade: part.gpu_hours for part in parts(Use(
-        capacity_gpu_hours=None, allocated_gpu_hours=50.0, busy_gpu_hours=0.0, unknown_gpu_hours=50.0
+        allocatable_gpu_hours=None, allocated_gpu_hours=50.0, busy_gpu_hours=0.0, unknown_gpu_hours=50.0
     ))}  # fmt: skip
     assert shown["free"] is None
     assert shown["busy"] is None
-    assert parts(Use(capacity_gpu_hours=None, allocated_gpu_hours=0.0, busy_gpu_hours=0.0)) == ()
+    assert parts(Use(allocatable_gpu_hours=None, allocated_gpu_hours=0.0, busy_gpu_hours=0.0)) == ()
 
 
 def test_a_teams_bar_is_to_scale() -> None:
-    assert bars(use_bar(50.0, 20.0, 10.0, 100.0), ["held", "busy", "unknown"]) == {
-        "held": (0, 60),
+    assert bars(use_bar(50.0, 20.0, 10.0, 100.0), ["allocated", "busy", "unknown"]) == {
+        "allocated": (0, 60),
         "busy": (0, 24),
         "unknown": (24, 12),
     }
-    assert "busy" not in bars(use_bar(50.0, None, 50.0, 100.0), ["held", "busy"])
+    assert "busy" not in bars(use_bar(50.0, None, 50.0, 100.0), ["allocated", "busy"])
 
 
 @pytest.mark.parametrize(("value", "length"), [(10.0, 120.0), (5.0, 60.0), (None, None), (0.0, None), (-3.0, None)])

@@ -213,7 +213,7 @@ def test_advice_saves_by_the_hour_and_less_where_the_work_runs_slowly() -> None:
     assert speed.low_ratio < speed.likely_ratio, "the example has to be slower at worst than is likely"
     found = costs([node()], [], advice=[job])
     likely, pessimistic = (found.saving["team", str(job.chosen.target.kind), how] for how in ("likely", "pessimistic"))
-    week = job.chosen.target.usd_per_hour
+    week = job.chosen.target.price_per_hour
     assert week is not None
     assert 0 < likely - pessimistic == pytest.approx(week * (1 / speed.low_ratio - 1 / min(speed.likely_ratio, 1.0)))
 

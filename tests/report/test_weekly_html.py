@@ -67,7 +67,7 @@ def test_nothing_measured_is_shown_as_unknown_and_never_as_zero() -> None:
 
 def test_a_price_of_zero_is_known() -> None:
     text = text_of(weekly_html(free_report()))
-    assert "Spent on silent GPUs 0 EUR of 0 EUR" in text
+    assert "Spent on idle and free GPUs 0 EUR of 0 EUR" in text
     assert "Would have been saved in the week 0 EUR" in text
 
 
@@ -220,7 +220,7 @@ def test_the_first_printed_page_has_what_matters_most(
         "6,987 USD",
         "up 4.1 points",
         "Where the GPU-hours went",
-        "Not taken",
+        "Free",
     ):
         assert key in first, key
     for item in full_report().top_changes:
@@ -233,7 +233,7 @@ def test_the_first_printed_page_has_what_matters_most(
 def test_shades_can_be_told_apart_without_colour() -> None:
     html = weekly_html(full_report())
     hatches = dict(re.findall(r'class="shade (\w+)".*?(<path class="hatch" d="[^"]+" ?/>|</pattern>)', html))
-    assert set(hatches) == {"busy", "held", "idle", "unknown", "free"}
+    assert set(hatches) == {"busy", "allocated", "idle", "unknown", "free"}
     # Busy is solid and dark, free is empty: the only two without a hatch.
     assert [shade for shade, drawn in hatches.items() if drawn == "</pattern>"] == ["busy", "free"]
     assert len({drawn for drawn in hatches.values() if drawn != "</pattern>"}) == 3

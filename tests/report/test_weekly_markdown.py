@@ -39,7 +39,15 @@ def test_a_summary_fits_a_message(make: object) -> None:
 
 def test_a_summary_has_what_matters_most() -> None:
     text = weekly_summary(full_report())
-    for said in ("Held: **67.8 %**", "33,366 USD", "6,987 USD", "up 4.1 points", "nlp/embedder", "3 Pods", "row remap"):
+    for said in (
+        "Allocated: **67.8 %**",
+        "33,366 USD",
+        "6,987 USD",
+        "up 4.1 points",
+        "nlp/embedder",
+        "3 Pods",
+        "row remap",
+    ):
         assert said in text
 
 
@@ -72,7 +80,7 @@ def test_every_table_has_as_many_cells_in_each_row() -> None:
 def test_nothing_measured_is_unknown() -> None:
     text = weekly_markdown(empty_report())
     assert "Nothing was measured in this week" in text
-    assert "| Held | **unknown** |" in text
+    assert "| Allocated | **unknown** |" in text
     assert "None was proven" not in text
     assert not re.search(r"\*\*0", text)
     assert "**unknown**" in weekly_summary(empty_report())

@@ -102,7 +102,7 @@ def report(
 
 def test_the_weeks_gpu_hours_and_money() -> None:
     fleet = report(hours()).fleet
-    assert fleet.capacity_gpu_hours == pytest.approx(168 * 4)
+    assert fleet.allocatable_gpu_hours == pytest.approx(168 * 4)
     assert fleet.allocated_gpu_hours == pytest.approx(168 * 3)
     assert fleet.busy_gpu_hours == pytest.approx(168 * 1.5)
     assert fleet.sm_gpu_hours == pytest.approx(168 * 0.6)
@@ -128,13 +128,13 @@ def test_a_model_without_a_price_leaves_money_unknown_and_says_so() -> None:
 
 def test_a_week_without_data_is_unknown_and_not_idle() -> None:
     found = report([])
-    assert found.fleet.capacity_gpu_hours is None
+    assert found.fleet.allocatable_gpu_hours is None
     assert found.fleet.cost is None
     assert found.coverage_ratio is None
     assert found.previous is None
     assert len(found.limits) == 1
     assert "unknown, not idle" in found.limits[0]
-    assert all(point.capacity_gpus is None for point in found.curve)
+    assert all(point.allocatable_gpus is None for point in found.curve)
 
 
 def test_the_trend_needs_a_whole_week_before() -> None:
@@ -150,9 +150,9 @@ def test_an_hour_without_samples_is_a_gap_in_the_curve() -> None:
     usage = [row for row in hours() if row.hour != START + timedelta(hours=50)]
     curve = report(usage).curve
     assert len(curve) == 168
-    assert curve[50].capacity_gpus is None
+    assert curve[50].allocatable_gpus is None
     assert curve[50].busy_gpus is None
-    assert (curve[49].capacity_gpus, curve[49].allocated_gpus, curve[49].busy_gpus) == (4.0, 3.0, 1.5)
+    assert (curve[49].allocatable_gpus, curve[49].allocated_gpus, curve[49].busy_gpus) == (4.0, 3.0, 1.5)
 
 
 def test_held_hours_without_any_sample_of_activity_are_unknown_in_the_curve() -> None:
@@ -402,7 +402,7 @@ def test_a_gpu_that_is_gone_counts_as_lost_from_then_on() -> None:
     found = report(hours(), (finding,), devices=(absent,))
     assert found.lost_gpu_hours_by_cause == {"gpu_missing": pytest.approx(30.0)}
     assert found.fleet.lost_gpu_hours == pytest.approx(30.0)
-    assert found.fleet.capacity_gpu_hours == pytest.approx(168 * 4 + 30)
+    assert found.fleet.allocatable_gpu_hours == pytest.approx(168 * 4 + 30)
     # One that reports again is counted by its samples.
     assert report(hours(), (finding,), devices=(device("GPU-1"),)).lost_gpu_hours_by_cause == {}
 

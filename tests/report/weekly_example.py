@@ -303,7 +303,7 @@ def full_report() -> WeeklyReport:
     idle, degraded = _idle(), _degraded()
     allocated = sum(team.use.allocated_gpu_hours for team in teams)
     fleet = Use(
-        capacity_gpu_hours=GPUS * HOURS,
+        allocatable_gpu_hours=GPUS * HOURS,
         allocated_gpu_hours=allocated,
         busy_gpu_hours=sum(team.use.busy_gpu_hours for team in teams),
         sm_gpu_hours=sum(team.use.sm_gpu_hours or 0.0 for team in teams),
@@ -429,10 +429,10 @@ def empty_report() -> WeeklyReport:
         start=START,
         end=END,
         source="http://prometheus:9090",
-        fleet=Use(capacity_gpu_hours=None, allocated_gpu_hours=0.0, busy_gpu_hours=0.0),
+        fleet=Use(allocatable_gpu_hours=None, allocated_gpu_hours=0.0, busy_gpu_hours=0.0),
         previous=None,
         curve=tuple(
-            UsePoint(at=START + timedelta(hours=hour), capacity_gpus=None, allocated_gpus=None, busy_gpus=None)
+            UsePoint(at=START + timedelta(hours=hour), allocatable_gpus=None, allocated_gpus=None, busy_gpus=None)
             for hour in range(168)
         ),
         teams=(),
@@ -569,7 +569,7 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
             TeamUse(
                 namespace=team,
                 use=Use(
-                    capacity_gpu_hours=None,
+                    allocatable_gpu_hours=None,
                     allocated_gpu_hours=allocated,
                     busy_gpu_hours=busy,
                     sm_gpu_hours=None if team == "fraud" else busy * 0.4,
@@ -602,7 +602,7 @@ def _curve(allocated: float, busy: float, chance: random.Random) -> tuple[UsePoi
         points.append(
             UsePoint(
                 at=at,
-                capacity_gpus=None if 60 <= hour < 71 else float(GPUS - (1 if hour >= 120 else 0)),
+                allocatable_gpus=None if 60 <= hour < 71 else float(GPUS - (1 if hour >= 120 else 0)),
                 allocated_gpus=None if 60 <= hour < 71 else held,
                 busy_gpus=None if 60 <= hour < 71 or 100 <= hour < 105 else min(busy * swing**2, held),
             )

@@ -76,7 +76,7 @@ class IdlePolicy:
             the silence counts. 1 h and 6 h.
 
     Memory
-        model_bytes: memory in use from which a model is held. 1 GiB: a CUDA context takes 0.3 to 0.7 GiB.
+        model_bytes: memory in use from which a model is taken to be loaded. 1 GiB: a CUDA context takes 0.3 to 0.7 GiB.
         context_bytes: memory in use from which a context is open. 128 MiB: an empty card shows a few.
 
     Host-bound
@@ -148,7 +148,9 @@ class IdlePolicy:
         self._ordered("recent_window_seconds", "min_age_seconds", "the second signal must fit into it")
         self._ordered("recent_window_seconds", "min_silence_seconds", "the second signal must fit into it")
         self._ordered("recent_window_seconds", "long_window_seconds", "the long window is the longer one")
-        self._ordered("long_window_seconds", "window_seconds", "activity and second signal are held side by side")
+        self._ordered(
+            "long_window_seconds", "window_seconds", "activity and second signal are compared over the same time"
+        )
         self._ordered("min_silence_seconds", "window_seconds", "a silence is seen within the history only")
         self._ordered("context_bytes", "model_bytes", "a model comes on top of its context")
 

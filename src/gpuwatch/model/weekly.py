@@ -24,7 +24,7 @@ class Use:
     goes on like this, are the projections: projected_saving_per_week, projected_saving_gpu_hours_per_week.
     """
 
-    capacity_gpu_hours: float | None
+    allocatable_gpu_hours: float | None
     allocated_gpu_hours: float
     busy_gpu_hours: float
     sm_gpu_hours: float | None = None
@@ -44,7 +44,7 @@ class UsePoint:
     """One point of the fleet's curve: mean GPUs in the hour (or day) that begins at `at`. Gaps are None."""
 
     at: datetime
-    capacity_gpus: float | None
+    allocatable_gpus: float | None
     allocated_gpus: float | None
     busy_gpus: float | None
 

@@ -5,8 +5,8 @@ Drawn with the standard library's ElementTree, which escapes and closes what it 
 own colours, fonts, a random id and today's date into each chart, and has neither steps nor patterns. matplotlib and
 Altair write fixed colours, and weigh more than the rest of gpuwatch.
 
-Shades (`busy`, `held`, `idle`, `unknown`, `free`) differ by pattern as well as by colour; `patterns` holds them, once
-per page. What is not known is drawn as unknown or not at all, never as zero.
+Shades (`busy`, `allocated`, `idle`, `unknown`, `free`) differ by pattern as well as by colour; `patterns` has
+them, once per page. What is not known is drawn as unknown or not at all, never as zero.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gpuwatch.model.sizing import SpeedEstimate
 from gpuwatch.model.weekly import UsePoint
 from gpuwatch.report.weekly_words import Part, gpu_hours, percent, speed
 
-SHADES = ("busy", "held", "idle", "unknown", "free")
+SHADES = ("busy", "allocated", "idle", "unknown", "free")
 _WIDE, _NARROW = 620, 360
 _CHARACTER_PX = 6.6  # of the widest common system font at the charts' 11 px, so that labels are never cut
 _HATCHES = {
-    "held": "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4",
+    "allocated": "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4",
     "idle": "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4 M-2,6 l4,4 M0,0 l8,8 M6,-2 l4,4",
     "unknown": "M1,2 h1.6 M5,6 h1.6",
 }
@@ -62,7 +62,7 @@ def line_swatch(name: str) -> Markup:
 
 
 def fleet_curve(points: Sequence[UsePoint]) -> Markup:
-    """GPUs on offer, held and busy, as steps. Time without an answer is a gap that says so.
+    """GPUs allocatable, allocated and busy, as steps. Time without an answer is a gap that says so.
 
     Drawn twice, for wide and for narrow pages; the style sheet shows one.
     """
@@ -70,8 +70,8 @@ def fleet_curve(points: Sequence[UsePoint]) -> Markup:
 
 
 def _fleet_curve(points: Sequence[UsePoint], width: int) -> Markup:
-    known = [value for point in points for value in (point.capacity_gpus, point.allocated_gpus) if value is not None]
-    svg = _chart(width, 210, f"GPUs on offer, held and busy: {_spoken(points)}")
+    known = [value for point in points for value in (point.allocatable_gpus, point.allocated_gpus) if value is not None]
+    svg = _chart(width, 210, f"GPUs allocatable, allocated and busy: {_spoken(points)}")
     left, right, top, bottom = 34.0, width - 6.0, 10.0, 184.0
     if not points or not known:
         _add(svg, "rect", "area unknown", x=left, y=top, width=right - left, height=bottom - top)
@@ -97,8 +97,8 @@ def _fleet_curve(points: Sequence[UsePoint], width: int) -> Markup:
         _add(svg, "rect", "area unknown", x=x0, y=top, width=x1 - x0, height=bottom - top)
         if x1 - x0 > 8 * _CHARACTER_PX:
             _text(svg, "unknown", (x0 + x1) / 2, top + 14, "middle", "halo")
-    for run in _runs(points, lambda point: point.capacity_gpus is not None):
-        heights = [up(point.capacity_gpus or 0.0) for point in run]
+    for run in _runs(points, lambda point: point.allocatable_gpus is not None):
+        heights = [up(point.allocatable_gpus or 0.0) for point in run]
         _add(svg, "path", "line capacity", d=_steps(run, heights, step, across))
     return _markup(svg)
 
@@ -110,11 +110,11 @@ def _held_and_busy(
     across: Callable[[datetime], float],
     up: Callable[[float], float],
 ) -> None:
-    """Areas from the ground up: what is held, and what of it is busy; where that is not known, dots."""
+    """Areas from the ground up: what is allocated, and what of it is busy; where that is not known, dots."""
     for run in _runs(points, lambda point: point.allocated_gpus is not None):
         heights = [up(point.allocated_gpus or 0.0) for point in run]
         line = _steps(run, heights, step, across)
-        _add(svg, "path", "area held", d=_closed(line, run, across, up(0.0)))
+        _add(svg, "path", "area allocated", d=_closed(line, run, across, up(0.0)))
         for inner in _runs(run, lambda point: point.busy_gpus is None):
             tops = [up(point.allocated_gpus or 0.0) for point in inner]
             shape = _closed(_steps(inner, tops, step, across), inner, across, up(0.0))
@@ -123,7 +123,7 @@ def _held_and_busy(
             tops = [up(point.busy_gpus or 0.0) for point in inner]
             shape = _closed(_steps(inner, tops, step, across), inner, across, up(0.0))
             _add(svg, "path", "area busy", d=shape)
-        _add(svg, "path", "line held", d=line)
+        _add(svg, "path", "line allocated", d=line)
 
 
 def _days(
@@ -191,13 +191,13 @@ def _gpu_hours_parts(parts: Sequence[Part], lost_gpu_hours: float | None, width:
     return _markup(svg)
 
 
-def use_bar(held: float, busy: float | None, unknown: float, most: float) -> Markup:
-    """A team's or workload's GPU-hours: busy, then unknown, of what it held; `most` is the longest bar's."""
-    said = f"held {gpu_hours(held)}, busy {gpu_hours(busy)}, activity unknown {gpu_hours(unknown)} GPU-hours"
+def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -> Markup:
+    """GPU-hours of a team or workload: busy, then unknown, of those allocated to it; `most` is the longest bar's."""
+    said = f"allocated {gpu_hours(allocated)}, busy {gpu_hours(busy)}, activity unknown {gpu_hours(unknown)} GPU-hours"
     svg = _mini(said)
     scale = _MINI_WIDTH / most if most > 0 else 0.0
     busy_px = (busy or 0.0) * scale
-    _add(svg, "rect", "area held", x=0, y=1, width=max(held * scale, 1.0), height=12)
+    _add(svg, "rect", "area allocated", x=0, y=1, width=max(allocated * scale, 1.0), height=12)
     if unknown > 0:
         _add(svg, "rect", "area unknown", x=busy_px, y=1, width=unknown * scale, height=12)
     if busy:
@@ -267,8 +267,9 @@ def _spoken(points: Sequence[UsePoint]) -> str:
 
     gaps = sum(1 for point in points if point.allocated_gpus is None)
     return (
-        f"on average {mean(point.capacity_gpus for point in points)} on offer, "
-        f"{mean(point.allocated_gpus for point in points)} held, {mean(point.busy_gpus for point in points)} busy; "
+        f"on average {mean(point.allocatable_gpus for point in points)} allocatable, "
+        f"{mean(point.allocated_gpus for point in points)} allocated, "
+        f"{mean(point.busy_gpus for point in points)} busy; "
         f"{gaps} of {len(points)} points unknown"
     )
 

@@ -100,7 +100,7 @@ def health_unknown(analysis: Analysis) -> Mapping[tuple[str, str], int]:
     """(Node, UnknownReason) → GPUs and MIG instances of which no rule could tell the health; those with the most first.
 
     The sum is Coverage.health_unknown. The reason follows from the finding that says so: from its kind, from
-    Finding.missing held against the signals that are exported here, and from the exporter's `up` in its evidence.
+    Finding.missing compared with the signals that are exported here, and from the exporter's `up` in its evidence.
     """
     devices = {device.id: device for device in analysis.devices}
     why: dict[DeviceId, tuple[str, str]] = {}

@@ -152,7 +152,7 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
     hours = sum(finding.gpu_hours for finding in findings)
     gpus = len({device for finding in findings for device in finding.devices})
     title = f"Idle allocations ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
-    table = _table(title, "class", "who", "devices", "silent for", "GPU-hours", "why")
+    table = _table(title, "class", "who", "devices", "idle for", "GPU-hours", "why")
     for finding in findings[:rows]:
         table.add_row(
             Text(finding.kind.replace("_", " "), style="yellow"),

@@ -65,7 +65,9 @@ def assemble_weekly(
     fleet = replace(
         fleet,
         # A GPU that fell off the bus is paid for, and has no samples that could be counted.
-        capacity_gpu_hours=None if fleet.capacity_gpu_hours is None else fleet.capacity_gpu_hours + sum(gone.values()),
+        allocatable_gpu_hours=None
+        if fleet.allocatable_gpu_hours is None
+        else fleet.allocatable_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
         idle_gpu_hours=sum(team.use.idle_gpu_hours for team in teams),
         saving=saved.known_cost,
@@ -118,7 +120,7 @@ def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: boo
     measured_sm = [row.sm_gpu_hours for row in held if row.sm_gpu_hours is not None]
     priced = [row for row in offered if row.gpu_model in prices]
     return Use(
-        capacity_gpu_hours=sum(row.allocated_gpu_hours for row in rows) if fleet and rows else None,
+        allocatable_gpu_hours=sum(row.allocated_gpu_hours for row in rows) if fleet and rows else None,
         allocated_gpu_hours=allocated,
         busy_gpu_hours=sum(row.busy_gpu_hours for row in held),
         sm_gpu_hours=sum(measured_sm) if measured_sm else None,
@@ -154,7 +156,7 @@ def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[U
         points.append(
             UsePoint(
                 at=hour,
-                capacity_gpus=sum(row.allocated_gpu_hours for row in found) if found else None,
+                allocatable_gpus=sum(row.allocated_gpu_hours for row in found) if found else None,
                 allocated_gpus=sum(row.allocated_gpu_hours for row in held) if found else None,
                 busy_gpus=sum(row.busy_gpu_hours for row in held)
                 if found and any(row.allocated_gpu_hours > row.unknown_gpu_hours for row in held)
@@ -276,7 +278,7 @@ def _limits(
     coverage = _coverage_ratio(rows)
     if coverage is not None and coverage < _LOW_COVERAGE_RATIO:
         yield (
-            f"Activity was measured for {coverage:.0%} of the held time only; the rest is unknown, "
+            f"Activity was measured for {coverage:.0%} of the allocated time only; the rest is unknown, "
             "neither busy nor wasted."
         )
     unpriced = sorted({row.gpu_model for row in rows if row.gpu_model not in prices})

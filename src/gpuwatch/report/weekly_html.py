@@ -69,7 +69,7 @@ def weekly_html(report: WeeklyReport) -> str:
         most_worth=max((worth(item.chosen) or 0.0 for item in report.top_changes), default=0.0),
         anchors={item.key: f"change-{index}" for index, item in enumerate(shown, 1)},
         teams=report.teams[:ROWS_SHOWN],
-        most_held=max((team.use.allocated_gpu_hours for team in report.teams), default=0.0),
+        most_allocated=max((team.use.allocated_gpu_hours for team in report.teams), default=0.0),
         advised=shown,
         advised_count=len(advised),
         abstained=_abstained(report),

@@ -116,11 +116,11 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
         yield from _table(
             (
                 "team",
-                "GPU-hours held",
+                "GPU-hours allocated",
                 "busy",
                 "unknown",
                 f"cost in the {when}",
-                "of it silent",
+                "of it idle",
                 f"would have been saved in the {when}",
                 "projected saving, a week",
                 "changes",
@@ -226,7 +226,7 @@ def _findings(report: WeeklyReport) -> Iterable[str]:
     yield ""
     if report.idle:
         yield from _table(
-            ("Pod", "class", "GPUs", "silent for", "GPU-hours so far", "why"),
+            ("Pod", "class", "GPUs", "idle for", "GPU-hours so far", "why"),
             (
                 (
                     escaped(item.subject.name),
@@ -349,7 +349,7 @@ def _limits(report: WeeklyReport) -> Iterable[str]:
         f"- {plural(coverage.devices, 'GPU')} seen, {coverage.devices_present} of them now; health unknown of "
         f"{coverage.health_unknown}, use unknown of {plural(coverage.idle_unknown, 'Pod')}."
     )
-    yield f"- Held time with activity measured: {say.percent(report.coverage_ratio)}."
+    yield f"- Allocated time with activity measured: {say.percent(report.coverage_ratio)}."
     for line in report.limits:
         yield f"- {escaped(line, code=True)}"
     gaps = other_gaps(report.gaps)

@@ -164,12 +164,12 @@ def span(start: datetime, end: datetime) -> str:
 
 def measured(use: Use) -> bool:
     """False where nothing is known at all: then its zeros are none."""
-    return use.capacity_gpu_hours is not None or use.allocated_gpu_hours > 0 or use.unknown_gpu_hours > 0
+    return use.allocatable_gpu_hours is not None or use.allocated_gpu_hours > 0 or use.unknown_gpu_hours > 0
 
 
-def held_ratio(use: Use) -> float | None:
+def allocated_ratio(use: Use) -> float | None:
     """Allocated time of that on offer; None where either is not known."""
-    return use.allocated_gpu_hours / use.capacity_gpu_hours if use.capacity_gpu_hours else None
+    return use.allocated_gpu_hours / use.allocatable_gpu_hours if use.allocatable_gpu_hours else None
 
 
 def busy_ratio(use: Use) -> float | None:
@@ -197,21 +197,21 @@ class Part:
 def parts(use: Use) -> tuple[Part, ...]:
     """Where the GPU-hours went: parts that do not overlap and add up to what was on offer.
 
-    Idle allocations count at most the held time that is neither busy nor unknown: the stretch that proves an
-    allocation idle may have holes of its own. Lost time is no part: a degraded GPU may be held or free, and is in one
-    of these parts already.
+    Idle allocations count at most the allocated time that is neither busy nor unknown: the stretch that proves an
+    allocation idle may have holes of its own. Lost time is no part: a degraded GPU may be allocated or free, and is in
+    one of these parts already.
     """
     if not measured(use):
         return ()
     silent = max(use.allocated_gpu_hours - use.unknown_gpu_hours - use.busy_gpu_hours, 0.0)
     idle = min(use.idle_gpu_hours, silent)
-    free = None if use.capacity_gpu_hours is None else max(use.capacity_gpu_hours - use.allocated_gpu_hours, 0.0)
+    free = None if use.allocatable_gpu_hours is None else max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
     return (
         Part("Busy", "busy", busy_gpu_hours(use)),
-        Part("Held, but not busy", "held", silent - idle),
-        Part("Held by idle allocations", "idle", idle),
-        Part("Held, activity unknown", "unknown", use.unknown_gpu_hours),
-        Part("Not taken", "free", free),
+        Part("Idle, in allocations that work", "allocated", silent - idle),
+        Part("Idle allocations", "idle", idle),
+        Part("Allocated, activity unknown", "unknown", use.unknown_gpu_hours),
+        Part("Free", "free", free),
     )
 
 
@@ -274,9 +274,9 @@ class Figure:
 
 def _titles(report: WeeklyReport) -> tuple[str, str, str, str, str]:
     return (
-        "Held",
-        "Busy while held",
-        "Spent on silent GPUs",
+        "Allocated",
+        "Busy while allocated",
+        "Spent on idle and free GPUs",
         f"Would have been saved in the {period(report)}",
         "GPU-hours lost to degraded GPUs",
     )
@@ -294,8 +294,8 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     return (
         Figure(
             titles[0],
-            percent(held_ratio(use), 1),
-            f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours",
+            percent(allocated_ratio(use), 1),
+            f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours",
             held,
         ),
         Figure(
@@ -307,7 +307,7 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         Figure(
             titles[2],
             money(use.wasted_cost, currency),
-            f"of {money(use.cost, currency)}; held or free, and not busy",
+            f"of {money(use.cost, currency)}; GPUs that were idle or free",
             wasted,
         ),
         Figure(
@@ -322,7 +322,7 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         Figure(
             titles[4],
             gpu_hours(use.lost_gpu_hours),
-            "of the time on offer, held or free",
+            "of the allocatable time, allocated or free",
             lost,
         ),
     )
@@ -332,7 +332,7 @@ def _trends(now: Use, before: Use, currency: str) -> tuple[Trend | None, Trend |
     """Of what is held, busy, wasted and lost."""
     known = measured(now) and measured(before)
     return (
-        points_trend(held_ratio(now), held_ratio(before), more_is_good=True),
+        points_trend(allocated_ratio(now), allocated_ratio(before), more_is_good=True),
         points_trend(busy_ratio(now), busy_ratio(before), more_is_good=True),
         amount_trend(now.wasted_cost, before.wasted_cost, money(before.wasted_cost, currency), more_is_good=False),
         amount_trend(
@@ -350,24 +350,27 @@ def headline(report: WeeklyReport) -> tuple[str, ...]:
     if not measured(use):
         return (f"Nothing was measured in this {when}: what the GPUs did is unknown, not zero.",)
     found = []
-    if use.capacity_gpu_hours is not None:
+    if use.allocatable_gpu_hours is not None:
         found.append(
-            f"Of {gpu_hours(use.capacity_gpu_hours)} GPU-hours on offer {percent(held_ratio(use))} were held"
+            f"Of {gpu_hours(use.allocatable_gpu_hours)} allocatable GPU-hours "
+            f"{percent(allocated_ratio(use))} were allocated"
             + (
-                f"; while held, GPUs were busy {percent(busy_ratio(use))} of the measured time."
+                f"; while allocated, GPUs were busy {percent(busy_ratio(use))} of the measured time."
                 if busy_ratio(use) is not None
                 else "; how busy they were is unknown."
             )
         )
     else:
-        found.append(f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours were held; how many were on offer is unknown.")
+        found.append(
+            f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours were allocated; how many were allocatable is unknown."
+        )
     if use.wasted_cost is not None:
         found.append(
             f"They cost {money(use.cost, currency)}, of which time in which no kernel ran cost "
             f"{money(use.wasted_cost, currency)}."
         )
     else:
-        found.append("What silent time cost is unknown: no price is known.")
+        found.append("What idle time cost is unknown: no price is known.")
     what = "The changes and releases that are advised below would have saved"
     if use.saving is not None:
         of = f" of these {money(use.cost, currency)}" if use.cost is not None else ""
