@@ -44,6 +44,8 @@ FIELDS: Mapping[type, Mapping[str, Said]] = {
         "pool_gpu_hours": Said("GPU-hours that the pool offers within the horizon."),
         "confidence_ratio": Said("How sure the finding is, from 0 to 1."),
         "horizon_hours": Said("How far the score looks ahead, in hours."),
+        "gain_basis": Said("How gainedGpuHours comes about, as a sentence with its arithmetic."),
+        "harm_basis": Said("How disruptedGpuHours comes about, as a sentence with its arithmetic."),
     },
     Evidence: {
         "signal": Said("What was measured, such as xid or row_remap_failed_state."),
