@@ -73,9 +73,11 @@ page from the code; CI fails where the two differ. [CHANGELOG.md](../CHANGELOG.m
 """
 
 UNITS = {
-    "seconds": "s", "hours": "h", "days": "d", "ratio": "0 to 1", "gpus": "GPUs", "bytes": "bytes", "watts": "W",
-    "celsius": "°C", "hour": "per hour", "second": "per second", "minute": "per minute", "week": "per week",
+    "gpu_hours_per_week": "GPU-hours a week", "bytes_per_second": "bytes/s", "per_second": "1/s", "per_minute": "1/min",
+    "per_hour": "1/h", "per_week": "1/week", "seconds": "s", "hours": "h", "days": "d", "ratio": "ratio",
+    "gpus": "GPUs", "bytes": "bytes", "watts": "W", "celsius": "°C",
 }  # fmt: skip
+"""By the end of a setting's name, the longest first."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -176,6 +178,8 @@ def fields_of(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             kind = "list"
         if "enum" in inner:
             kind = "one of " + ", ".join(code(value) for value in inner["enum"])
+        elif "pattern" in inner:
+            kind = "quantity"
         elif inner.get("format"):
             kind = f"{kind}, {inner['format']}"
         yield here, kind, str(item.get("description", ""))
@@ -187,6 +191,7 @@ def resources() -> Iterator[str]:
     yield ""
     yield "Group `gpuwatch.dev`, version `v1alpha1`. `kubectl explain` says the same."
     yield ""
+    told: dict[str, tuple[str, str]] = {}
     for definition in definitions():
         spec = definition["spec"]
         names, version = spec["names"], spec["versions"][0]
@@ -205,39 +210,27 @@ def resources() -> Iterator[str]:
         conditions = CONDITIONS.get(names["kind"], {})
         if conditions:
             yield from table(("condition", "True means"), ((code(name), text) for name, text in conditions.items()))
-        yield from table(("field", "type", "meaning"), ((code(a), b, c) for a, b, c in fields_of(schema)))
+        rows = list(fields_of(schema))
+        new = [row for row in rows if told.get(row[0]) != row[1:]]
+        if len(new) < len(rows) / 2:
+            yield "Its fields are those of the Remediation above, but for these:"
+            yield ""
+        else:
+            new = rows
+        yield from table(("field", "type", "meaning"), ((code(a), b, c) for a, b, c in new))
+        told |= {path: (kind, text) for path, kind, text in rows}
 
 
 def entries(doc: str, names: Iterable[str]) -> dict[str, str]:
-    """Field → its text in a policy's docstring: `name, other: text`, continued by lines that are indented deeper."""
-    known = set(names)
+    """Field → its text in a policy's docstring: `name, other: text`, at the beginning of a line or of a sentence, up to
+    the next one or the end of the paragraph."""
+    name = "|".join(sorted(names, key=len, reverse=True))
+    heads = re.compile(rf"(?:^[ ]*|(?<=[.;] ))((?:{name})(?:(?:,| and) (?:{name}))*): ", re.MULTILINE)
     found: dict[str, str] = {}
-    holders: list[str] = []
-    indent = 0
-    for line in inspect.cleandoc(doc).splitlines():
-        begins = re.match(r"(\s*)([a-z0-9_]+(?:(?:,| and) [a-z0-9_]+)*): (.*)", line)
-        listed = re.split(r",? and |, ", begins[2]) if begins else []
-        parts = re.split(r"(?:(?<=[.;]) )(?=[a-z0-9_]+(?:, [a-z0-9_]+)*: )", begins[3]) if begins else []
-        if begins and set(listed) <= known:
-            holders, indent = listed, len(begins[1])
-            for name in holders:
-                found[name] = parts[0]
-            for part in parts[1:]:
-                more, _, text = part.partition(": ")
-                if set(more.split(", ")) <= known:
-                    holders = more.split(", ")
-                    found |= dict.fromkeys(holders, text)
-        elif holders and line.strip() and len(line) - len(line.lstrip()) > indent:
-            for part in re.split(r"(?:(?<=[.;]) )(?=[a-z0-9_]+(?:, [a-z0-9_]+)*: )", line.strip()):
-                more, colon, text = part.partition(": ")
-                if colon and set(more.split(", ")) <= known:
-                    holders = more.split(", ")
-                    found |= dict.fromkeys(holders, text)
-                else:
-                    for name in holders:
-                        found[name] += f" {part}"
-        else:
-            holders = []
+    for paragraph in inspect.cleandoc(doc).split("\n\n"):
+        _, *rest = heads.split(paragraph)
+        for listed, text in zip(rest[::2], rest[1::2], strict=True):
+            found |= dict.fromkeys(re.split(r", | and ", listed), text)
     return found
 
 
@@ -355,7 +348,7 @@ def page() -> str:
     parts = [HEAD, *metrics(), *resources()]
     parts += ["## Annotations, labels, taints and conditions", ""]
     parts += table(("key", "meaning"), ((code(key), text) for key, text in constants(keys)))
-    parts += ["## Events", "", "On the object that an action concerns, by the controller `gpuwatch.dev/gpuwatch`.", ""]
+    parts += ["## Events", "", "On the object that an action concerns, reported by `gpuwatch.dev/controller`.", ""]
     parts += table(("reason", "meaning"), ((code(reason), text) for reason, text in constants(requests)))
     parts += settings()
     parts += ["## Exit codes", ""]
