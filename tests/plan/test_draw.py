@@ -102,7 +102,7 @@ def test_a_gang_is_moved_only_where_its_node_is_tainted_as_surely(taint: Mode, m
     else:
         assert guards(item) == {"tainted_first"}
         said = reason(item, "tainted_first")
-        assert said.startswith("Nothing taints n0, so the scheduler may put it back there")
+        assert said.startswith("n0 is neither tainted nor cordoned, so the scheduler may put it back there")
         assert said.endswith(" is of the mode suggest.") is (taint is Mode.SUGGEST)
 
 

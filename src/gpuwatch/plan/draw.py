@@ -169,8 +169,8 @@ class _Grants:
                 offers.append(Mode.SUGGEST if waits else Mode.ENFORCE)
             best = max(map(MILDEST_FIRST.index, offers), default=-1)
             if best < MILDEST_FIRST.index(item.mode):
-                but = f"; its taint is of the mode {MILDEST_FIRST[best]}" if offers else ""
-                reason = f"Nothing taints {name}, so the scheduler may put it back there{but}."
+                but = f"; its planned taint is of the mode {MILDEST_FIRST[best]}" if offers else ""
+                reason = f"{name} is neither tainted nor cordoned, so the scheduler may put it back there{but}."
                 yield Refusal(guard="tainted_first", reason=reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:

@@ -250,7 +250,7 @@ def _already_tainted(case: Case) -> str | None:
         node = case.facts.nodes.get(name)
         reason = case.facts.closed(node) if node is not None else ""
         if reason:
-            return f"{reason} already; nothing is left to taint, and what others tainted is theirs."
+            return f"{reason} already; it takes no new Pods, and a taint or cordon of others stays."
     return None
 
 
