@@ -21,6 +21,7 @@ from store.remediation_stores import (
     NAMESPACE,
     T0,
     TEAM,
+    InCluster,
     gang_proposal,
     namespace,
     of_team,
@@ -162,6 +163,7 @@ def test_every_phase_is_finished_where_it_is_final(phase: Phase) -> None:
 def test_they_are_written_at_once_and_follow_what_people_decide(control_plane: ControlPlane) -> None:
     api = Api(control_plane.administrator)
     apply(api, [*documents(CRDS), *map(namespace, (NAMESPACE, TEAM))])
+    InCluster(api, control_plane.administrator).clear()  # the tests of a worker share the server
 
     def shown() -> dict[str, tuple[str, str, int]]:
         status = api.get(path)["status"]
