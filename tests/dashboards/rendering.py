@@ -113,7 +113,7 @@ def _run(command: list[str | Path], folder: Path) -> None:
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """The built page, its icons where Grafana's components look for them, and Prometheus under /api."""
+    """The built page, and Prometheus under /api."""
 
     protocol_version = "HTTP/1.1"
 
@@ -123,7 +123,6 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self.path.startswith("/api/"):
-            self.path = self.path.removeprefix("/public/build")
             super().do_GET()
             return
         try:
@@ -170,12 +169,15 @@ def render(
     theme: Literal["dark", "light"] = "dark",
     scrape: str = "30s",
     width: int = 1600,
+    timeout_s: float = 60,
 ) -> DashboardShown:
     """The dashboard as the browser shows it from `serving`'s address; its pictures go to `folder`.
 
     Without `span` it is the dashboard's own time range. A variable that is not given is All where it can be, else its
     current value, else the first that its query finds. `scrape` is the interval that `$__rate_interval` goes by.
     """
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
     folder.mkdir(parents=True, exist_ok=True)
     asked = {"theme": theme, "scrape": scrape, **{f"var-{name}": value for name, value in (variables or {}).items()}}
     if span is not None:
@@ -185,10 +187,14 @@ def render(
     try:
         page = context.new_page()
         page.on("console", lambda said: console.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("response", lambda got: console.append(f"{got.status} of {got.url}") if got.status >= 400 else None)
         page.on("pageerror", lambda error: console.append(str(error)))
         page.add_init_script(f"window.dashboard = {json.dumps(dashboard)};")
         page.goto(f"{base_url}/?{urllib.parse.urlencode(asked)}")
-        page.wait_for_function("window.drawn", timeout=60_000)
+        try:
+            page.wait_for_function("window.drawn", timeout=timeout_s * 1000)
+        except PlaywrightTimeout as error:
+            raise RuntimeError(f"{dashboard.get('title')} was not drawn within {timeout_s} s: {console}") from error
         drawn = page.evaluate("window.drawn")
         whole = folder / "dashboard.png"
         page.screenshot(path=whole, full_page=True)

@@ -13,7 +13,7 @@ export const range = data.rangeUtil.convertRawToRange(
 const scrape = url.get('scrape') ?? '30s';
 export const variables: Record<string, string> = {};
 data.standardTransformersRegistry.setInit(() =>
-  Object.values(data.standardTransformers).map((one: any) => ({ ...one, transformation: async () => one }))
+  [...new Set(Object.values(data.standardTransformers))].map((one: any) => ({ ...one, transformation: async () => one }))
 );
 data.locationUtil.initialize({ config: { appSubUrl: '' }, getVariablesUrlParams: () => ({}), getTimeRangeForUrl: () => range.raw } as any);
 
@@ -75,6 +75,7 @@ function named(target: Json, labels: Record<string, string>): Json {
   const { __name__: metric = '', ...others } = labels;
   const all = `${metric}{${Object.entries(others).map(([key, value]) => `${key}="${value}"`).join(', ')}}`;
   if (legend === '__auto') return {};
+  if (!legend && !Object.keys(labels).length) return { displayNameFromDS: target.expr };
   return { displayNameFromDS: legend ? legend.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, label) => labels[label] ?? '') : all };
 }
 
@@ -167,5 +168,7 @@ export function withFieldConfig(panel: Json, frames: data.DataFrame[], theme: da
     color: { mode: panel.type === 'timeseries' ? 'palette-classic' : 'thresholds' },
   };
   const fieldConfig = { defaults: { ...usual, ...defaults }, overrides } as data.FieldConfigSource;
-  return data.applyFieldOverrides({ data: frames, fieldConfig, fieldConfigRegistry: registry, replaceVariables: fill as data.InterpolateFunction, theme, timeZone: 'utc' });
+  const done = data.applyFieldOverrides({ data: frames, fieldConfig, fieldConfigRegistry: registry, replaceVariables: fill as data.InterpolateFunction, theme, timeZone: 'utc' });
+  data.cacheFieldDisplayNames(done); // a table finds its cells by these
+  return done;
 }

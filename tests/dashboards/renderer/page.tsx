@@ -1,7 +1,5 @@
 // One dashboard with Grafana's own components: `window.dashboard` is its JSON, /api is a Prometheus, the address says the
 // rest (theme, from, to, scrape, var-NAME). When all is drawn, `window.drawn` says what became of each panel.
-import '@fontsource/inter/latin-400.css';
-import '@fontsource/inter/latin-500.css';
 import * as data from '@grafana/data';
 import { initPluginTranslations } from '@grafana/i18n';
 import { BarGauge, BigValue, ErrorBoundary, GlobalStyles, PanelChrome, TimeSeries, VizRepeater } from '@grafana/ui';
@@ -35,7 +33,7 @@ function repeated(drawn: Drawn, width: number, height: number, draw: (value: dat
   const orientation = options.orientation ?? 'auto';
   return (
     <VizRepeater
-      getValues={() => values} getAlignmentFactors={() => data.getDisplayValueAlignmentFactors(values.map((value) => value.display) as any)}
+      getValues={() => values} getAlignmentFactors={() => data.getDisplayValueAlignmentFactors(values)}
       renderValue={(one) => draw(one.value as data.FieldDisplay, one) as any} source={values} renderCounter={0} width={width} height={height} itemSpacing={GAP}
       orientation={orientation} autoGrid={drawn.panel.type === 'stat'} minVizHeight={options.minVizHeight ?? 16} minVizWidth={options.minVizWidth ?? 8} maxVizHeight={options.maxVizHeight ?? 300}
     />
@@ -177,4 +175,4 @@ async function main() {
   }, 500);
 }
 
-void main();
+main().catch((error) => ((window as any).drawn = { problems: [String(error?.stack ?? error)], panels: [], variables, title: dashboard.title }));
