@@ -182,7 +182,7 @@ def render(
     asked = {"theme": theme, "scrape": scrape, **{f"var-{name}": value for name, value in (variables or {}).items()}}
     if span is not None:
         asked |= {name: str(int(at.timestamp() * 1000)) for name, at in zip(("from", "to"), span, strict=True)}
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, timezone_id="UTC")
+    context = browser.new_context(viewport={"width": width, "height": _height(dashboard)}, color_scheme=theme, timezone_id="UTC")
     console: list[str] = []
     try:
         page = context.new_page()
@@ -197,12 +197,14 @@ def render(
             raise RuntimeError(f"{dashboard.get('title')} was not drawn within {timeout_s} s: {console}") from error
         drawn = page.evaluate("window.drawn")
         whole = folder / "dashboard.png"
-        page.screenshot(path=whole, full_page=True)
+        page.locator("#root").screenshot(path=whole)
         panels = []
         for at, told in enumerate(drawn["panels"]):
             place = page.locator(f'[data-panel="{at}"]')
             picture = folder / f"{at:02d}.png"
             place.screenshot(path=picture)
+            if told["kind"] == "table" and told["state"] == "data" and not place.get_by_role("gridcell").count():
+                told |= {"state": "error", "reason": "the table drew no cell"}
             links = place.locator("a[href]").evaluate_all("all => all.map(one => one.getAttribute('href'))")
             panels.append(_panel(told, place.inner_text(), tuple(links), picture))
     finally:
@@ -210,6 +212,12 @@ def render(
     return DashboardShown(
         drawn["title"], drawn["variables"], tuple(panels), tuple(drawn["problems"]), tuple(console), whole
     )
+
+
+def _height(dashboard: Mapping[str, Any]) -> int:
+    """Pixels that the whole of it needs at most, with every row open: a table below the fold draws no cells."""
+    panels = [*dashboard.get("panels", ()), *(inner for row in dashboard["panels"] for inner in row.get("panels", ()))]
+    return 200 + 38 * sum(panel["gridPos"]["h"] for panel in panels)
 
 
 def _panel(told: Mapping[str, Any], text: str, links: tuple[str, ...], picture: Path) -> PanelShown:

@@ -84,7 +84,7 @@ def dashboard() -> dict[str, Any]:
     celsius = {"id": "unit", "value": "celsius"}
     link = {"title": "Node", "url": "/d/nodes?${datasource:queryparam}&var-node=${__data.fields.Node}"}
     renamed = {"Value #A": "Hottest", "Value #B": "Power", "node": "Node"}
-    folded = _panel("stat", "Folded", (0, 24, 6, 4), _target("vector(1)", **instant))
+    folded = _panel("table", "Folded", (0, 19, 12, 6), _target("sum by (node) (gpu:gpu_power_watts:max)", **table))
     return {
         "title": "Sample",
         "uid": "sample",
@@ -200,7 +200,8 @@ def dashboard() -> dict[str, Any]:
                 "title": "Folded away",
                 "collapsed": True,
                 "gridPos": {"x": 0, "y": 18, "w": 24, "h": 1},
-                "panels": [folded | {"gridPos": {"x": 0, "y": 19, "w": 6, "h": 4}}],
+                "panels": [folded],
             },
+            _panel("stat", "After the fold", (0, 19, 6, 4), _target("vector(1)", **instant)),
         ],
     }

@@ -53,6 +53,7 @@ def test_each_panel_is_in_the_state_that_it_should_be(shown: DashboardShown) -> 
         "No component": "not renderable",
         "Folded away": "data",
         "Folded": "data",
+        "After the fold": "data",
     }
     assert {panel.kind for panel in shown.panels if panel.state == "data"} == set(rendering.KINDS)
     assert (shown.console, shown.problems) == ((), ())
@@ -91,6 +92,11 @@ def test_overrides_and_transformations_are_applied(shown: DashboardShown) -> Non
         "Hottest",
     ]
     assert "n0 500 W 58.7 °C n1 762 W" in _line(table)
+
+
+def test_a_folded_row_is_drawn_open_and_a_table_below_the_fold_has_its_cells(shown: DashboardShown) -> None:
+    assert "n1" in shown.panel("Folded").text
+    assert "762" in shown.panel("Folded").text
 
 
 def test_variables_are_filled_in(shown: DashboardShown) -> None:

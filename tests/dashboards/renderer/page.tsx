@@ -152,21 +152,23 @@ async function main() {
   const all = await Promise.all(opened(dashboard.panels ?? []).map((panel) => prepared(panel, Math.round(size(panel.gridPos).width))));
   const bottom = Math.max(0, ...all.map(({ panel }) => (panel.gridPos.y + panel.gridPos.h) * (ROW + GAP)));
   const shown = (dashboard.templating?.list ?? []).filter((one: Json) => !one.hide || one.hide === 'dontHide').map((one: Json) => [one.label || one.name, one.includeAll && variables[one.name] === (one.allValue ?? '.*') ? 'All' : variables[one.name]]);
-  createRoot(document.getElementById('root')!).render(
-    <data.ThemeContext.Provider value={theme}>
-      <GlobalStyles />
-      <div style={{ padding: EDGE, background: theme.colors.background.canvas, minHeight: '100vh' }}>
-        <h2 style={{ margin: 0 }}>{dashboard.title}</h2>
-        <div style={{ display: 'flex', gap: 2 * GAP, margin: `${GAP}px 0 ${2 * GAP}px`, color: theme.colors.text.secondary }}>{shown.map(([name, value]: string[]) => <span key={name}>{name} <b style={{ color: theme.colors.text.primary }}>{value}</b></span>)}</div>
-        <div style={{ position: 'relative', height: bottom }}>
-          {all.map((drawn, at) => (
-            <div key={at} data-panel={at} style={{ position: 'absolute', left: drawn.panel.gridPos.x * (cell + GAP), top: drawn.panel.gridPos.y * (ROW + GAP), ...size(drawn.panel.gridPos) }}>
-              <Panel drawn={drawn} {...size(drawn.panel.gridPos)} />
-            </div>
-          ))}
-        </div>
+  const root = createRoot(document.getElementById('root')!);
+  const themed = (inner: ReactNode) => root.render(<data.ThemeContext.Provider value={theme}><GlobalStyles />{inner}</data.ThemeContext.Provider>);
+  themed(null);
+  await new Promise((styled) => setTimeout(styled, 50));
+  await Promise.all(['400 12px Inter', '500 12px Inter'].map((font) => document.fonts.load(font))); // a canvas does not wait for its font
+  themed(
+    <div style={{ padding: EDGE, background: theme.colors.background.canvas }}>
+      <h2 style={{ margin: 0 }}>{dashboard.title}</h2>
+      <div style={{ display: 'flex', gap: 2 * GAP, margin: `${GAP}px 0 ${2 * GAP}px`, color: theme.colors.text.secondary }}>{shown.map(([name, value]: string[]) => <span key={name}>{name} <b style={{ color: theme.colors.text.primary }}>{value}</b></span>)}</div>
+      <div style={{ position: 'relative', height: bottom }}>
+        {all.map((drawn, at) => (
+          <div key={at} data-panel={at} style={{ position: 'absolute', left: drawn.panel.gridPos.x * (cell + GAP), top: drawn.panel.gridPos.y * (ROW + GAP), ...size(drawn.panel.gridPos) }}>
+            <Panel drawn={drawn} {...size(drawn.panel.gridPos)} />
+          </div>
+        ))}
       </div>
-    </data.ThemeContext.Provider>
+    </div>
   );
   await document.fonts.ready;
   setTimeout(() => {
