@@ -95,8 +95,10 @@ def renderer() -> Path:
     """The page that draws dashboards, built with npm where it is not yet."""
     npm = rendering.find_npm()
     if npm is None:
-        _not_to_be_had("npm")
-    assert npm is not None
+        reason = "npm is not to be had here: install Node.js 20 or newer"
+        if in_ci():
+            pytest.fail(reason)
+        pytest.skip(reason)
     return rendering.built(npm)
 
 

@@ -20,7 +20,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from parts.go_tools import cache_root
 
 if TYPE_CHECKING:  # rendering is looked for by every test run, and used by few
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator
 
 SOURCES = Path(__file__).parent / "renderer"
 KINDS = ("bargauge", "row", "stat", "table", "text", "timeseries")
@@ -182,7 +182,9 @@ def render(
     asked = {"theme": theme, "scrape": scrape, **{f"var-{name}": value for name, value in (variables or {}).items()}}
     if span is not None:
         asked |= {name: str(int(at.timestamp() * 1000)) for name, at in zip(("from", "to"), span, strict=True)}
-    context = browser.new_context(viewport={"width": width, "height": _height(dashboard)}, color_scheme=theme, timezone_id="UTC")
+    context = browser.new_context(
+        viewport={"width": width, "height": _height(dashboard)}, color_scheme=theme, timezone_id="UTC"
+    )
     console: list[str] = []
     try:
         page = context.new_page()
@@ -196,17 +198,12 @@ def render(
         except PlaywrightTimeout as error:
             raise RuntimeError(f"{dashboard.get('title')} was not drawn within {timeout_s} s: {console}") from error
         drawn = page.evaluate("window.drawn")
-        whole = folder / "dashboard.png"
+        panels = [_panel(told, page.locator(f'[data-panel="{at}"]')) for at, told in enumerate(drawn["panels"])]
+        whole = folder / "dashboard.png"  # after the panels' texts: a picture scrolls to what it shows
         page.locator("#root").screenshot(path=whole)
-        panels = []
-        for at, told in enumerate(drawn["panels"]):
-            place = page.locator(f'[data-panel="{at}"]')
-            picture = folder / f"{at:02d}.png"
-            place.screenshot(path=picture)
-            if told["kind"] == "table" and told["state"] == "data" and not place.get_by_role("gridcell").count():
-                told |= {"state": "error", "reason": "the table drew no cell"}
-            links = place.locator("a[href]").evaluate_all("all => all.map(one => one.getAttribute('href'))")
-            panels.append(_panel(told, place.inner_text(), tuple(links), picture))
+        for at, panel in enumerate(panels):
+            panels[at] = replace(panel, screenshot=folder / f"{at:02d}.png")
+            page.locator(f'[data-panel="{at}"]').screenshot(path=panels[at].screenshot)
     finally:
         context.close()
     return DashboardShown(
@@ -220,16 +217,20 @@ def _height(dashboard: Mapping[str, Any]) -> int:
     return 200 + 38 * sum(panel["gridPos"]["h"] for panel in panels)
 
 
-def _panel(told: Mapping[str, Any], text: str, links: tuple[str, ...], picture: Path) -> PanelShown:
+def _panel(told: Mapping[str, Any], place: Locator) -> PanelShown:
+    """Where the page put it, before there is a picture of it."""
+    state, reason = told["state"], told["reason"]
+    if told["kind"] == "table" and state == "data" and not place.get_by_role("gridcell").count():
+        state, reason = "error", "the table drew no cell"
     return PanelShown(
         title=told["title"],
         kind=told["kind"],
-        state=told["state"],
-        reason=told["reason"],
-        text=text,
+        state=state,
+        reason=reason,
+        text=place.inner_text(),
         values=tuple(told["values"]),
-        links=links,
+        links=tuple(place.locator("a[href]").evaluate_all("all => all.map(one => one.getAttribute('href'))")),
         warnings=tuple(told["warnings"]),
         unknown_variables=tuple(told["unknown"]),
-        screenshot=picture,
+        screenshot=Path(),
     )
