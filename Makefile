@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster test test-e2e test-fast histories lint format evaluate bench schema names lock clean
+.PHONY: help setup demo dev-cluster test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is misse
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
 test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python tests/parts/install
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm"
 	$(E2E)
 
 # By itself: its processes keep to the clock, and need the machine for it. Two worlds side by side, as most of it is
@@ -45,6 +45,14 @@ dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus 
 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
 	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
+
+verify: $(STAMP)  ## What needs npm too: every dashboard drawn by Grafana's own components in a browser
+	$(BIN)/python tests/parts/install
+	$(BIN)/python -m pytest -m npm tests
+
+screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, into docs/images/
+	$(BIN)/python tests/parts/install
+	PYTHONPATH=tests $(BIN)/python tests/dashboards/screenshots.py docs/images
 
 # About a quarter of a second each on a core.
 HISTORIES ?= 3000

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
+from dashboards import rendering
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
 from parts.operator_server import OperatorBuild, find_operator
@@ -87,6 +88,18 @@ def browser_build() -> BrowserBuild:
         _not_to_be_had("Chromium with pdftotext")
     assert build is not None
     return build
+
+
+@pytest.fixture(scope="session")
+def renderer() -> Path:
+    """The page that draws dashboards, built with npm where it is not yet."""
+    npm = rendering.find_npm()
+    if npm is None:
+        reason = "npm is not to be had here: install Node.js 20 or newer"
+        if in_ci():
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return rendering.built(npm)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by them

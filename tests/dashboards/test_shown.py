@@ -1,0 +1,48 @@
+"""Every shipped dashboard, drawn: nothing broken, nothing empty that should not be, every name known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dashboards import rendering
+from dashboards.screenshots import SHIPPED, world
+from parts.browser import BrowserBuild
+from parts.browser import running as running_browser
+from parts.prometheus_server import ServerBuild
+from parts.prometheus_server import running as running_prometheus
+
+pytestmark = pytest.mark.npm
+
+MAY_BE_EMPTY: frozenset[tuple[str, str]] = frozenset()
+"""Dashboard and panel of what has no value in `world()`, and rightly."""
+
+
+def test_every_shipped_dashboard_is_drawn(
+    newest_prometheus: ServerBuild, renderer: Path, browser_build: BrowserBuild, tmp_path: Path
+) -> None:
+    files = sorted(SHIPPED.glob("*.json"))
+    if not files:
+        pytest.skip("no dashboard is shipped yet")
+    told, wrong, empty = world(), [], set()
+    with (
+        running_prometheus(newest_prometheus, told.openmetrics) as prometheus_url,
+        rendering.serving(renderer, prometheus_url) as base_url,
+        running_browser(browser_build) as browser,
+    ):
+        for file in files:
+            board = json.loads(file.read_text())
+            shown = rendering.render(
+                browser, base_url, board, tmp_path / file.stem, span=told.span, scrape=told.scrape, theme="light"
+            )
+            wrong += [f"{file.stem}: {said}" for said in (*shown.problems, *shown.console)]
+            for panel in shown.panels:
+                said = [panel.reason] if panel.state in ("error", "not renderable") else []
+                said += [*panel.warnings, *panel.unknown_variables]
+                wrong += [f"{file.stem}, {panel.title}: {each}" for each in said]
+                if panel.state == "no value":
+                    empty.add((file.stem, panel.title))
+    assert wrong == []
+    assert empty == MAY_BE_EMPTY
