@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from gpuwatch.catalog.gpus import gpu_share_ratio, gpus
@@ -102,6 +103,8 @@ def _of_vendor(vendor: Vendor) -> dict[str, str]:
 
 # One signal of one vendor
 
+_PRECEDENCE = attrgetter("preference", "combine")
+
 
 def _rows(vendor: Vendor, signal: Signal) -> list[MetricRow]:
     """Rows of all vocabularies of the vendor, preferred ones first, each metric once."""
@@ -109,7 +112,7 @@ def _rows(vendor: Vendor, signal: Signal) -> list[MetricRow]:
     for row in rows_for(signal):
         if row.vendor is vendor:
             once.setdefault((row.metric, row.matchers), row)
-    return list(once.values())
+    return sorted(once.values(), key=_PRECEDENCE)
 
 
 def _signal(vendor: Vendor, signal: Signal, labels: Sequence[str]) -> str:
@@ -118,13 +121,13 @@ def _signal(vendor: Vendor, signal: Signal, labels: Sequence[str]) -> str:
     Values over the bound of physics are sentinels for 'no value' and are dropped.
     """
     choices = []
-    for preference, rows in groupby(_rows(vendor, signal), key=lambda row: row.preference):
+    for (preference, combine), rows in groupby(_rows(vendor, signal), key=_PRECEDENCE):
         alternatives = list(rows)
         inner = _either(_scaled(row, whole_only=signal is Signal.BUSY_RATIO and preference > 1) for row in alternatives)
         bound = f"<= {plausible_range(signal)[1]:g}"
         if any(row.zero_means_absent for row in alternatives):
             bound += " > 0"
-        choices.append(f"{_reduced(alternatives[0].combine, labels, vendor, inner)} {bound}")
+        choices.append(f"{_reduced(combine, labels, vendor, inner)} {bound}")
     return _either(choices)
 
 
@@ -152,7 +155,8 @@ def _total_of_parts() -> str:
     """
     used = "device:gpu_memory_used_bytes:max"
     free, reserved = (
-        f"({_signal(Vendor.NVIDIA, signal, DEVICE)})" for signal in (Signal.MEMORY_FREE_BYTES, Signal.MEMORY_RESERVED_BYTES)
+        f"({_signal(Vendor.NVIDIA, signal, DEVICE)})"
+        for signal in (Signal.MEMORY_FREE_BYTES, Signal.MEMORY_RESERVED_BYTES)
     )
     return f"\nor\n{used}\n+ {free}\n+ ({reserved} or 0 * {used})"
 
@@ -205,7 +209,7 @@ def _amd(rows: str) -> str:
     rows = _replace(rows, "UUID", "$1$2$3$4$5", "ids", "|".join(uuid))
     rows = _replace(rows, "gpu", "$1", "ids", f"{_WHOLE}:(?:{one}){{4}}([^:]*):.*")
     rows = _replace(rows, "GPU_I_ID", "$1", "ids", f"{_WHOLE}:.*|(?:{one}){{2}}([^:]*):.*")
-    rows = _replace(rows, "GPU_I_PROFILE", "$1_$2", "ids", f"({text}):({text}):.*")
+    rows = _replace(rows, "GPU_I_PROFILE", "${1}_$2", "ids", f"({text}):({text}):.*")
     rows = _replace(rows, "GPU_I_PROFILE", "", "ids", f"{_WHOLE}:.*")
     return _first_of(rows, "modelName", ("card_series", "card_model"))
 
@@ -258,7 +262,9 @@ def _mig_shares() -> str:
     for profile, shares in sorted(models.items()):
         plain.setdefault(min(shares), []).append(re.sub(r"([.+])", r"[\1]", profile))
     terms += [
-        _share(share, f'GPU_I_PROFILE=~"{"|".join(profiles)}"') for share, profiles in sorted(plain.items()) if share < 1
+        _share(share, f'GPU_I_PROFILE=~"{"|".join(profiles)}"')
+        for share, profiles in sorted(plain.items())
+        if share < 1
     ]
     return _either([*terms, _share(1)])
 
