@@ -165,19 +165,17 @@ def every_expected(**more: object) -> dict[str, dict[str, float]]:
     cluster = {name: value for name, value in more.items() if name == "cluster"}
     expected = {record: {card(**more): float(value)} for record, value in OF_DEVICE.items()}
     expected["device:gpu_workload:info"] = {card(namespace="team-a", pod="train-0", container="main", **more): 1.0}
-    for record, value in (("count", 1.0), ("engine", 0.5), ("power", 300.0)):
-        name = {"count": "node:gpus:count", "engine": "node:gpu_engine_active_ratio:avg"}.get(
-            record, "node:gpu_power_watts:sum"
-        )
-        expected[name] = {labelled(node="n1", **cluster): value}
-    for record, value in (("gpus:count", 1.0), ("gpus_allocated:sum", 1.0), ("gpu_engine_active_ratio:avg", 0.5)):
-        expected[f"cluster:{record}"] = {labelled(modelName=H100, **cluster): value}
-    for record, value in (
-        ("gpus_allocated:count", 1.0),
-        ("gpus_allocated:sum", 1.0),
-        ("gpu_engine_active_ratio:avg", 0.5),
+    averages = {"gpus:count": 1.0, "gpu_engine_active_ratio:avg": 0.5}
+    for level, label, values in (
+        ("node", {"node": "n1"}, averages | {"gpu_power_watts:sum": 300.0}),
+        ("cluster", {"modelName": H100}, averages | {"gpus_allocated:sum": 1.0}),
+        (
+            "namespace",
+            {"namespace": "team-a"},
+            {"gpus_allocated:count": 1.0, "gpus_allocated:sum": 1.0, "gpu_engine_active_ratio:avg": 0.5},
+        ),
     ):
-        expected[f"namespace:{record}"] = {labelled(namespace="team-a", **cluster): value}
+        expected |= {f"{level}:{name}": {labelled(**label, **cluster): value} for name, value in values.items()}
     return expected
 
 

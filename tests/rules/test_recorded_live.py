@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tools.rules.recorded import rule_groups
 
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan, LabelScheme
 from gpuwatch.simulate.writing import write_openmetrics
-from parts.prometheus_server import ServerBuild, running
 from parts.processes import wait_until
-from tools.rules.recorded import SIGNALS, rule_groups
+from parts.prometheus_server import ServerBuild, running
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 
@@ -47,7 +47,9 @@ def test_every_rule_gives_series_on_a_simulated_fleet(
     groups = [group | {"interval": "1s"} for group in rule_groups()]
     rules = tmp_path / "rules.yaml"
     rules.write_text(yaml.safe_dump({"groups": groups}))
-    with running(prometheus_build, tmp_path / "fleet.om", rule_files=[rules], flags=["--query.lookback-delta=15m"]) as url:
+    with running(
+        prometheus_build, tmp_path / "fleet.om", rule_files=[rules], flags=["--query.lookback-delta=15m"]
+    ) as url:
         wait_until(lambda: bool(ask(url, "cluster:gpus:count")), lambda: f"no totals: {ask(url, 'up')}", seconds=30)
         time.sleep(4)
         counts = values(url, 'count by (__name__) ({__name__=~"(device|gpu|node|namespace|cluster):.+"})')

@@ -133,13 +133,17 @@ def _signal(vendor: Vendor, signal: Signal, labels: Sequence[str]) -> str:
 
 def _scaled(row: MetricRow, *, whole_only: bool = False) -> str:
     # On MIG instances GPU_UTIL is missing or, with some versions, a zero that means nothing (dcgm-exporter #216).
-    matchers = [f'{label}="{value}"' for label, value in row.matchers]
+    matchers = _own(row)
     if whole_only and row.vendor is Vendor.NVIDIA:
         matchers.append('GPU_I_ID=""')
     metric = _select(row.metric, *matchers)
     if row.metric.endswith("_RATIO") and "_PROF_" not in row.metric:
         return f"{metric} / (1 + 99 * (max_over_time({metric}[1h]) > bool {PERCENT_FROM:g}))"
     return metric if row.scale == 1 else f"{row.scale:.12g} * {metric}"
+
+
+def _own(row: MetricRow) -> list[str]:
+    return [f'{label}="{value}"' for label, value in row.matchers]
 
 
 def _reduced(combine: str, labels: Sequence[str], vendor: Vendor, inner: str) -> str:
@@ -259,8 +263,8 @@ def _mig_shares() -> str:
         for share in sorted(shares)[1:]
     ]
     plain: dict[float, list[str]] = {}
-    for profile, shares in sorted(models.items()):
-        plain.setdefault(min(shares), []).append(re.sub(r"([.+])", r"[\1]", profile))
+    for name, shares in sorted(models.items()):
+        plain.setdefault(min(shares), []).append(re.sub(r"([.+])", r"[\1]", name))
     terms += [
         _share(share, f'GPU_I_PROFILE=~"{"|".join(profiles)}"')
         for share, profiles in sorted(plain.items())
@@ -287,10 +291,7 @@ def _amd_shares() -> str:
 
 
 def _present(vendor: Vendor, *matchers: str) -> str:
-    metrics = dict.fromkeys(row.metric for row in _rows(vendor, PRESENT[vendor]))
-    own = [f'{label}="{value}"' for label, value in _rows(vendor, PRESENT[vendor])[0].matchers]
-    own = own if len(metrics) == 1 else []
-    return _either(_select(metric, *own, *matchers) for metric in metrics)
+    return _either(_select(row.metric, *_own(row), *matchers) for row in _rows(vendor, PRESENT[vendor]))
 
 
 def _grouped(labels: Sequence[str], vendor: Vendor, inner: str) -> str:
