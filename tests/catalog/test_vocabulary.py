@@ -20,11 +20,12 @@ HARDWARE = re.compile(
 """XPUM 2.x, by its units: hw_slowdown is a clock event and hw_type a label."""
 
 AMD = re.compile(
-    r"\bgpu_(?:gfx|umc|prof|ecc|xgmi|violation|afid|package|average_package|junction|edge)_\w+"
-    r"|\bgpu_(?:(?:used|free|total)_\w*(?:vram|gtt)|energy_consumed|power_usage|memory_temperature|health)\b"
-    r"|\b(?:gpu|pcie)_\w+(?=\s*[{\[])"
+    r"(?<!:)\bgpu_(?:gfx|umc|prof|ecc|xgmi|violation|afid|package|average_package|junction|edge)_\w+"
+    r"|(?<!:)\bgpu_(?:(?:used|free|total)_\w*(?:vram|gtt)|energy_consumed|power_usage|memory_temperature|health)\b"
+    r"|(?<!:)\b(?:gpu|pcie)_\w+(?=\s*[{\[])"
 )
-"""AMD, by what it measures or by a selector behind it: gpu_count is a column and gpu_uuid a label."""
+"""AMD, by what it measures or by a selector behind it: gpu_count is a column and gpu_uuid a label.
+Not behind a colon: gpu:gpu_ecc_corrected:rate1h is a recorded series."""
 
 KNOWN = {row.metric for row in metric_rows()} | set(LABEL_METRICS) | set(PLATFORM_METRICS)
 
@@ -101,6 +102,7 @@ def test_an_unknown_name_is_caught_with_its_place(file: str, text: str, metric: 
         ("a.py", "clock_events = ('hw_slowdown', 'hw_thermal', 'hw_power_brake'); s = 'hw_power_brake_seconds_total'"),
         ("a.py", "labels = 'gpu_uuid', 'gpu_id', 'hw_type', 'pcie_replays_total'"),
         ("a.yaml", "expr: sum by (gpu_uuid, hw_id) (amd_gpu_gfx_activity) + gpu_clock{clock_type='system'}"),
+        ("a.yaml", "expr: gpu:gpu_ecc_corrected:rate1h > 0.1 and gpu:gpu_power_watts:max{gpu='0'}"),
         ("a.json", '{"expr": "hw_power_watts{hw_sensor_location=\\"gpu\\"} and gpuwatch_gpu_hours"}'),
     ],
 )

@@ -92,12 +92,14 @@ def running(
     flags: Sequence[str] = (),
     data: Path | None = None,
     scrape_configs: Sequence[Mapping[str, Any]] = (),
+    rule_files: Sequence[Path] = (),
 ) -> Iterator[str]:
     """A Prometheus on a free loopback port, ready, with the samples of `openmetrics` (text, or a file of it).
 
     Yields its base URL. `flags` are added to its command line, e.g. `--query.max-samples=1000`, and replace those of
     the same name. `data` is its data folder where the caller wants it to outlive the server; blocks that are already
-    there are served. It scrapes what `scrape_configs` names, and takes remote writes, out of order too.
+    there are served. It scrapes what `scrape_configs` names, evaluates `rule_files`, and takes remote writes, out of
+    order too.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as temporary:
         folder = Path(temporary)
@@ -111,6 +113,7 @@ def running(
             "global": {"external_labels": {"prometheus_replica": "a"}},
             "storage": {"tsdb": {"out_of_order_time_window": "10y"}},
             "scrape_configs": list(scrape_configs),
+            "rule_files": [str(file) for file in rule_files],
         }
         config.write_text(yaml.safe_dump(settings))
         port = free_port()

@@ -93,12 +93,12 @@ _PODS_OF: Mapping[Vendor, tuple[tuple[str, str, str], ...]] = {
 }
 
 _WHOLE_GPU = ("", "none", "na", "n/a", "spx")
-_EXPORTER_CONTAINERS = frozenset(
+EXPORTER_CONTAINERS = frozenset(
     {"nvidia-dcgm-exporter", "dcgm-exporter", "exporter", "metrics-exporter-container", "metrics-exporter"}
 )
 _GENERATED_NAME = re.compile(r"(.+)-[bcdfghjklmnpqrstvwxz2456789]{5}")
 """Kubernetes' names of Pods that something else makes: its name and five of these (k8s.io/apimachinery, util/rand)."""
-_EXPORTER_POD = re.compile(r"(^|-)(dcgm-exporter|metrics-exporter|xpumd?|xpumanager|xpu-manager)(-|$)")
+EXPORTER_POD = re.compile(r"(^|-)(dcgm-exporter|metrics-exporter|xpumd?|xpumanager|xpu-manager)(-|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _is_target(namespace: str, pod: str, container: str, targets: frozenset[PodR
         generated = _GENERATED_NAME.fullmatch(pod)
         if generated and f"{namespace}/{generated[1]}" in makers:
             return True
-    return container in _EXPORTER_CONTAINERS or looks_like_exporter(pod)
+    return container in EXPORTER_CONTAINERS or looks_like_exporter(pod)
 
 
 @lru_cache(maxsize=8)
@@ -218,7 +218,7 @@ def _makers(targets: frozenset[PodRef]) -> tuple[frozenset[str], frozenset[str]]
 
 def looks_like_exporter(pod: str) -> bool:
     """A Pod name such as nvidia-dcgm-exporter-wqqqn. Some exporters give it as their host name."""
-    return _EXPORTER_POD.search(pod) is not None
+    return EXPORTER_POD.search(pod) is not None
 
 
 def node_label(labels: Labels) -> str:
