@@ -35,10 +35,8 @@ FINDINGS = rows(
     "gpuwatch_finding",
     "what could not be judged (see unknown), and findings beyond the bound of 500",
     ("severity", "kind", "advice", "cluster", "gpu_node", "UUID", "GPU_I_ID", "workload_namespace", "workload_pod"),
-    Column("", judged(
-        f"max by (severity, kind, advice, cluster, gpu_node, UUID, GPU_I_ID, workload_namespace, workload_pod)"
-        f' (gpuwatch_finding{{{FOUND}, workload_namespace=~"$namespace", verdict!="unknown"}})'
-    )),
+    Column("", "max by (severity, kind, advice, cluster, gpu_node, UUID, GPU_I_ID, workload_namespace, workload_pod)"
+               f' (gpuwatch_finding{{{FOUND}, workload_namespace=~"$namespace"}})'),
     no_value="no finding is told: none of what could be judged, or gpuwatch does not look",
     to=(("gpu_node", "gpu"), ("UUID", "gpu"), ("workload_pod", "workload")), height=10,
 )  # fmt: skip
@@ -212,9 +210,8 @@ GPU = Board(
                    runbook="GpuRowRemapPending"),
             figure("Recovery action", "What the driver asks for.", "gpu:gpu_recovery_action:max",
                    "drivers and exporters that do not tell it", f"max(gpu:gpu_recovery_action:max{{{CARD}}})",
-                   bounds=(None, 1), runbook="GpuRecoveryActionNeeded", no_value="not told",
-                   names={"0": "none", "1": "reset the GPU", "2": "reboot the Node", "3": "drain P2P",
-                          "4": "drain and reset"}),
+                   bounds=(1, None), runbook="GpuRecoveryActionNeeded", no_value="not told",
+                   names={"0": "none", "1": "reset GPU", "2": "reboot Node", "3": "drain P2P", "4": "drain, reset"}),
             figure("Hottest", "Temperature of the hottest.", "gpu:gpu_temperature_celsius:max",
                    "how far the model may go", f"max(gpu:gpu_temperature_celsius:max{{{CARD}}})", unit=units.Celsius),
             figure("Thermal throttling", "The highest share of 15 minutes slowed down for heat.",
@@ -291,14 +288,15 @@ HEALTH = Board(
             *(
                 figure(f"{severity.capitalize()} findings", f"Findings of severity {severity} in the whole cluster.",
                        "gpuwatch_findings", "devices that could not be judged",
-                       counted(f'gpuwatch_findings{{{CLUSTER}, severity="{severity}", verdict!="unknown"}}'),
+                       counted(f'gpuwatch_findings{{{CLUSTER}, severity="{severity}"}}'),
                        bounds=bounds, good=good, runbook=runbook, no_value="unknown", width=4)
                 for severity, bounds, good, runbook in (
                     ("critical", (None, 1), True, "GpuwatchCriticalFinding"), ("warning", None, False, ""))
             ),
             figure("Health unknown", "Devices whose health could not be judged.", "gpuwatch_device_health_unknown",
                    "devices that gpuwatch has not seen for long",
-                   f'sum(gpuwatch_unknown{{{CLUSTER}, subject="device_health"}})', bounds=(1, None),
+                   "sum(" + judged(f'sum by (cluster) (gpuwatch_unknown{{{CLUSTER}, subject="device_health"}})', "known")
+                   + ")", bounds=(1, None),
                    runbook="GpuwatchHealthUnknown", no_value="unknown", width=4),
             figure("GPUs with an XID", "GPUs that report and whose last XID is not 0.", "gpu:gpu_xid:last",
                    "when it was, and whether it was the application's", f"sum(gpu:gpu_xid:last{{{HARD}}} > bool 0)",
@@ -314,7 +312,7 @@ HEALTH = Board(
         ("Findings", (
             bars("Findings by kind", "Findings of the last cycle in the whole cluster.", "gpuwatch_findings",
                  "devices that could not be judged",
-                 (judged(f"sum by (cluster, kind, severity) (gpuwatch_findings{{{CLUSTER}}})"),
+                 (f"sum by (kind, severity) (gpuwatch_findings{{{CLUSTER}}})",
                   "{{kind}} ({{severity}})"),
                  no_value="no finding is told: none of what could be judged, or gpuwatch does not look"),
             rows("Unknown", "Why the health of devices could not be judged.", "gpuwatch_device_health_unknown",

@@ -45,15 +45,21 @@ NO_TELEMETRY = "no telemetry"
 NO_GPUWATCH = "gpuwatch tells nothing"
 
 
-def judged(expression: str) -> str:
+def devices(state: str) -> str:
+    return f'(sum by (cluster) (gpuwatch_devices{{{CLUSTER}, state="{state}"}}) > 0)'
+
+
+def judged(expression: str, state: str = "reporting") -> str:
     """`expression`, only of clusters in which a device reports to gpuwatch: else nobody knows, and 0 would be a lie."""
-    return f'({expression}) and on (cluster) (sum by (cluster) (gpuwatch_devices{{{CLUSTER}, state="reporting"}}) > 0)'
+    return f"({expression}) and on (cluster) {devices(state)}"
 
 
-def counted(expression: str, by: str = "") -> str:
-    """How many findings there are, by cluster: 0 where none is, nothing where gpuwatch cannot judge."""
-    zero = f'0 * sum by (cluster) (gpuwatch_devices{{{CLUSTER}, state="reporting"}})'
-    return f"sum{by} ({judged(f'sum by (cluster) ({expression}) or {zero}')})"
+def counted(expression: str) -> str:
+    """How many findings there are: 0 where a device reports and nothing is found, no number where none reports.
+
+    Findings that are told always count: that all telemetry is gone is a critical one.
+    """
+    return f"sum(sum by (cluster) ({expression}) or 0 * {devices('reporting')})"
 
 
 @dataclass(frozen=True)
@@ -195,8 +201,9 @@ def _shared(builder: Any, panel: Panel) -> Any:
 
 def _coloured(builder: Any, panel: Panel) -> Any:
     """One fixed colour for each state that a series of this panel can be named by."""
+    legends = {query.legend for query in panel.queries}
     for state, colour in STATES.items():
-        if any(query.legend == state for query in panel.queries) or any("{{" in query.legend for query in panel.queries):
+        if state in legends or legends & {"{{phase}}", "{{severity}}"}:
             builder = builder.override_by_name(state, [_property("color", {"mode": "fixed", "fixedColor": colour})])
     return builder
 
