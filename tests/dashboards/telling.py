@@ -138,4 +138,3 @@ def openmetrics(folder: Path, now: int) -> str:
             chosen = [each for each in own if not each[0].startswith(("gpuwatch_finding", "gpuwatch_advice"))]
         write(((name, {**labels, **target}, value) for name, labels, value in chosen), now)
     return "\n".join(line for lines in samples.values() for line in lines) + "\n# EOF\n"
-

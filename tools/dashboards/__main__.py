@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-
 from tools.dashboards import controller, hardware
 from tools.dashboards.parts import Board, built
 

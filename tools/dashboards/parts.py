@@ -7,7 +7,8 @@ count of nothing is a fact (no XID on GPUs that report), the query makes its 0 f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +41,48 @@ STATES = {
 """One colour per state, on every board."""
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-CLUSTER = 'cluster=~"$cluster"'
-NO_TELEMETRY = "no telemetry"
-NO_GPUWATCH = "gpuwatch tells nothing"
+SERIES = re.compile(
+    r"\b((?:device|gpu|node|namespace|cluster):\w+:\w+|gpuwatch_\w+|kube_\w+|process_\w+|ALERTS\b)(?:\{([^}]*)\})?"
+)
+"""Series in PromQL, with what chooses among them."""
+
+CHOICES = (
+    (r"device:gpu_workload:info", {"namespace": "namespace", "pod": "pod"}),
+    (r"(device|gpu|node):|kube_", {"node": "node"}),
+    (r"(device|gpu|cluster):", {"model": "modelName"}),
+    (r"(device|gpu):", {"uuid": "UUID"}),
+    (r"namespace:", {"namespace": "namespace"}),
+    (r"gpuwatch_(finding$|cost|saving|allocated)", {"namespace": "workload_namespace"}),
+    (r"gpuwatch_finding$", {"pod": "workload_pod"}),
+    (r"gpuwatch_(finding$|device_health|taint_age)", {"node": "gpu_node"}),
+)  # fmt: skip
+"""By which label a variable chooses among series of such names; `cluster` chooses among all."""
+
+
+VARIABLE_OF = {"cluster": "cluster", **{label: word for _, known in CHOICES for word, label in known.items()}}
+
+
+def chosen(expression: str, variables: Sequence[str]) -> str:
+    """The expression with each series chosen by all variables of the board that its labels know.
+
+    A series that says `cluster=~"$cluster"` itself is meant so: not narrowed to a Pod, a Node or a model.
+    """
+
+    def one(found: re.Match[str]) -> str:
+        name, given = found[1], found[2] or ""
+        if "$cluster" in given:
+            return found[0]
+        labels = ['cluster=~"$cluster"', *([given] if given else [])]
+        for pattern, known in CHOICES:
+            if re.match(pattern, name):
+                labels += [f'{label}=~"${variable}"' for variable, label in known.items() if variable in variables]
+        return f"{name}{{{', '.join(labels)}}}"
+
+    return SERIES.sub(one, expression)
 
 
 def devices(state: str) -> str:
-    return f'(sum by (cluster) (gpuwatch_devices{{{CLUSTER}, state="{state}"}}) > 0)'
+    return f'(sum by (cluster) (gpuwatch_devices{{state="{state}"}}) > 0)'
 
 
 def judged(expression: str, state: str = "reporting") -> str:
@@ -62,50 +98,48 @@ def counted(expression: str) -> str:
     return f"sum(sum by (cluster) ({expression}) or 0 * {devices('reporting')})"
 
 
-@dataclass(frozen=True)
-class Query:
-    expression: str
-    legend: str = ""
+Bounds = tuple[float | None, float | None]
+"""From where a value is orange and from where red; None for never."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: one query, shown as one column, with its unit; or a mere label, where it has no title."""
+    """Of a table: what one query returns. Without a title it only makes rows. Colours need a runbook."""
 
     title: str
     expression: str
     unit: str = units.NoUnit
-    bounds: tuple[float | None, float | None] | None = None
-    """From where it is orange and from where red; None where no runbook stands behind."""
+    bounds: Bounds | None = None
+    runbook: str = ""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: `what` becomes its description, together with its `source` and what it cannot see (`blind`)."""
+    """One panel. `what` it shows and what it cannot see (`blind`) become its description, with the series it asks for.
+
+    queries: expressions with the name of each series, or the columns of a table, whose rows are by `labels`.
+    no_value: what is known when nothing returns; by itself that neither telemetry nor gpuwatch tells anything.
+    width: of 24; 0 for an equal part of the line. good: green below its bounds, where that is a proof of health.
+    words: for values. to: columns whose cells lead to a board, or to a `runbook`.
+    """
 
     kind: str
     title: str
     what: str
-    source: str
     blind: str
-    queries: tuple[Query, ...]
+    queries: tuple[Column, ...]
     unit: str = units.NoUnit
-    no_value: str = NO_TELEMETRY
+    no_value: str = ""
     width: int = 12
     height: int = 8
-    bounds: tuple[float | None, float | None] | None = None
+    bounds: Bounds | None = None
     good: bool = False
-    """Whether it is green below its bounds: only where a value is a proof of health."""
     runbook: str = ""
-    top: float | None = None
     decimals: int | None = None
     points: bool = False
-    names: dict[str, str] = field(default_factory=dict)
-    """Words for values."""
-    columns: tuple[Column, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     to: tuple[tuple[str, str], ...] = ()
-    """Columns whose cells lead to a board, or to a `runbook`."""
 
 
 @dataclass(frozen=True)
@@ -117,161 +151,144 @@ class Board:
     rows: tuple[tuple[str, tuple[Panel, ...]], ...]
 
 
-def figure(title: str, what: str, source: str, blind: str, expression: str, **more: Any) -> Panel:
-    """A stat. Its height and width suit eight in a line."""
-    legend = more.pop("legend", "")
-    return Panel("stat", title, what, source, blind, (Query(expression, legend),), **{"width": 3, "height": 4, **more})
+def figure(title: str, what: str, blind: str, expression: str, legend: str = "", **more: Any) -> Panel:
+    return Panel("stat", title, what, blind, (Column(legend, expression),), **{"width": 0, "height": 4, **more})
 
 
-def trend(title: str, what: str, source: str, blind: str, *queries: tuple[str, str], **more: Any) -> Panel:
-    return Panel("timeseries", title, what, source, blind, tuple(Query(*each) for each in queries), **more)
+def trend(title: str, what: str, blind: str, *queries: tuple[str, str], **more: Any) -> Panel:
+    return Panel("timeseries", title, what, blind, tuple(Column(name, query) for query, name in queries), **more)
 
 
-def bars(title: str, what: str, source: str, blind: str, *queries: tuple[str, str], **more: Any) -> Panel:
-    return Panel("bargauge", title, what, source, blind, tuple(Query(*each) for each in queries), **more)
+def bars(title: str, what: str, blind: str, expression: str, legend: str, **more: Any) -> Panel:
+    return Panel("bargauge", title, what, blind, (Column(legend, expression),), **more)
 
 
-def rows(
-    title: str, what: str, source: str, blind: str, labels: Sequence[str], *columns: Column, **more: Any
-) -> Panel:
-    """A table: one row for each value of the labels, one column for each label and each query."""
-    queries = tuple(Query(column.expression) for column in columns)
-    given = {"width": 24, **more}
-    return Panel(
-        "table", title, what, source, blind, queries, columns=tuple(columns), labels=tuple(labels), **given
-    )
+def rows(title: str, what: str, blind: str, labels: str, *columns: Column, **more: Any) -> Panel:
+    """A table: a row for each value of the labels."""
+    return Panel("table", title, what, blind, columns, labels=tuple(labels.split(", ")), **more)
 
 
 def _property(name: str, value: object) -> models.DynamicConfigValue:
     return models.DynamicConfigValue(id_val=name, value=value)
 
 
-def _thresholds(bounds: tuple[float | None, float | None] | None, below: str) -> dashboard.ThresholdsConfig:
-    steps = [models.Threshold(value=None, color=below)]
-    for bound, colour in zip(bounds or (), (LOOK, ACT), strict=False):
-        if bound is not None:
-            steps.append(models.Threshold(value=bound, color=colour))
-    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+def _steps(bounds: Bounds | None, below: str) -> list[dict[str, object]]:
+    higher = zip(bounds or (), (LOOK, ACT), strict=False)
+    return [{"value": None, "color": below}, *({"value": at, "color": is_} for at, is_ in higher if at is not None)]
 
 
 def _link(title: str, url: str) -> dashboard.DashboardLink:
-    return dashboard.DashboardLink(title).type(models.DashboardLinkType.LINK).url(url).target_blank(False)
+    return dashboard.DashboardLink(title).type(models.DashboardLinkType.LINK).url(url).target_blank(True)
 
 
-VARIABLE_OF = {
-    "cluster": "cluster", "node": "node", "gpu_node": "node", "UUID": "uuid", "pod": "pod", "workload_pod": "pod",
-    "namespace": "namespace", "workload_namespace": "namespace",
-}  # fmt: skip
-"""Which variable of a board takes the values of a label."""
+def _cell_link(title: str, url: str) -> models.DynamicConfigValue:
+    return _property("links", [{"title": title, "url": url, "targetBlank": not url.startswith("/d/")}])
 
 
 def _drill(column: str, board: str, labels: Sequence[str]) -> models.DynamicConfigValue:
     """The link of a column's cells: to the alert's runbook, or to a board with the row's cluster and this value."""
     if board == "runbook":
-        return _property("links", [{"title": "Runbook", "url": _runbook("${__data.fields.alertname}"), "targetBlank": True}])
-    keep = ["cluster"] + (["namespace", "workload_namespace"] if VARIABLE_OF[column] == "pod" else [])
-    taken = [label for label in labels if label == column or label in keep]
-    values = "".join(f"&var-{VARIABLE_OF[label]}=${{__data.fields.{label}}}" for label in taken)
-    url = f"/d/gpuwatch-{board}?${{datasource:queryparam}}{values}&${{__url_time_range}}"
-    return _property("links", [{"title": f"Show it: {board}", "url": url}])
+        return _cell_link("Runbook", _runbook("${__data.fields.alertname}"))
+    keep = {column, "cluster"} | ({"namespace", "workload_namespace"} if VARIABLE_OF[column] == "pod" else set())
+    values = "".join(f"&var-{VARIABLE_OF[each]}=${{__data.fields.{each}}}" for each in labels if each in keep)
+    return _cell_link(
+        f"Show it: {board}", f"/d/gpuwatch-{board}?${{datasource:queryparam}}{values}&${{__url_time_range}}"
+    )
 
 
 def _shared(builder: Any, panel: Panel) -> Any:
-    """What each kind of panel has: words, unit, bounds, colours."""
-    lines = [panel.what, f"Source: {panel.source}.", f"Cannot see: {panel.blind}."]
+    """What each kind of panel has: words, unit, bounds, and one fixed colour for each state among its series."""
+    source = list(dict.fromkeys(found[1] for query in panel.queries for found in SERIES.finditer(query.expression)))
+    of_gpuwatch = all(name.startswith(("gpuwatch_", "process_")) for name in source)
+    steps = _steps(panel.bounds, GOOD if panel.good else NEUTRAL)
+    thresholds = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE)
     builder = (
         builder.title(panel.title)
-        .description("\n\n".join(lines))
+        .description(f"{panel.what}\n\nSource: {', '.join(source)}.\n\nCannot see: {panel.blind}.")
         .datasource(DATASOURCE)
         .unit(panel.unit)
-        .no_value(panel.no_value)
-        .thresholds(_thresholds(panel.bounds, GOOD if panel.good else NEUTRAL))
+        .no_value(panel.no_value or ("gpuwatch tells nothing" if of_gpuwatch else "no telemetry"))
+        .thresholds(thresholds.steps([models.Threshold(**step) for step in steps]))  # type: ignore[arg-type]
     )
     if panel.runbook:
-        builder = builder.links([_link("Runbook", _runbook(panel.runbook)).target_blank(True)])
+        builder = builder.links([_link("Runbook", _runbook(panel.runbook))])
     if panel.unit == units.PercentUnit:
-        builder = builder.min(0).max(1) if panel.top is None else builder.min(0).max(panel.top)
+        builder = builder.min(0).max(1)
     if panel.decimals is not None:
         builder = builder.decimals(panel.decimals)
-    if panel.names:
-        words = {value: models.ValueMappingResult(text=text) for value, text in panel.names.items()}
+    if panel.words:
+        words = {value: models.ValueMappingResult(text=text) for value, text in panel.words.items()}
         builder = builder.mappings([models.ValueMap(options=words)])
-    return builder
-
-
-def _coloured(builder: Any, panel: Panel) -> Any:
-    """One fixed colour for each state that a series of this panel can be named by."""
-    legends = {query.legend for query in panel.queries}
-    for state, colour in STATES.items():
-        if state in legends or legends & {"{{phase}}", "{{severity}}"}:
+    legends = {query.title for query in panel.queries}
+    for state, colour in STATES.items() if panel.kind != "table" else ():
+        if state in legends or "{{phase}}" in legends:
             builder = builder.override_by_name(state, [_property("color", {"mode": "fixed", "fixedColor": colour})])
     return builder
 
 
+LAST = common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
+
+
 def _stat(panel: Panel) -> Any:
-    last = common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
-    mode = common_models.BigValueTextMode.VALUE_AND_NAME if panel.queries[0].legend else None
+    kind = common_models.BigValueTextMode
     return (
         _shared(stat.Panel(), panel)
-        .reduce_options(last)
+        .reduce_options(LAST)
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .color_mode(common_models.BigValueColorMode.VALUE)
-        .text_mode(mode or common_models.BigValueTextMode.AUTO)
+        .text_mode(kind.VALUE_AND_NAME if panel.queries[0].title else kind.AUTO)
     )
 
 
 def _timeseries(panel: Panel) -> Any:
-    builder = _shared(timeseries.Panel(), panel).line_width(1).fill_opacity(0)
-    # Where telemetry is absent the line is absent, too.
-    builder = builder.span_nulls(False).show_points(common_models.VisibilityMode.AUTO)
-    if panel.points:
-        builder = builder.draw_style(common_models.GraphDrawStyle.POINTS).point_size(6)
-    if panel.unit != units.Celsius:
-        builder = builder.axis_soft_min(0)
-    legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.LIST)
-    legend = legend.placement(common_models.LegendPlacement.BOTTOM).show_legend(True).calcs([])
+    legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.LIST).show_legend(True)
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI)
-    return _coloured(builder.legend(legend).tooltip(tooltip.sort(common_models.SortOrder.DESCENDING)), panel)
+    style = common_models.GraphDrawStyle
+    builder = (
+        _shared(timeseries.Panel(), panel)
+        .draw_style(style.POINTS if panel.points else style.LINE)
+        .line_width(1)
+        .fill_opacity(0)
+        .span_nulls(False)  # where telemetry is absent the line is, too
+        .legend(legend.placement(common_models.LegendPlacement.BOTTOM).calcs([]))
+        .tooltip(tooltip.sort(common_models.SortOrder.DESCENDING))
+    )
+    return builder if panel.unit == units.Celsius else builder.axis_soft_min(0)
 
 
 def _bargauge(panel: Panel) -> Any:
-    last = common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
     builder = (
         _shared(bargauge.Panel(), panel)
-        .reduce_options(last)
+        .reduce_options(LAST)
         .orientation(common_models.VizOrientation.HORIZONTAL)
         .display_mode(common_models.BarGaugeDisplayMode.BASIC)
     )
-    return _coloured(builder if panel.unit == units.PercentUnit else builder.min(0), panel)
+    return builder if panel.unit == units.PercentUnit else builder.min(0)
 
 
 def _table(panel: Panel) -> Any:
     builder = _shared(table.Panel(), panel).show_header(True).filterable(True)
     order = {name: place for place, name in enumerate(panel.labels)}
-    rename, hidden = {}, {"Time": True}
-    for place, column in enumerate(panel.columns):
+    rename, hidden, text = {}, {"Time": True}, _property("custom.cellOptions", {"type": "color-text"})
+    for place, column in enumerate(panel.queries):
         # With one query alone Grafana calls the column Value, with more Value #A and so on.
-        value = "Value" if len(panel.columns) == 1 else f"Value #{chr(ord('A') + place)}"
+        value = "Value" if len(panel.queries) == 1 else f"Value #{chr(ord('A') + place)}"
         if not column.title:
             hidden[value] = True
             continue
-        rename[value], order[value] = column.title, len(panel.labels) + place
+        rename[value], order[value] = column.title, len(order)
         properties = [_property("unit", column.unit)]
         if column.bounds is not None:
-            steps = _thresholds(column.bounds, "text").build()
-            properties += [
-                _property("thresholds", {"mode": "absolute", "steps": [{"value": each.value, "color": each.color} for each in steps.steps]}),
-                _property("custom.cellOptions", {"type": "color-text"}),
-            ]  # fmt: skip
+            steps = {"mode": "absolute", "steps": _steps(column.bounds, "text")}
+            properties += [_property("thresholds", steps), text, _cell_link("Runbook", _runbook(column.runbook))]
         builder = builder.override_by_name(column.title, properties)
     shown = {"excludeByName": hidden, "indexByName": order, "renameByName": rename}
-    builder = builder.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
-    builder = builder.with_transformation(models.DataTransformerConfig(id_val="organize", options=shown))
-    for name in {"severity", "verdict", "outcome"} & set(panel.labels):
-        words = [{"type": "value", "options": {word: {"text": word, "color": colour} for word, colour in STATES.items()}}]
-        builder = builder.override_by_name(
-            name, [_property("mappings", words), _property("custom.cellOptions", {"type": "color-text"})]
-        )
+    for name, options in (("merge", {}), ("organize", shown)):
+        builder = builder.with_transformation(models.DataTransformerConfig(id_val=name, options=options))
+    words = {word: {"text": word, "color": colour} for word, colour in STATES.items()}
+    for name in sorted({"severity", "outcome", "phase"} & set(panel.labels)):
+        mapped = _property("mappings", [{"type": "value", "options": words}])
+        builder = builder.override_by_name(name, [mapped, text])
     for name, board in panel.to:
         builder = builder.override_by_name(name, [_drill(name, board, panel.labels)])
     return builder
@@ -280,35 +297,33 @@ def _table(panel: Panel) -> Any:
 KINDS = {"stat": _stat, "timeseries": _timeseries, "bargauge": _bargauge, "table": _table}
 
 
-def _query(query: Query, place: int, kind: str) -> prometheus.Dataquery:
-    target = prometheus.Dataquery().datasource(DATASOURCE).expr(query.expression).ref_id(chr(ord("A") + place))
+def _query(query: Column, place: int, kind: str, variables: Sequence[str]) -> prometheus.Dataquery:
+    target = prometheus.Dataquery().datasource(DATASOURCE).expr(chosen(query.expression, variables))
+    target = target.ref_id(chr(ord("A") + place))
     target = target.editor_mode(prometheus_models.QueryEditorMode.CODE)
-    if query.legend:
-        target = target.legend_format(query.legend)
+    if query.title and kind != "table":
+        target = target.legend_format(query.title)
     if kind == "timeseries":
         return target.range()
     target = target.instant()
     return target.format(prometheus_models.PromQueryFormat.TABLE) if kind == "table" else target
 
 
-def _values(series: str, label: str) -> str:
-    return f"label_values({series}, {label})"
-
-
 VARIABLES = {
-    "cluster": ("Cluster", _values("node:gpus:count", "cluster")),
-    "namespace": ("Namespace", _values(f"namespace:gpus_allocated:count{{{CLUSTER}}}", "namespace")),
-    "node": ("Node", _values(f"node:gpus:count{{{CLUSTER}}}", "node")),
-    "model": ("Model", _values(f"cluster:gpus:count{{{CLUSTER}}}", "modelName")),
-    "uuid": ("GPU", _values(f'gpu:gpu_temperature_celsius:max{{{CLUSTER}, node=~"$node", modelName=~"$model"}}', "UUID")),
-    "pod": ("Pod", _values(f'device:gpu_workload:info{{{CLUSTER}, namespace=~"$namespace"}}', "pod")),
+    "cluster": ("Cluster", "node:gpus:count, cluster"),
+    "namespace": ("Namespace", "namespace:gpus_allocated:count, namespace"),
+    "node": ("Node", "node:gpus:count, node"),
+    "model": ("Model", "cluster:gpus:count, modelName"),
+    "uuid": ("GPU", "gpu:gpu_temperature_celsius:max, UUID"),
+    "pod": ("Pod", "device:gpu_workload:info, pod"),
     # gpuwatch's own boards list the clusters in which it runs, with GPUs or without.
-    "watched": ("Cluster", _values("gpuwatch_build_info", "cluster")),
+    "watched": ("Cluster", "gpuwatch_build_info, cluster"),
 }  # fmt: skip
 
 
-def _variable(name: str) -> dashboard.QueryVariable:
-    label, query = VARIABLES[name]
+def _variable(name: str, before: Sequence[str]) -> dashboard.QueryVariable:
+    label, asked = VARIABLES[name]
+    query = f"label_values({chosen(asked, before) if before else asked})"
     everything = models.VariableOption(selected=True, text="All", value="$__all")
     return (
         dashboard.QueryVariable("cluster" if name == "watched" else name)
@@ -324,22 +339,17 @@ def _variable(name: str) -> dashboard.QueryVariable:
     )
 
 
-def _annotation(name: str, expression: str, colour: str, title: str) -> dict[str, object]:
-    return {
-        "name": name, "datasource": {"type": "prometheus", "uid": "${datasource}"}, "enable": False, "hide": False,
-        "iconColor": colour, "expr": expression, "titleFormat": title, "step": "60s", "useValueForTime": False,
-    }  # fmt: skip
-
-
 ANNOTATIONS = [
-    _annotation(
-        "Remediations act",
-        f'changes(gpuwatch_remediation_transitions_total{{{CLUSTER}, phase="Acting"}}[1m]) > 0',
-        LOOK,
-        "gpuwatch: {{action}}",
-    ),
-    _annotation("Alerts", f'ALERTS{{{CLUSTER}, alertname=~"Gpu.*", alertstate="firing"}}', ACT, "{{alertname}}"),
-]
+    {
+        "name": name, "expr": chosen(expression, ()), "titleFormat": title, "iconColor": colour, "enable": False,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"}, "hide": False, "step": "60s",
+    }
+    for name, expression, title, colour in (
+        ("Remediations act", 'changes(gpuwatch_remediation_transitions_total{phase="Acting"}[1m]) > 0',
+         "gpuwatch: {{action}}", LOOK),
+        ("Alerts", 'ALERTS{alertname=~"Gpu.*", alertstate="firing"}', "{{alertname}}", ACT),
+    )
+]  # fmt: skip
 
 
 def _placed(board: Board) -> list[Any]:
@@ -351,14 +361,15 @@ def _placed(board: Board) -> list[Any]:
         placed.append(row)
         top, left, line = top + 1, 0, 0
         for panel in panels:
-            if left + panel.width > 24:
+            width = panel.width or 24 // sum(each.kind == "stat" for each in panels)
+            if left + width > 24:
                 top, left, line = top + line, 0, 0
             builder = KINDS[panel.kind](panel)
             for place, query in enumerate(panel.queries):
-                builder = builder.with_target(_query(query, place, panel.kind))
-            position = models.GridPos(h=panel.height, w=panel.width, x=left, y=top)
+                builder = builder.with_target(_query(query, place, panel.kind, board.variables))
+            position = models.GridPos(h=panel.height, w=width, x=left, y=top)
             placed.append(builder.id(len(placed) + 1).grid_pos(position))
-            left, line = left + panel.width, max(line, panel.height)
+            left, line = left + width, max(line, panel.height)
         top += line
     return placed
 
@@ -376,19 +387,13 @@ def built(board: Board) -> dict[str, Any]:
         .time("now-24h", "now")
         .readonly()
     )
-    made = made.link(
-        dashboard.DashboardLink("gpuwatch boards")
-        .type(models.DashboardLinkType.DASHBOARDS)
-        .tags(["gpuwatch"])
-        .as_dropdown(True)
-        .include_vars(True)
-        .keep_time(True)
-    )
+    others = dashboard.DashboardLink("gpuwatch boards").type(models.DashboardLinkType.DASHBOARDS).tags(["gpuwatch"])
+    made = made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
     for title, url in (("gpuwatch's page", "${gpuwatch_url}"), ("Runbooks", f"{RUNBOOKS}/")):
-        made = made.link(_link(title, url).target_blank(True))
+        made = made.link(_link(title, url))
     made = made.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-    for name in board.variables:
-        made = made.with_variable(_variable(name))
+    for place, name in enumerate(board.variables):
+        made = made.with_variable(_variable(name, board.variables[:place]))
     made = made.with_variable(
         dashboard.TextBoxVariable("gpuwatch_url")
         .label("gpuwatch's page")
@@ -400,4 +405,3 @@ def built(board: Board) -> dict[str, Any]:
     value = made.build().to_json()
     # The builder knows no titleFormat of an annotation; Grafana does.
     return {**value, "annotations": {"list": ANNOTATIONS}}
-
