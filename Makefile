@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster test test-e2e test-fast histories lint format evaluate bench schema names lock clean
+.PHONY: help setup demo dev-cluster test test-e2e test-fast histories lint format evaluate bench schema names dashboards lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that ge
 	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
 	$(BIN)/python tools/names.py --check
+	$(BIN)/python -m tools.dashboards --check
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
@@ -82,6 +83,9 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 names: $(STAMP)  ## Write docs/names.md, the page of all public words, and deploy/base/crds.yaml
 	$(BIN)/python -m gpuwatch.store.custom_resources > deploy/base/crds.yaml
 	$(BIN)/python tools/names.py > docs/names.md.new && mv docs/names.md.new docs/names.md
+
+dashboards: $(STAMP)  ## Write dashboards/, the Grafana dashboards
+	$(BIN)/python -m tools.dashboards
 
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt

@@ -74,18 +74,11 @@ def told_text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
     return openmetrics(tmp_path_factory.mktemp("fleet"), now), now
 
 
-@pytest.fixture(scope="module", params=(2, 3), ids=("prometheus-2", "prometheus-3"))
-def server(
-    request: pytest.FixtureRequest, prometheus_builds: dict[int, ServerBuild], told_text: tuple[str, int]
-) -> Iterator[Server]:
-    if request.param not in prometheus_builds:
-        pytest.skip(f"Prometheus {request.param} is not to be had here; tests/parts/install --all puts it in place")
+@pytest.fixture(scope="module")
+def server(prometheus_build: ServerBuild, told_text: tuple[str, int]) -> Iterator[Server]:
     text, now = told_text
-    with running(prometheus_builds[request.param], text) as url:
+    with running(prometheus_build, text) as url:
         yield Server(url, now)
-
-
-pytestmark = pytest.mark.prometheus
 
 
 def empty(server: Server, cluster: str) -> Iterator[tuple[str, str, str]]:
