@@ -52,7 +52,7 @@ WORKLOAD = Board(
     ("cluster", "namespace", "pod"),
     (
         ("Now", (
-            figure("Devices held", "GPUs and MIG instances that the chosen Pods have.", UNLABELLED,
+            figure("Devices allocated", "GPUs and MIG instances that the chosen Pods have.", UNLABELLED,
                    f"count(group by ({DEVICE}) ({HOLDS}))", no_value=NO_DEVICE),
             figure("Shared devices", "Those of them that more than one Pod has.", UNLABELLED,
                    f"sum(({SHARERS} > bool 1) and on ({DEVICE}) {HOLDS})", no_value=NO_DEVICE),
@@ -232,7 +232,7 @@ SELF = Board(
             figure("Settings in force", "Whether the newest settings are in force on all replicas.",
                    "whether they are what you meant", "min(gpuwatch_settings_last_reload_successful)",
                    words={"0": "OLD ONES", "1": "newest"}),
-            figure("Silent devices", "Devices that were known and do not report.",
+            figure("Devices down", "Devices that were known and do not report.",
                    "devices that gpuwatch has not seen for long",
                    f'sum({devices("known")} - on (cluster) sum by (cluster) (gpuwatch_devices{{state="reporting"}}))',
                    no_value="none is known"),

@@ -99,7 +99,7 @@ FLEET = Board(
 )  # fmt: skip
 
 NODES = Board(
-    "nodes", "Nodes", "Which Node is odd: silent, hot, short of GPUs, tainted.", ("cluster", "node"),
+    "nodes", "Nodes", "Which Node is odd: down, hot, short of GPUs, tainted.", ("cluster", "node"),
     (
         ("Now", (
             figure("Nodes reporting", "Nodes with a GPU in telemetry.", "Nodes without an exporter",
