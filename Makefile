@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules lock clean
+.PHONY: help setup demo dev-cluster test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that ge
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
 	$(BIN)/python tools/names.py --check
 	$(BIN)/python -m tools.rules --check
+	$(BIN)/python -m tools.dashboards --check
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
@@ -94,6 +95,9 @@ names: $(STAMP)  ## Write docs/names.md, the page of all public words, and deplo
 
 rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as PrometheusRule objects in deploy/optional
 	$(BIN)/python -m tools.rules
+
+dashboards: $(STAMP)  ## Write dashboards/, the Grafana dashboards
+	$(BIN)/python -m tools.dashboards
 
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt

@@ -29,13 +29,13 @@ FAULTS = (FaultKind.ROW_REMAP_FAILED, FaultKind.DOUBLE_BIT)
 SILENT = "h100-node-02"
 
 
-def simulated(folder: Path) -> Analysis:
-    """64 GPUs after a day, with sick ones, a silent exporter and idle allocations."""
+def simulated(folder: Path, at: datetime = END) -> Analysis:
+    """64 GPUs after a day, with sick ones, a silent exporter and idle allocations. Telemetry ends at END."""
     fleet = build_fleet(FleetPlan(seed=7, end=END, days=1.0, interval_seconds=120, faults=FAULTS, idle_allocations=6))
     write_fleet(fleet, folder)
     source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
     policies = Policies(plan=ENFORCE)
-    snapshot = collect(source, RecordedCluster(folder / "cluster"), END, needs_of(policies))
+    snapshot = collect(source, RecordedCluster(folder / "cluster"), at, needs_of(policies))
     snapshot = replace(
         snapshot,
         devices=tuple(replace(item, present=item.present and item.node != SILENT) for item in snapshot.devices),
