@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from grafana_foundation_sdk.models import units
-from tools.dashboards.parts import RUNBOOKS, STATES
 
 from dashboards.shown import BOARDS, ROOT, SERIES, panels, targets, variables
+from tools.dashboards.parts import RUNBOOKS, STATES
 
 UNITS = {value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")}
 ORDER = ["datasource", "cluster", "namespace", "node", "model", "uuid", "pod", "gpuwatch_url"]

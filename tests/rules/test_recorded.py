@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools.rules.__main__ import files
-from tools.rules.recorded import CARD, DEVICE, rule_groups
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.metrics import rows_named
 from parts.prometheus_server import ServerBuild
+from tools.rules.__main__ import files
+from tools.rules.recorded import CARD, DEVICE, rule_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rules" / "gpuwatch-recording.yaml"

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.rules.recorded import rule_groups
 
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan, LabelScheme
 from gpuwatch.simulate.writing import write_openmetrics
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
+from tools.rules.recorded import rule_groups
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
 from tools.dashboards import controller, hardware
 from tools.dashboards.parts import Board, built
 

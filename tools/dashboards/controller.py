@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import units
+
 from tools.dashboards.hardware import LOOK, NO_FINDING, UNLABELLED
 from tools.dashboards.parts import Board, Column, Panel, bars, counted, devices, figure, judged, rows, trend
 

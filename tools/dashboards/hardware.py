@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grafana_foundation_sdk.models import units
+
 from tools.dashboards.parts import Board, Column, Panel, bars, counted, figure, judged, rows, trend
 
 LOOK, ACT = (1, None), (None, 1)

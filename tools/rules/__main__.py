@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from tools.rules import recorded
 
 ROOT = Path(__file__).resolve().parents[2]
