@@ -97,5 +97,7 @@ def wrong(case: Case, results: Mapping[tuple[str, int], list[Firing]]) -> list[s
             problems.append(f"{case.alert}, {case.name}, {minute}m: {seen} fired, expected {list(expected)}")
         for firing in fired:
             texts = " ".join((firing.annotations["summary"], firing.annotations["description"]))
-            problems.extend(f"{case.alert}, {case.name}: no {word!r} in {texts!r}" for word in case.says if word not in texts)
+            problems.extend(
+                f"{case.alert}, {case.name}: no {word!r} in {texts!r}" for word in case.says if word not in texts
+            )
     return problems

@@ -86,7 +86,9 @@ def test_both_sides_of_every_number(alert: str, prometheus_build: ServerBuild) -
     assert fired
     rule = RULES[alert]
     texts = rule["annotations"]["summary"] + rule["annotations"]["description"]
-    optional = set(re.findall(r"with \$labels\.(\w+)", texts)) | ({"namespace"} if "with $labels.pod" in texts else set())
+    optional = set(re.findall(r"with \$labels\.(\w+)", texts)) | (
+        {"namespace"} if "with $labels.pod" in texts else set()
+    )
     for firing in fired:
         assert set(re.findall(r"\$labels\.(\w+)", texts)) - optional <= firing.labels.keys()
         shown = " ".join(firing.annotations.values())
@@ -110,7 +112,11 @@ def changed(text: str) -> list[tuple[str, str]]:
         if any(start <= match.start() < end for start, end in strings):
             continue
         number, unit = match[1], match[2]
-        others = [f"{float(number) * factor:g}" for factor in (0.9, 1.1)] if "." in number else [str(int(number) + step) for step in (-1, 1)]
+        others = (
+            [f"{float(number) * factor:g}" for factor in (0.9, 1.1)]
+            if "." in number
+            else [str(int(number) + step) for step in (-1, 1)]
+        )
         for other in others:
             if unit and float(other) < (1 if match[0] != "1m" else 0):
                 continue
