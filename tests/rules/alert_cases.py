@@ -36,7 +36,7 @@ def edges(
     yield Case("below", alert, steady | held[0], {length: []})
     early: dict[int, Sequence[Labels]] = {wait - 1: []} if wait else {}
     yield Case("above", alert, steady | held[1], {**early, wait: [labels]}, says)
-    nothing = {name: "NaN " * (length + 1) for name in held[1]}
+    nothing = dict.fromkeys(held[1], "NaN " * (length + 1))
     yield Case("not a number", alert, steady | nothing, {length: []})
     # Gone: it ends with the series, after Prometheus' look-back or at once where the series is marked stale.
     ended = {name: f"{value}x{length} stale" for name, value in above.items()}
@@ -611,7 +611,7 @@ def itself_cases(s: int) -> Iterator[Case]:
                 {59: [], 60: [], 64: [], 65: [labels]},
                 says,
             )
-            yield Case("gap", alert, {metric: f"7x59 stale _x9 7x300"}, {59: [], 75: [], 100: []})
+            yield Case("gap", alert, {metric: "7x59 stale _x9 7x300"}, {59: [], 75: [], 100: []})
 
     yield from burst(
         "GpuwatchTaskFailing",
