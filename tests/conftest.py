@@ -9,6 +9,7 @@ import pytest
 
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
 from dashboards import rendering
+from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
 from parts.operator_server import OperatorBuild, find_operator
@@ -41,6 +42,16 @@ def newest_prometheus(prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
     if not prometheus_builds:
         _not_to_be_had("Prometheus")
     return prometheus_builds[max(prometheus_builds)]
+
+
+@pytest.fixture(scope="session")
+def alertmanager_build() -> AlertmanagerBuild:
+    """Alertmanager with its amtool."""
+    found = find_alertmanager()
+    if found is None:
+        _not_to_be_had("Alertmanager")
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="session")
