@@ -18,8 +18,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 from grafana_foundation_sdk.models import units
 
-RUNBOOKS = "https://github.com/gpuwatch/gpuwatch/blob/main/docs/runbooks"
-"""Where the runbooks are read; <Alert>.md stands below it."""
+from tools.rules.alerts import RUNBOOKS
 
 
 def _runbook(alert: str) -> str:

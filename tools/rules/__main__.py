@@ -1,10 +1,11 @@
 """Writes rules/*.yaml, and the same groups as PrometheusRule objects for the Prometheus Operator.
 
-python -m tools.rules [--check]: writes the files, or compares them and exits with 1 where one differs.
+python -m tools.rules [--check] [--runbooks URL]: writes the files, or compares them and exits with 1 where one differs.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tools.rules import recorded
+from tools.rules import alerts, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "# Written by `make rules`. Change tools/rules/ and write it anew.\n"
@@ -28,13 +29,20 @@ _Dumper.add_representer(
 )
 
 
-def files() -> dict[Path, str]:
-    """Path → text of every file that is written."""
-    written = {}
-    for name, groups in (("recording", recorded.rule_groups()),):
-        written[ROOT / "rules" / f"gpuwatch-{name}.yaml"] = _text({"groups": groups})
-        written[ROOT / "deploy" / "optional" / f"prometheus-rule-{name}.yaml"] = _text(_object(name, groups))
-    return written
+def files(runbooks: str = alerts.RUNBOOKS) -> dict[Path, str]:
+    """Path → text of every file that is written. runbooks: where the runbook pages are served."""
+    named = {"recording": recorded.rule_groups()}
+    pages = {"recording": _text({"groups": named["recording"]})}
+    for name, optional in (("alerts", False), ("alerts-optional", True)):
+        named[name] = alerts.groups(optional=optional, runbooks=runbooks)
+        pages[name] = alerts.page(optional=optional, runbooks=runbooks)
+    return {
+        **{ROOT / "rules" / f"gpuwatch-{name}.yaml": text for name, text in pages.items()},
+        **{
+            ROOT / "deploy" / "optional" / f"prometheus-rule-{name}.yaml": _text(_object(name, groups))
+            for name, groups in named.items()
+        },
+    }
 
 
 def _object(name: str, groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -54,17 +62,19 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    parser = argparse.ArgumentParser(prog="python -m tools.rules", description="Writes the rules.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a file differs")
+    parser.add_argument("--runbooks", default=alerts.RUNBOOKS, metavar="URL", help="where the runbook pages are served")
+    options = parser.parse_args(arguments)
+    written = files(options.runbooks)
+    stale = [path for path, text in written.items() if not path.exists() or path.read_text() != text]
     for path in stale:
-        if arguments:
+        if options.check:
             print(f"{path.relative_to(ROOT)} is out of date: make rules", file=sys.stderr)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(files()[path])
-    return 1 if arguments and stale else 0
+            path.write_text(written[path])
+    return 1 if options.check and stale else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 # ruff: noqa: E501 - a text or an expression in one piece can be searched for
 """Every alert that gpuwatch ships, and the two rule files they go to.
 
-python tools/rules/alerts.py [--check] [--runbooks URL]: writes rules/gpuwatch-alerts.yaml and
-rules/gpuwatch-alerts-optional.yaml, or exits with 1 where they differ.
-
 Alerts stand on the recorded series (rules/gpuwatch-recording.yaml), on kube-state-metrics and on gpuwatch's own metrics
 (docs/names.md). A comparison with NaN or with a missing series is no sample, so a missing metric never fires and lets
 what fires end; where a short gap must not end it, `keep_firing` bridges the gap.
@@ -11,11 +8,8 @@ what fires end; where a short gap must not end it, `keep_firing` bridges the gap
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import dedent, indent, wrap
 from typing import Any
 
@@ -23,9 +17,7 @@ import yaml
 
 from gpuwatch.catalog.xids import XidClass, xids
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = "https://github.com/gpuwatch/gpuwatch/blob/main/docs/runbooks"
-MAIN, OPTIONAL = "rules/gpuwatch-alerts.yaml", "rules/gpuwatch-alerts-optional.yaml"
 
 GPU_RESOURCES = (
     "nvidia_com_gpu|nvidia_com_gpu_shared|nvidia_com_mig_.+|amd_com_gpu|gpu_intel_com_(i915|xe)|habana_ai_gaudi"
@@ -736,7 +728,7 @@ _Lines.add_representer(str, _text)
 
 def page(*, optional: bool, runbooks: str = RUNBOOKS) -> str:
     """A rule file with the source of each threshold beside it."""
-    lines = ["# Written by tools/rules/alerts.py (make rules): change it there.\n"]
+    lines = ["# Written by `make rules`. Change tools/rules/ and write it anew.\n"]
     if optional:
         lines.append(
             "# Alerts that are often wrong, or need a threshold of yours. Load the file, or copy what you want.\n"
@@ -761,32 +753,3 @@ def xid_table(xid_class: XidClass) -> str:
         for code in xid_codes(xid_class)
     )
     return f"| XID | name | NVIDIA asks for | meaning |\n|---|---|---|---|\n{rows}"
-
-
-def pages(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
-    """Both files by path."""
-    return {MAIN: page(optional=False, runbooks=runbooks), OPTIONAL: page(optional=True, runbooks=runbooks)}
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Writes the alert rules.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a file differs")
-    parser.add_argument("--runbooks", default=RUNBOOKS, help="where the runbook pages are served")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    stale = [path for path, text in pages(options.runbooks).items() if not _same(ROOT / path, text)]
-    if options.check:
-        for path in stale:
-            print(f"{path} is out of date: make rules", file=sys.stderr)
-        return 1 if stale else 0
-    for path, text in pages(options.runbooks).items():
-        (ROOT / path).parent.mkdir(exist_ok=True)
-        (ROOT / path).write_text(text)
-    return 0
-
-
-def _same(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
-
-
-if __name__ == "__main__":
-    sys.exit(main())
