@@ -166,15 +166,21 @@ def _total_of_parts() -> str:
 
 
 def _nvlink_errors() -> str:
-    """Per second, over all links and kinds of error. Rows of a link name the card in labels of their own."""
+    """Per second, over all links and kinds of error. Rows of a link name the card in labels of their own.
+
+    A card has 18 links with four counters each, so links are added up before any label is rewritten.
+    """
+    names = ("cluster", *NODE_LABELS, "UUID", "gpu_uuid", "gpu", "modelName", "model_name")
     kinds = []
     for signal in NVLINK:
-        rates = _either(f"rate({row.metric}[15m])" for row in _rows(Vendor.NVIDIA, signal))
-        kinds.append(f'label_replace({rates}, "kind", "{signal}", "", "")')
-    rows = _label_join(_either(kinds), "UUID", "", ("UUID", "gpu_uuid"))
-    rows = _label_join(rows, "modelName", "", ("modelName", "model_name"))
-    links = _reduced("max", (*CARD, "nvlink", "kind"), Vendor.NVIDIA, rows)
-    return f"sum by ({_list(CARD)}) ({links})"
+        added = (
+            f"sum by ({_list(names)}) (max by ({_list((*names, 'nvlink'))}) (rate({row.metric}[15m])))"
+            for row in _rows(Vendor.NVIDIA, signal)
+        )
+        rows = _label_join(_either(added), "UUID", "", ("UUID", "gpu_uuid"))
+        rows = _label_join(rows, "modelName", "", ("modelName", "model_name"))
+        kinds.append(_replace(_reduced("max", CARD, Vendor.NVIDIA, rows), "kind", str(signal), "", ""))
+    return f"sum by ({_list(CARD)}) (\n{_indented(_either(kinds))}\n)"
 
 
 # Labels: each vendor's own become DCGM's, except for the host, which becomes `node`
