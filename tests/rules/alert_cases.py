@@ -87,78 +87,21 @@ def xid_cases(s: int) -> Iterator[Case]:
     for alert, xid_class in classes.items():
         codes = [code for code, xid in xids().items() if xid.xid_class is xid_class]
         yield Case("all numbers", alert, every, {1: [{"UUID": f"GPU-{code}"} for code in codes]})
-    held = {
-        **every,
-        **{
-            f'device:gpu_workload:info{{cluster="c1",node="n",UUID="GPU-{c}",namespace="a",pod="p"}}': "1x20"
-            for c in range(200)
-        },
-    }
     codes = [code for code, xid in xids().items() if xid.xid_class is XidClass.APPLICATION]
-    yield Case("all numbers of Pods", "GpuXidApplication", held, {9: [{"UUID": f"GPU-{code}"} for code in codes]})
+    held = {name: f"_x15 {values}" for name, values in every.items()}
+    held |= {
+        f'device:gpu_workload:info{{cluster="c1",node="n",UUID="GPU-{code}",namespace="a",pod="p"}}': "1x40"
+        for code in range(200)
+    }
+    named = [{"UUID": f"GPU-{code}", "pod": "p", "gpu": "0", "modelName": "H100"} for code in codes]
+    yield Case("all numbers of Pods", "GpuXidApplication", held, {14: [], 16: named})
 
     xid, heat = series("gpu:gpu_xid:last", CARD), series("gpu:gpu_temperature_celsius:max", CARD)
-    for alert, code, window in (
-        ("GpuXidFatal", 79, 60),
-        ("GpuXidNeedsSecondSign", 94, 60),
-        ("GpuXidApplication", 31, 10),
-    ):
-        fires = [{**THE_CARD}]
-        says = (f"XID {code}", *CARD_SAYS)
-        # An exporter that shows no XID until the first: it is new for one window.
-        yield Case(
-            "first series",
-            alert,
-            {heat: "50x500", xid: f"_x100 {code}x400"},
-            {99: [], 100: fires, 99 + window: fires, 100 + window: []},
-            says,
-        )
-        yield Case(
-            "0 before",
-            alert,
-            {heat: "50x500", xid: f"0x99 {code}x400"},
-            {99: [], 100: fires, 99 + window: fires, 100 + window: []},
-            says,
-        )
-        yield Case(
-            "Prometheus is new", alert, {heat: "50x500", xid: f"{code}x500"}, {0: fires, window - 1: fires, window: []}
-        )
-        # The same again, after its exporter started anew: it showed 0, or no XID.
-        yield Case(
-            "again after 0",
-            alert,
-            {heat: "50x1000", xid: f"{code}x299 0x9 {code}x400"},
-            {299: [], 309: [], 310: fires, 320 + window: []},
-        )
-        yield Case(
-            "again after a restart",
-            alert,
-            {heat: "50x1000", xid: f"{code}x299 stale _x9 {code}x400"},
-            {299: [], 309: [], 310: fires, 320 + window: []},
-        )
-        yield Case(
-            "another one between",
-            alert,
-            {heat: "50x1000", xid: f"{code}x299 500x4 {code}x400"},
-            {304: [], 305: fires, 315 + window: []},
-        )
-        # Neither is news: its whole exporter was away.
-        yield Case(
-            "a gap",
-            alert,
-            {heat: "50x299 stale _x100 50x400", xid: f"{code}x299 stale _x100 {code}x400"},
-            {350: [], 402: [], 420: [], 402 + window: [], 460 + window: []},
-        )
-        # Six hours are bridged: last seen at minute 9, back at minute 370, and one more.
-        for name, missing, last in (("six hours", 359 - s, []), ("more than six hours", 360 - s, fires)):
-            gap = f"stale _x{missing}"
-            back = 11 + missing
-            yield Case(
-                name,
-                alert,
-                {heat: f"50x9 {gap} 50x400", xid: f"{code}x9 {gap} {code}x400"},
-                {back: [], back + window // 2: [], back + window - 1: last, back + window: []},
-            )
+    pod = {series("device:gpu_workload:info", CARD, 'namespace="a",pod="p"'): "1x1000"}
+    yield from new_xid_cases("GpuXidFatal", 79, 60, s)
+    yield from new_xid_cases("GpuXidNeedsSecondSign", 94, 60, s)
+    yield from new_xid_cases("GpuXidApplication", 31, 10, s)
+    yield from new_xid_cases("GpuXidApplication", 31, 10, s, pod)
     pods = {
         series(
             "device:gpu_workload:info", CARD, 'GPU_I_ID="1",namespace="team-a",pod="one",container="c"'
@@ -169,6 +112,9 @@ def xid_cases(s: int) -> Iterator[Case]:
         ): "_x101 1x300",
     }
     both = [{**THE_CARD, "namespace": "team-a", "pod": "one"}, {**THE_CARD, "namespace": "team-b", "pod": "two"}]
+    late = {series("device:gpu_workload:info", CARD, 'namespace="team-a",pod="one"'): "_x90 1x200"}
+    one = [{**THE_CARD, "pod": "one"}]
+    yield Case("ten minutes before", "GpuXidApplication", {heat: "50x300", xid: "_x100 31x200", **late}, {100: one})
     yield Case(
         "who had it",
         "GpuXidApplication",
@@ -185,7 +131,39 @@ def xid_cases(s: int) -> Iterator[Case]:
     )
 
 
-def hardware_cases(s: int) -> Iterator[Case]:
+def new_xid_cases(
+    alert: str, code: int, window: int, s: int, beside: Mapping[str, str] | None = None
+) -> Iterator[Case]:
+    """What is news: the first series, a change, the same again; and what is none."""
+    fires = [THE_CARD]
+    xid, heat = series("gpu:gpu_xid:last", CARD), series("gpu:gpu_temperature_celsius:max", CARD)
+
+    def case(name: str, heat_is: str, xid_is: str, fires: Mapping[int, Sequence[Labels]]) -> Case:
+        samples = {heat: heat_is, xid: xid_is, **(beside or {})}
+        return Case(f"{name}, Pods {bool(beside)}", alert, samples, fires, (f"XID {code}", *CARD_SAYS))
+
+    # An exporter that shows no XID until the first: it is new for one window.
+    lasts = {99: [], 100: fires, 99 + window: fires, 100 + window: []}
+    yield case("first series", "50x500", f"_x100 {code}x400", lasts)
+    yield case("0 before", "50x500", f"0x99 {code}x400", lasts)
+    yield case("Prometheus is new", "50x500", f"{code}x500", {0: fires, window - 1: fires, window: []})
+    # The same again, after its exporter started anew: for one scrape it showed 0, or no XID.
+    again = {299: [], 300: [], 301: fires, 299 + window: fires}
+    yield case("again after 0", "50x1000", f"{code}x299 0 {code}x400", {**again, 300 + window: fires, 301 + window: []})
+    anew = {**again, 300 + window: [] if s else fires, 301 + window: []}
+    yield case("again after a restart", "50x1000", f"{code}x299 stale {code}x400", anew)
+    yield case("another between", "50x1000", f"{code}x299 500 {code}x400", {301: fires, 301 + window: []})
+    # No news: its whole exporter was away.
+    away = {350: [], 402: [], 420: [], 402 + window: [], 460 + window: []}
+    yield case("a gap", "50x299 stale _x100 50x400", f"{code}x299 stale _x100 {code}x400", away)
+    # Six hours are bridged: last seen at minute 9, back at minute 370, and one more.
+    for name, missing, last in (("six hours", 359 - s, []), ("more than six hours", 360 - s, fires)):
+        gap, back = f"stale _x{missing}", 11 + missing
+        ends = {back: [], back + window // 2: [], back + window - 1: last, back + window: []}
+        yield case(name, f"50x9 {gap} 50x400", f"{code}x9 {gap} {code}x400", ends)
+
+
+def hardware_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
     yield from simple("GpuUncorrectableEcc", 0, "gpu:gpu_ecc_uncorrected:increase1h", (0, 1), {}, "1 new")
     reload, lately = (
         series("gpu:gpu_ecc_uncorrected_since_reload:max", CARD),
@@ -264,7 +242,7 @@ def hardware_cases(s: int) -> Iterator[Case]:
                     raw.replace("UUID=", "gpu_uuid=" if form == "TOTAL" else "UUID="),
                     'link="1"',
                 )
-                few, many = (6000, 6012) if "CRC" in kind else (1, 1.01)
+                few, many = (6000, 6000.5) if "CRC" in kind else (1, 1.01)
                 label = {**THE_CARD, "errors": kind.lower().replace("crc_", "CRC ")}
                 name = f"{spelling} {kind} {form}"
                 yield Case(f"{name} below", "GpuNvlinkErrors", {link: f"5000000+{few}x60"}, {60: []})
@@ -375,6 +353,8 @@ def presence_cases(s: int) -> Iterator[Case]:
         {150: []},
     )
     # The fall of the count is seen for six hours as well.
+    later = {**lost, count: "2x199 1x900"}
+    yield Case("the count fell later", "GpuMissing", later, {459 - s: gone, 460 - s: []})
     yield Case(
         "the count fell",
         "GpuMissing",
@@ -408,6 +388,8 @@ def presence_cases(s: int) -> Iterator[Case]:
             {14: [], 15: [{**node, "resource": resource}]},
             (f"1 of {resource}", "gpu-1"),
         )
+    single = {'kube_node_status_capacity{node="a",resource="nvidia_com_gpu"}': "1x30"}
+    yield Case("one GPU", "GpuNodeWithoutTelemetry", single, {15: [{}]})
     yield Case(
         "no GPU", "GpuNodeWithoutTelemetry", {'kube_node_status_capacity{node="a",resource="cpu"}': "8x30"}, {30: []}
     )
@@ -449,9 +431,9 @@ def use_cases(s: int) -> Iterator[Case]:
     )
     low, team, day = "GpuLowUtilization", {"namespace": "team-a", "cluster": "c1"}, 1440
     yield Case(
-        "below", low, {held: "2x1600", busy: "0.0999x1600"}, {day + 59: [], day + 60: [team]}, ("team-a", "9.99%")
+        "below", low, {held: "1x1600", busy: "0.0999x1600"}, {day + 59: [], day + 60: [team]}, ("team-a", "9.99%")
     )
-    yield Case("above", low, {held: "2x1600", busy: "0.1x1600"}, {1600: []})
+    yield Case("above", low, {held: "1x1600", busy: "0.1x1600"}, {1600: []})
     yield Case("released", low, {held: "2x1550 0x50", busy: "0.05x1600"}, {1550: [team], 1551: []})
     yield Case(
         "had none a day ago", low, {held: "0x499 2x1600", busy: "_x499 0.05x1600"}, {day + 559: [], day + 560: [team]}
@@ -496,7 +478,7 @@ def use_cases(s: int) -> Iterator[Case]:
     pod = 'cluster="c1",namespace="team-a",pod="p"'
     wants = {
         f'kube_pod_status_phase{{{pod},phase="Pending"}}': "1x90",
-        f'kube_pod_container_resource_requests{{{pod},resource="nvidia_com_gpu",container="c"}}': "8x90",
+        f'kube_pod_container_resource_requests{{{pod},resource="nvidia_com_gpu",container="c"}}': "1x90",
     }
     full = "GpuCapacityExhausted"
     yield from edges(full, 60, {taken: 189.9}, {taken: 190}, {"cluster": "c1"}, ("c1", "95%"), {**capacity, **wants})
@@ -506,7 +488,10 @@ def use_cases(s: int) -> Iterator[Case]:
 
 
 def finding_cases(s: int) -> Iterator[Case]:
-    about = 'family="health",kind="ecc",verdict="degraded",advice="reset",gpu_node="gpu-1",UUID="GPU-a",GPU_I_ID="2",workload_namespace="team-a",workload_pod="train-0"'
+    about = (
+        'family="health",kind="ecc",verdict="degraded",advice="reset",gpu_node="gpu-1",UUID="GPU-a",GPU_I_ID="2",'
+        'workload_namespace="team-a",workload_pod="train-0"'
+    )
     found = series("gpuwatch_finding", SELF, about, 'severity="critical"')
     what = {"node": "gpu-1", "UUID": "GPU-a", "namespace": "team-a", "pod": "train-0", "kind": "ecc", "advice": "reset"}
     critical = "GpuwatchCriticalFinding"
@@ -545,7 +530,7 @@ def finding_cases(s: int) -> Iterator[Case]:
     )
 
 
-def itself_cases(s: int) -> Iterator[Case]:
+def itself_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
     info, down = series("gpuwatch_build_info", SELF, 'version="1"'), "GpuwatchDown"
     yield Case("up", down, {info: "1x90"}, {90: []})
     yield Case("never there", down, {"other": "1x90"}, {14: [], 15: [{}]})
@@ -662,6 +647,8 @@ def itself_cases(s: int) -> Iterator[Case]:
     refused, label = "GpuwatchWritesRefused", {**THE_SELF, "verb": "patch", "failure": "forbidden"}
     failure = series("gpuwatch_cluster_write_failures_total", SELF, 'verb="patch",dry_run="false",failure="forbidden"')
     yield Case("one", refused, {failure: "0x19 1x60"}, {m: [] for m in (20, 33, 34, 35, 36)})
+    pause = {failure: f"0x19 1x{15 - s} 2x60"}
+    yield Case("a pause between", refused, pause, {m: [] for m in (34, 35, 36, 48, 51)})
     yield Case("on and on", refused, {failure: f"0x19 1x{14 - s} 2x60"}, {34: [], 35: [label]}, ("patch", "forbidden"))
     for name, other in (
         ("dry run", failure.replace("false", "true")),
