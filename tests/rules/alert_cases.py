@@ -282,6 +282,8 @@ def hardware_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
                     (f"{least} °C", "GPU-a", model),
                 )
                 yield Case(f"{title} blank", "GpuThermalMarginGone", {degrees: "9223372036854775794x9"}, {9: []})
+    relabelled = series("DCGM_EXP_GPU_HEALTH_STATUS", CARD, 'Hostname="10.0.0.9",health_watch="PCIE"')
+    yield Case("relabelled host", "GpuHealthCheckFailed", {relabelled: "20x9"}, {5: [THE_CARD]})
     for ignored in ("ALL", "POWER", "THERMAL"):
         yield Case(
             ignored,

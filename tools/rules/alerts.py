@@ -57,9 +57,12 @@ class Alert:
 
 
 def host(expr: str) -> str:
-    """The exporter's host as `node`: `Hostname` before dcgm-exporter 4.8.3, `hostname` since."""
-    renamed = f'label_replace({expr}, "node", "$1", "Hostname", "(.+)")'
-    return f'label_replace({renamed}, "node", "$1", "hostname", "(.+)")'
+    """The host as `node`, as the recorded series have it: the first of what scraping and exporter call it.
+
+    `Hostname` is dcgm-exporter's before 4.8.3, `hostname` since.
+    """
+    joined = f'label_join({expr}, "first", ";", "node", "kubernetes_node", "Hostname", "hostname")'
+    return f'label_replace({joined}, "node", "$1", "first", ";*([^;]+).*")'
 
 
 def moved(expr: str, **labels: str) -> str:
