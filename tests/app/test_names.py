@@ -17,9 +17,9 @@ from gpuwatch.app.cli import cli
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*", "deploy/**/*.yaml", "deploy/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/**/*", "deploy/**/*.yaml", "*/*.md", "rules/*.yaml", "dashboards/*.json")
     for path in ROOT.glob(pattern)
-    if path.name != "CHANGELOG.md"
+    if path.is_file() and path.suffix in (".md", ".json", ".yaml") and path.name != "CHANGELOG.md"
 )
 TEMPLATES = sorted((ROOT / "src" / "gpuwatch" / "report" / "templates").iterdir())
 
@@ -49,8 +49,7 @@ def _renamed() -> dict[str, re.Pattern[str]]:
         name, brace, label = span.partition("{")
         if name in STILL_WORDS or name.endswith("*") or not re.search(r"[A-Z_/-]", name):
             continue  # a plain word is looked for as a concept, below
-        label = label.rstrip("}").partition("=")[0]
-        behind = rf"\{{[^}}]*\b{label}\b" if brace else r"(?![\w-])"
+        behind = rf"\{{[^}}]*\b{re.escape(label.rstrip('}'))}" if brace else r"(?![\w-])"
         found[span] = re.compile(rf"(?<![\w.-]){re.escape(name)}{behind}")
     return found
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/dashboards/screenshots.py FOLDER [--theme light] [DASHBOARD.json …]
 
-Without dashboards it draws all of dashboards/, and its own sample where there are none. Says what became of each, and
+Without dashboards it draws all of dashboards/. Says what became of each, and
 ends with 1 where a panel is broken.
 """
 
@@ -16,10 +16,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from dashboards import rendering, sample
+from app.told_fleet import END
+from dashboards import rendering, telling
 from parts.browser import find_browser
 from parts.browser import running as running_browser
 from parts.prometheus_server import find_servers
@@ -39,8 +40,12 @@ class World:
 
 
 def world() -> World:
-    """The samples under the pictures. Those of the sample dashboard, until there are some for the shipped ones."""
-    return World(sample.openmetrics(), (sample.START, sample.END))
+    """The samples under the pictures: a fleet of two models, whole and cut into MIG instances, with gpuwatch's own
+    metrics of a simulated fleet."""
+    at = END + timedelta(hours=telling.STOPPED_HOURS)
+    with tempfile.TemporaryDirectory(prefix="telling-") as folder:
+        samples = telling.openmetrics(Path(folder), int(at.timestamp()))
+    return World(samples, (at - timedelta(hours=telling.HOURS), at), scrape="120s")
 
 
 def main() -> int:
@@ -53,7 +58,7 @@ def main() -> int:
     if npm is None or browser_build is None or not servers:
         sys.exit("pictures need npm, Chromium and a Prometheus; tests/parts/install puts the last two in place")
     files = asked.dashboards or sorted(SHIPPED.glob("*.json"))
-    boards = {file.stem: json.loads(file.read_text()) for file in files} or {"sample": sample.dashboard()}
+    boards = {file.stem: json.loads(file.read_text()) for file in files}
     told, page, broken = world(), rendering.built(npm), 0
     with (
         tempfile.TemporaryDirectory(prefix="screenshots-") as temporary,

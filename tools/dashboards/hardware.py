@@ -229,14 +229,20 @@ GPU = Board(
 
 def worst(title: str, what: str, blind: str, none: str, *columns: tuple[str, str, tuple[int | None, int | None], str]):  # type: ignore[no-untyped-def]
     """Cards of which one of the series is not 0."""
-    labels = "cluster, node, UUID, gpu, modelName"
+    labels = "cluster, node, UUID"  # few, so that the values fit beside them
     return rows(title, what, blind, labels, *(
         Column(name, f"max by ({labels}) ({series} > 0)", bounds=bounds, runbook=runbook)
         for name, series, bounds, runbook in columns), no_value=none, to=(("UUID", "gpu"),))  # fmt: skip
 
 
 def first(title: str, what: str, blind: str, expression: str, unit: str) -> Panel:
-    return trend(f"{title}, the ten first", what, blind, (f"topk(10, {expression})", "{{node}} GPU {{gpu}}"), unit=unit)
+    return trend(
+        f"{title}, the ten first",
+        what,
+        blind,
+        (f"topk(10, {expression})", "{{cluster}} {{node}} GPU {{gpu}}"),
+        unit=unit,
+    )
 
 
 FOUND = "severity, kind, advice, cluster, gpu_node, UUID, GPU_I_ID, workload_namespace, workload_pod"
