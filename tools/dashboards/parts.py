@@ -266,7 +266,7 @@ def _bargauge(panel: Panel) -> Any:
 
 
 def _table(panel: Panel) -> Any:
-    builder = _shared(table.Panel(), panel).show_header(True).filterable(True)
+    builder = _shared(table.Panel(), panel).show_header(True).filterable(True).min_width(60)
     order = {name: place for place, name in enumerate(panel.labels)}
     rename, hidden, text = {}, {"Time": True}, _property("custom.cellOptions", {"type": "color-text"})
     for place, column in enumerate(panel.queries):
@@ -276,7 +276,7 @@ def _table(panel: Panel) -> Any:
             hidden[value] = True
             continue
         rename[value], order[value] = column.title, len(order)
-        properties = [_property("unit", column.unit)]
+        properties = [_property("unit", column.unit), _property("noValue", "–")]
         if column.bounds is not None:
             steps = {"mode": "absolute", "steps": _steps(column.bounds, "text")}
             properties += [_property("thresholds", steps), text, _cell_link("Runbook", _runbook(column.runbook))]
