@@ -284,6 +284,8 @@ def _table(panel: Panel) -> Any:
     shown = {"excludeByName": hidden, "indexByName": order, "renameByName": rename}
     for name, options in (("merge", {}), ("organize", shown)):
         builder = builder.with_transformation(models.DataTransformerConfig(id_val=name, options=options))
+    if "severity" in panel.labels:  # critical comes before warning
+        builder = builder.sort_by([common.TableSortByFieldState().display_name("severity")])
     words = {word: {"text": word, "color": colour} for word, colour in STATES.items()}
     for name in sorted({"severity", "outcome", "phase"} & set(panel.labels)):
         mapped = _property("mappings", [{"type": "value", "options": words}])
