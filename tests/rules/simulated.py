@@ -35,7 +35,9 @@ class Fired:
         return self.labels["alertname"]
 
 
-def fired(build: ServerBuild, fleet: Fleet, rules: Sequence[Path], folder: Path, *, step_seconds: int, look_minutes: int) -> list[Fired]:
+def fired(
+    build: ServerBuild, fleet: Fleet, rules: Sequence[Path], folder: Path, *, step_seconds: int, look_minutes: int
+) -> list[Fired]:
     """Every alert that fired at any step of step_seconds. Firings are looked up every look_minutes, each over those."""
     plan = fleet.plan
     minutes = int(plan.seconds // 60)
