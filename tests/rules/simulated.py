@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from gpuwatch.simulate.fleet import Fleet
 from gpuwatch.simulate.node_objects import node_object
@@ -58,7 +59,13 @@ def fired(
         ],
     }
     file = folder / "test.yaml"
-    document = {"rule_files": [str(each) for each in rules], "evaluation_interval": f"{step_seconds}s", "tests": [test]}
+    document = {
+        "rule_files": [str(each) for each in rules],
+        "evaluation_interval": f"{step_seconds}s",
+        # Without it the order is by chance, and a step of five minutes may read what was recorded a step ago: nothing.
+        "group_eval_order": [group["name"] for each in rules for group in yaml.safe_load(each.read_text())["groups"]],
+        "tests": [test],
+    }
     file.write_text(json.dumps(document))  # JSON is YAML
     done = subprocess.run([build.promtool, "test", "rules", file], capture_output=True, text=True, check=False)
     return _read(done.stdout + done.stderr)
