@@ -109,7 +109,7 @@ def _short(words: list[str]) -> str:
 def _read(output: str) -> list[Fired]:
     seen: dict[str, list[int]] = {}
     found = re.findall(r'expr: "count_over_time.*?\[(\d+)m\]\)", time: (\S+?),(.*?)(?=expr: "|\Z)', output, re.DOTALL)
-    if "SUCCESS" not in output and not found:
+    if ", err: " in output or ("SUCCESS" not in output and not found):  # a rule failed, or the file is not valid
         raise AssertionError(output[-3000:])
     for _, time, text in found:
         units = {"d": 1440, "h": 60, "m": 1, "s": 0}
