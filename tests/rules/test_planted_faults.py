@@ -1,11 +1,12 @@
 """Each fault that the simulator plants fires exactly its alerts, and a quiet week fires none.
 
 Real: the shipped recording rules and the shipped main alert file as they are, run together step by step by Prometheus'
-own rule manager with `for` and staleness (`promtool test rules`; see simulated.py); no server, because a server
-evaluates rules only as fast as time passes. Simulated: the exporters' telemetry, with staleness markers, restarts of
-Prometheus and scrapes that fail, and kube-state-metrics' view of the Nodes. Rules run every two minutes on faults and
-every five in the quiet week, instead of every half; the shortest `for` above 0 of this file is one minute, so it is
-rounded up.
+own rule manager with `for` and staleness (`promtool test rules`; see simulated.py), because a server evaluates rules
+only as fast as time passes. One test has all three files in a running server, each second, for what needs no wait.
+
+Simulated: the exporters' telemetry, with staleness markers, restarts of Prometheus and scrapes that fail, and
+kube-state-metrics' view of the Nodes. Rules run every two minutes on faults and every five in the quiet week, not every
+half minute, so a `for` is rounded up to as much.
 
 Alerts on gpuwatch's own metrics are not planted here (alert_cases.py has them); gpuwatch is there and says nothing
 more, and none of them fires.
@@ -13,8 +14,11 @@ more, and none of them fires.
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,13 +27,16 @@ from gpuwatch.simulate.behaviour import Activity
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import FaultKind, FleetPlan
 from gpuwatch.simulate.symptoms import Fault
-from parts.prometheus_server import ServerBuild
+from gpuwatch.simulate.writing import write_openmetrics
+from parts.processes import wait_until
+from parts.prometheus_server import ServerBuild, running
 from rules.simulated import Fired, fired
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 
 RULES = Path(__file__).resolve().parents[2] / "rules"
 FILES = (RULES / "gpuwatch-recording.yaml", RULES / "gpuwatch-alerts.yaml")
+FILES_ALL = (*FILES, RULES / "gpuwatch-alerts-optional.yaml")
 END = datetime(2026, 3, 4, 12, tzinfo=UTC)
 LOOK_MINUTES = 10
 
@@ -122,9 +129,9 @@ def place(fleet: Fleet, alert: Fired) -> Place:
     return alert.labels.get("node", ""), -1
 
 
-def planted(kinds: tuple[FaultKind, ...], *, gpus: int, hours: float) -> Fleet:
+def planted(kinds: tuple[FaultKind, ...], *, gpus: int, hours: float, end: datetime = END) -> Fleet:
     plan = FleetPlan(
-        seed=3, end=END, gpus=gpus, days=hours / 24, vocabulary="mixed", extended_share=1.0, faults=kinds,
+        seed=3, end=end, gpus=gpus, days=hours / 24, vocabulary="mixed", extended_share=1.0, faults=kinds,
         idle_allocations=0,
     )  # fmt: skip
     fleet = build_fleet(plan)
@@ -177,6 +184,49 @@ def test_each_fault_fires_exactly_its_alerts(
             and fault.start / 60 <= alert.first <= fault.end / 60 + LOOK_MINUTES
         ]
         assert causes, f"{alert} fires at another time than its fault"
+
+
+def test_a_running_server_fires_what_needs_no_wait(prometheus_build: ServerBuild, tmp_path: Path) -> None:
+    """A memory row that cannot be remapped: its XID fires at once, the failed remapping waits for its minute."""
+    fleet = planted((FaultKind.ROW_REMAP_FAILED,), gpus=16, hours=2.0, end=datetime.now(UTC))
+    write_openmetrics(fleet, tmp_path / "fleet.om")
+    rules = tmp_path / "rules.yaml"
+    groups = [group for file in FILES_ALL for group in yaml.safe_load(file.read_text())["groups"]]
+    rules.write_text(yaml.safe_dump({"groups": [group | {"interval": "1s"} for group in groups]}))
+    flags = ["--query.lookback-delta=15m"]
+    with running(prometheus_build, tmp_path / "fleet.om", rule_files=[rules], flags=flags) as url:
+
+        def active() -> set[tuple[str, str, Place]]:
+            return {
+                (alert["labels"]["alertname"], alert["state"], place(fleet, Fired(alert["labels"], 0, 0)))
+                for alert in told(url, "alerts")["alerts"]
+                if not alert["labels"]["alertname"].startswith("Gpuwatch")
+            }
+
+        fault = fleet.faults[0]
+        card = (fleet.machines[fault.machine].name, fault.cards[0])
+        wanted = {("GpuXidFatal", "firing", card), ("GpuRowRemapFailed", "pending", card)}
+        wait_until(lambda: active() >= wanted, lambda: f"only {active()}", seconds=30)
+        wait_until(lambda: "unknown" not in health(url).values(), lambda: f"not evaluated: {health(url)}", seconds=30)
+        assert active() == wanted
+        assert {name: state for name, state in health(url).items() if state != "ok"} == {}
+
+
+def health(url: str) -> dict[tuple[str, str], str]:
+    """Whether a rule was evaluated and how that went, by its group and its name with its expression."""
+    groups = told(url, "rules")["groups"]
+    return {
+        (group["name"], f"{rule['name']}: {rule['query']}"): rule["health"]
+        for group in groups
+        for rule in group["rules"]
+    }
+
+
+def told(url: str, what: str) -> dict[str, Any]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{url}/api/v1/{what}", timeout=60) as answer:
+        data: dict[str, Any] = json.load(answer)["data"]
+        return data
 
 
 def test_a_quiet_week_fires_nothing(newest_prometheus: ServerBuild, tmp_path: Path) -> None:
