@@ -444,6 +444,10 @@ def use_cases(s: int) -> Iterator[Case]:
     # Busy up to minute 99, then idle: the day's mean falls below a tenth where the window has left the busy minutes.
     yield Case("one day", low, {held: "2x3000", busy: "1x99 0.0999x2900"}, {day + 159 - s: [], day + 160 - s: [team]})
 
+    # Of the 96 quarters of an hour before minute 1505 the first is without GPUs in ten, the second in eleven.
+    yield Case("most of the day", low, {held: "2x700 stale _x139 2x700", busy: "0.05x1600"}, {1505: [team]})
+    yield Case("too little of the day", low, {held: "2x700 stale _x154 2x700", busy: "0.05x1600"}, {1505: []})
+
     idle = "GpuAllocatedIdle"
     device = CARD + ',GPU_I_ID="1",GPU_I_PROFILE="1g.10gb"'
     ratio = series("device:gpu_engine_active_ratio:max", device)

@@ -396,13 +396,15 @@ def use() -> Iterator[Alert]:
         expr=dedent("""\
             avg_over_time(namespace:gpu_engine_active_ratio:avg[24h]) < 0.1
             and on (cluster, namespace) namespace:gpus_allocated:count > 0
-            and on (cluster, namespace) namespace:gpus_allocated:count offset 24h > 0"""),
+            and on (cluster, namespace) namespace:gpus_allocated:count offset 24h > 0
+            and on (cluster, namespace) count_over_time(namespace:gpus_allocated:count[24h:15m]) >= 86"""),
         wait="1h",
         severity="info",
         summary="Namespace {{ $labels.namespace }} hardly uses its GPUs",
         description="The GPUs of Namespace {{ $labels.namespace }}<OF_CLUSTER> were busy {{ $value | humanizePercentage }} of the last day.",
-        why="A tenth over a whole day; single Pods are judged by gpuwatch's findings. It had GPUs a day ago as well: a"
-        " Namespace that has just begun is not judged.",
+        why="A tenth over a whole day; single Pods are judged by gpuwatch's findings. It had GPUs a day ago and nine tenths"
+        " of the time since (86 of 96 quarters of an hour): a Namespace that has just begun, or has a short job now and had"
+        " one yesterday, is not judged.",
     )
     yield Alert(
         name="GpuAllocatedIdle",
