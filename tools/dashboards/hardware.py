@@ -275,9 +275,10 @@ HEALTH = Board(
                  "devices that gpuwatch has not seen for long", "cluster, gpu_node, reason",
                  Column("Devices", "sum by (cluster, gpu_node, reason) (gpuwatch_device_health_unknown)"),
                  no_value="no reason is told: all could be judged, or gpuwatch does not look"),
-            rows("Findings", "Warnings and critical findings of the last cycle. Node, GPU and Pod lead to their boards.",
+            rows("Findings", "Warnings and critical findings of the last cycle. Node, GPU, Pod lead to their boards.",
                  "findings of severity info, what could not be judged, and what is beyond the metric's bound", FOUND,
-                 Column("", f'max by ({FOUND}) (gpuwatch_finding{{severity!="info"}})'), no_value=NO_FINDING, width=24, height=10,
+                 Column("", f'max by ({FOUND}) (gpuwatch_finding{{severity!="info"}})'),
+                 no_value=NO_FINDING, width=24, height=10,
                  to=(("gpu_node", "gpu"), ("UUID", "gpu"), ("workload_pod", "workload"))),
         )),
         ("GPUs", (
