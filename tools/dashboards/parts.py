@@ -290,6 +290,8 @@ def _table(panel: Panel) -> Any:
     for name in sorted({"severity", "outcome", "phase"} & set(panel.labels)):
         mapped = _property("mappings", [{"type": "value", "options": words}])
         builder = builder.override_by_name(name, [mapped, text])
+    for name in panel.labels:  # an empty label is no empty panel
+        builder = builder.override_by_name(name, [_property("noValue", "–")])
     for name, board in panel.to:
         builder = builder.override_by_name(name, [_drill(name, board, panel.labels)])
     return builder
