@@ -174,7 +174,7 @@ METRICS: tuple[MetricDescription, ...] = (
     MetricDescription(
         name="gpuwatch_notifications_undelivered",
         type=_GAUGE,
-        meaning="Notifications that reached no person although somebody is to be notified.",
+        meaning="Notifications that no receiver took, although a receiver is set.",
     ),
     MetricDescription(
         name="gpuwatch_cluster_writes_total",
