@@ -86,6 +86,15 @@ def dcgm(new: bool, host: str = "", **labels: str) -> list[Row]:
     return rows
 
 
+DEFAULT_LIST = {
+    "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEMORY_TEMP", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE",
+}  # fmt: skip
+"""What of it dcgm-exporter writes by itself: its etc/default-counters.csv, 4.5.3 to 4.8.2."""
+
+
 def amd(prefix: str = "", **labels: str) -> list[Row]:
     """device-metrics-exporter; `prefix` is amd_ under AMD's GPU operator."""
     own = {"hostname": "n1", "card_series": "AMD Instinct MI300X OAM", "serial_number": "S1", "gpu_id": "2"}
@@ -181,3 +190,16 @@ def gaudi(**labels: str) -> list[Row]:
         Row("habanalabs_pending_rows_state", own, 1),
         Row("habanalabs_pcie_replay_count", own, 0, 6),
     ]
+
+
+FAULT_STATES = {
+    "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR",
+    "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "DCGM_FI_DEV_GPU_RECOVERY_ACTION",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED", "DCGM_FI_DEV_ROW_REMAP_PENDING",
+    "habanalabs_pending_rows_state",
+}  # fmt: skip
+
+
+def well(rows: list[Row]) -> list[Row]:
+    """The same GPU without a fault: every counter of errors stands still, every state is 0."""
+    return [row._replace(value=0 if row.metric in FAULT_STATES else row.value, rise=0) for row in rows]
