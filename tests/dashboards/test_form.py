@@ -14,7 +14,8 @@ import pytest
 from grafana_foundation_sdk.models import units
 
 from dashboards.shown import BOARDS, ROOT, SERIES, panels, targets, variables
-from tools.dashboards.parts import RUNBOOKS, STATES
+from tools.dashboards.parts import STATES
+from tools.generated import RUNBOOKS
 
 UNITS = {value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")}
 ORDER = ["datasource", "cluster", "namespace", "node", "model", "uuid", "pod", "gpuwatch_url"]

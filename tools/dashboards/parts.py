@@ -18,12 +18,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 from grafana_foundation_sdk.models import units
 
-from tools.rules.alerts import RUNBOOKS
-
-
-def _runbook(alert: str) -> str:
-    return f"{RUNBOOKS}/{alert}.md"
-
+from tools.generated import RUNBOOKS, runbook
 
 GOOD, LOOK, ACT, NEUTRAL, UNKNOWN = "green", "orange", "red", "blue", "#8e8e8e"
 
@@ -187,7 +182,7 @@ def _cell_link(title: str, url: str) -> models.DynamicConfigValue:
 def _drill(column: str, board: str, labels: Sequence[str]) -> models.DynamicConfigValue:
     """The link of a column's cells: to the alert's runbook, or to a board with the row's cluster and this value."""
     if board == "runbook":
-        return _cell_link("Runbook", _runbook("${__data.fields.alertname}"))
+        return _cell_link("Runbook", runbook("${__data.fields.alertname}"))
     keep = {column, "cluster"} | ({"namespace", "workload_namespace"} if VARIABLE_OF[column] == "pod" else set())
     values = "".join(f"&var-{VARIABLE_OF[each]}=${{__data.fields.{each}}}" for each in labels if each in keep)
     return _cell_link(
@@ -210,7 +205,7 @@ def _shared(builder: Any, panel: Panel) -> Any:
         .thresholds(thresholds.steps([models.Threshold(**step) for step in steps]))  # type: ignore[arg-type]
     )
     if panel.runbook:
-        builder = builder.links([_link("Runbook", _runbook(panel.runbook))])
+        builder = builder.links([_link("Runbook", runbook(panel.runbook))])
     if panel.unit == units.PercentUnit:
         builder = builder.min(0).max(1)
     if panel.decimals is not None:
@@ -279,7 +274,7 @@ def _table(panel: Panel) -> Any:
         properties = [_property("unit", column.unit), _property("noValue", "–")]
         if column.bounds is not None:
             steps = {"mode": "absolute", "steps": _steps(column.bounds, "text")}
-            properties += [_property("thresholds", steps), text, _cell_link("Runbook", _runbook(column.runbook))]
+            properties += [_property("thresholds", steps), text, _cell_link("Runbook", runbook(column.runbook))]
         builder = builder.override_by_name(column.title, properties)
     shown = {"excludeByName": hidden, "indexByName": order, "renameByName": rename}
     for name, options in (("merge", {}), ("organize", shown)):
