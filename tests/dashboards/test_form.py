@@ -49,6 +49,7 @@ def test_another_place_for_the_runbooks_stands_in_every_link() -> None:
         ({"colour": "red"}, "fleet.yaml, panel GPUs: Object contains unknown field `colour`"),
         ({"query": "sum(<< lost >>)"}, "fleet.yaml, panel GPUs: 'lost' is undefined"),
         ({"queries": [{"query": "up"}]}, "one of `query`, `queries` and `columns` is needed"),
+        ({"red_from": 1}, "colours, and only they, need a `runbook`"),
         ({"kind": "table"}, "a table, and nothing else, has `columns` and `rows_by`"),
     ],
 )

@@ -13,6 +13,7 @@ from tools.generated import Pieces, checked
 
 FOLDER = Path(__file__).parent
 Number = int | float
+"""Of a threshold: a whole one stays whole in the JSON."""
 
 
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +24,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a table: what one query returns. Without a title it only makes rows. Colours need a runbook."""
+    """Of a table: what one query returns. Without a title it only makes rows."""
 
     query: str
     title: str = ""
@@ -31,6 +32,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     orange_from: Number | None = None
     red_from: Number | None = None
     runbook: str = ""
+
+    def __post_init__(self) -> None:
+        _check_colours(self)
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +71,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     height: int = 0
 
     def __post_init__(self) -> None:
+        _check_colours(self)
         if [bool(self.query), bool(self.queries), bool(self.columns)].count(True) != 1:
             raise ValueError("one of `query`, `queries` and `columns` is needed")
         if (self.kind == "table") != bool(self.columns and self.rows_by):
@@ -77,6 +82,12 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.columns:
             return tuple(Query(column.query) for column in self.columns)
         return self.queries or (Query(self.query, self.legend),)
+
+
+def _check_colours(coloured: Panel | Column) -> None:
+    coloured_from = (coloured.orange_from, coloured.red_from)
+    if (coloured_from != (None, None)) != bool(coloured.runbook):
+        raise ValueError("colours, and only they, need a `runbook` that says what to do")
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
