@@ -65,7 +65,7 @@ def metrics() -> list[str]:
 def measure(url: str, gpus: int) -> dict[str, float]:
     """Looks one after the other, a minute of the fleet apart, as the controller takes them: the first, and the last."""
     from gpuwatch.app.sources import Opened, take_snapshot
-    from gpuwatch.report.analysis import Policies, analyse
+    from gpuwatch.cycle.analysis import Policies, analyse
     from gpuwatch.telemetry.connection import Connection
     from gpuwatch.telemetry.prometheus import PrometheusStore
 

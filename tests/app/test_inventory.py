@@ -15,10 +15,10 @@ from gpuwatch.app.controller import Controller
 from gpuwatch.app.inventory import followed, following, rest
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.report.analysis import Policies
 from gpuwatch.settings import load_settings
 from kube.api_server import ApiServer, serving
 from kube.cluster_json import pod

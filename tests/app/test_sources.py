@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from gpuwatch.app.sources import _policies
-from gpuwatch.report.analysis import Policies
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.settings import load_settings
 
 

@@ -12,8 +12,8 @@ import pytest
 from gpuwatch.app.controller import Controller
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.remediation import Phase, Remediation, Turn
-from gpuwatch.report.analysis import Policies
 from gpuwatch.settings import load_settings
 from store.remediation_stores import proposal, remediation
 

@@ -17,12 +17,12 @@ from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import SnapshotFileError, save_snapshot
+from gpuwatch.cycle.analysis import analyse, assess
 from gpuwatch.deliver.outbox import OutboxError
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import GapKind
-from gpuwatch.report.analysis import analyse
 from gpuwatch.report.doctor import Diagnosis, RuleLimit, diagnose, diagnosis_tables
 from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables, workloads_of
 from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
@@ -97,12 +97,13 @@ _FEW_DEVICES = 256
 def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    from gpuwatch.app.remediation_commands import beside_of
+    from gpuwatch.app.remediation_commands import plan_context
 
-    beside, gaps = beside_of(opened, options)
+    context, gaps = plan_context(opened, options)
     for gap in gaps:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"{gap.what}: {gap.detail}", markup=False)
-    explanation = explain(snapshot, opened.policies, subject, beside)
+    concluded = assess(snapshot, opened.policies, everything=True)
+    explanation = explain(snapshot, subject, concluded, analyse(snapshot, opened.policies, context).plan)
     workloads = workloads_of(snapshot, explanation)
     if workloads and opened.store is not None:
         settings = load_settings(options["config"])

@@ -28,19 +28,19 @@ from gpuwatch.app.pages import Board, Seen
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.weekly_job import WeeklyJob
-from gpuwatch.detect.health import assess_health
+from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
+from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.kube import keys
 from gpuwatch.kube.writer import ClusterWriter, WriteError
-from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
+from gpuwatch.model.decision import ActionKind, Analysis, Mode
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Beside, Policies, analyse
-from gpuwatch.report.fleet_cost import FleetCost, advice_counts, fleet_cost
+from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
@@ -57,9 +57,6 @@ _FRESH_SECONDS = 15
 
 _STEPS_AT_ONCE = 12
 """Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
-
-_SHOWN = 4
-"""Refused candidates in a line for people; JSON has all."""
 
 _WEEK = timedelta(days=7)
 
@@ -223,10 +220,9 @@ class Controller:
         self.board.remembered(known, pause)
         self._cycles += 1
         seconds = time.monotonic() - began
-        told = told_cycle(analysis, proposed, known, pause)
         log.info(
-            "cycle %d in %.1f s: %s", self._cycles, seconds, told,
-            extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **_cycle_fields(analysis, proposed, pause)),
+            "cycle %d in %.1f s: %s", self._cycles, seconds, cycle_line(analysis, proposed, known, pause),
+            extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **cycle_fields(analysis, proposed, pause)),
         )  # fmt: skip
 
     def advance(self) -> None:
@@ -330,12 +326,12 @@ class Controller:
             and (opened.cluster is not None or gap.what != "cluster")  # what was not asked for is not missed
         ]
         if lost and not snapshot.devices:
-            self._wrong = _said(lost)
+            self._wrong = joined(lost)
             raise UnreachableError(self._wrong)
         alerts, gaps = self._alerts(opened)
         snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps, *unread))
         bound = opened.policies.plan.min_precision_ratio
-        beside = Beside(
+        context = PlanContext(
             history=known,
             recommendations=self._advice,
             alerts=alerts,
@@ -343,13 +339,13 @@ class Controller:
             precision=poor_detectors(known, bound),
             storm_at=self._storm_at,
         )
-        analysis = analyse(snapshot, opened.policies, beside)
-        findings = (*analysis.findings, *_proofs(snapshot, opened.policies, known))
+        analysis = analyse(snapshot, opened.policies, context)
+        findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
         view = View(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
-            self._wrong = _said(unreachable)
+            self._wrong = joined(unreachable)
         else:
             self._good()
         return self._seen
@@ -477,7 +473,7 @@ class Controller:
             sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
             if lost and not sized.snapshot.devices:
-                raise UnreachableError(_said(lost))  # a week of which nobody could tell is worth waiting for
+                raise UnreachableError(joined(lost))  # a week of which nobody could tell is worth waiting for
             with self._remediations() as store:
                 acted = Acted.of(store.all(), self._settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
@@ -508,100 +504,6 @@ class Controller:
         state = state_of(self._settings)
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
-
-
-def _proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
-    """What the rules that tainted a Node conclude of its devices now, where it is nothing bad: an Analysis leaves good
-    news out, and without it no taint ever goes."""
-    wanted = {
-        (device, detector)
-        for each in known
-        if each.phase.open and each.proposal.action is ActionKind.TAINT_NODE
-        for device in each.proposal.devices
-        for detector in each.proposal.detectors
-    }
-    if not wanted:
-        return ()
-    concluded = assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
-    return tuple(
-        item
-        for item in concluded
-        if item.verdict in (Verdict.HEALTHY, Verdict.UNKNOWN)
-        and any((device, str(item.kind)) in wanted for device in item.devices)
-    )
-
-
-def told_cycle(
-    analysis: Analysis, proposed: tuple[Remediation, ...], known: tuple[Remediation, ...], pause: Pause
-) -> str:
-    """One line: what is there, what was decided about it, and why."""
-    coverage = analysis.coverage
-    verdicts = [str(item.verdict) for item in analysis.findings]
-    parts = [
-        f"{coverage.devices_present} of {plural(coverage.devices, 'device')} report, "
-        f"{verdicts.count('degraded')} degraded, {verdicts.count('idle')} idle, {verdicts.count('unknown')} unknown"
-    ]
-    now = {(each.proposal.action, each.proposal.target) for each in proposed}
-    open_ = {(each.proposal.action, each.proposal.target): each for each in known if each.phase.open}
-    admitted = [item for item in analysis.plan.items if item.admitted]
-    refused = [item for item in analysis.plan.items if not item.admitted]
-    for item in admitted:
-        target = (item.candidate.action, str(item.candidate.target))
-        if target in now:
-            what = f"proposed ({item.mode})"
-        elif target in open_:
-            what = f"is {open_[target].phase} already"
-        else:
-            what = "would be worth it (observe)" if item.mode is Mode.OBSERVE else "left alone for now"
-        parts.append(f"{item.candidate.id} {what}")
-    parts += [_refused(item) for item in refused[:_SHOWN]]
-    if len(refused) > _SHOWN:
-        parts.append(f"{len(refused) - _SHOWN} more refused")
-    if not analysis.plan.items:
-        parts.append("nothing to do")
-    if analysis.plan.brake:
-        parts.append(f"brake: {analysis.plan.brake.rstrip('.')}")
-    if pause.paused:
-        parts.append(f"paused by {pause.by or 'somebody'}" + (f": {pause.reason}" if pause.reason else ""))
-    lost = [gap for gap in analysis.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
-    if lost:
-        parts.append(f"not read: {_said(lost)}")
-    return "; ".join(parts)
-
-
-def _refused(item: PlanItem) -> str:
-    refusal = item.refusals[0]
-    more = f" and {len(item.refusals) - 1} more" if len(item.refusals) > 1 else ""
-    return f"{item.candidate.id} refused by {refusal.guard}{more}: {refusal.reason.rstrip('.')}"
-
-
-def _cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: Pause) -> dict[str, object]:
-    return {
-        "at": f"{analysis.at:%Y-%m-%dT%H:%M:%SZ}",
-        "devices": analysis.coverage.devices,
-        "reporting": analysis.coverage.devices_present,
-        "findings": {
-            str(verdict): sum(item.verdict == verdict for item in analysis.findings)
-            for verdict in sorted({item.verdict for item in analysis.findings})
-        },
-        "plan": [
-            {
-                "candidate": item.candidate.id,
-                "mode": str(item.mode),
-                "score": round(item.score.value, 6),
-                "refusals": [f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals],
-            }
-            for item in analysis.plan.items
-        ],
-        "proposed": [each.name for each in proposed],
-        "brake": analysis.plan.brake,
-        "paused": pause.paused,
-        "gaps": len(analysis.gaps),
-    }
-
-
-def _said(gaps: list[Gap]) -> str:
-    return "; ".join(dict.fromkeys(f"{gap.what}: {gap.detail.rstrip('.')}" for gap in gaps))
 
 
 def _now() -> datetime:

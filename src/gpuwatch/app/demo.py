@@ -14,11 +14,11 @@ from rich.table import Table
 
 from gpuwatch.app.terminal import output
 from gpuwatch.collect.collect import collect
+from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.detect.idle import assess_idle
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import SubjectKind
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.analysis import Policies, analyse, needs_of
 from gpuwatch.report.name import Name
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid

@@ -19,12 +19,12 @@ from gpuwatch.app.sources import Opened, SourceError, take_snapshot
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
 from gpuwatch.collect.profiles import FetchPolicy, update_profiles
+from gpuwatch.cycle.analysis import analyse
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.decision import Analysis, Finding, Snapshot, Verdict
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.model.workload_profile import ProfileBook, Unfit
-from gpuwatch.report.analysis import analyse
 from gpuwatch.settings import Settings
 from gpuwatch.store.sqlite import SqliteStore
 from gpuwatch.store.store import Store

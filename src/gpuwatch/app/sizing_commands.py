@@ -20,6 +20,7 @@ from gpuwatch.app.remediation_stores import detector_records, observes
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
 from gpuwatch.app.terminal import output
+from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.deliver.policy import DeliveryPolicy
@@ -31,7 +32,6 @@ from gpuwatch.model.weekly import DetectorRecord, WeeklyReport
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.report.tables import gap_tables
-from gpuwatch.report.weekly import assemble_weekly
 from gpuwatch.report.weekly_html import weekly_html
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary

@@ -13,10 +13,10 @@ from rich.markup import escape
 
 from gpuwatch.collect.collect import collect
 from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
+from gpuwatch.cycle.analysis import Policies, needs_of
 from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Policies, needs_of
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.telemetry.samples import SampleStore, TelemetryError
 from gpuwatch.telemetry.source import TelemetrySource

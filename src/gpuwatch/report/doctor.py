@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.catalog.metrics import MetricRow, rows_for
+from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
-from gpuwatch.report.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
 
