@@ -27,7 +27,7 @@ from gpuwatch.report.doctor import Diagnosis, RuleLimit, diagnose, diagnosis_tab
 from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables, workloads_of
 from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
 from gpuwatch.report.tables import analysis_tables
-from gpuwatch.settings import SettingsError, load_settings
+from gpuwatch.settings import SettingsError
 from gpuwatch.store.store import StoreError
 from gpuwatch.telemetry.samples import TelemetryError
 
@@ -106,15 +106,14 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
     explanation = explain(snapshot, subject, concluded, analyse(snapshot, opened.policies, context).plan)
     workloads = workloads_of(snapshot, explanation)
     if workloads and opened.store is not None:
-        settings = load_settings(options["config"])
-        kept = state or settings.state
+        kept = state or opened.settings.state
         if kept is None and len(snapshot.devices) > _FEW_DEVICES:
             note = f"not worked out: profiling {len(snapshot.devices)} devices takes a while; give --state FILE"
             explanation = replace(explanation, sizing_note=note)
         else:
             from gpuwatch.app.sizing import size
 
-            sized = size(replace(opened, snapshot=snapshot), settings, kept, timedelta(days=days), Console(stderr=True))
+            sized = size(replace(opened, snapshot=snapshot), kept, timedelta(days=days), Console(stderr=True))
             both: list[Recommendation | Abstention] = [*sized.recommendations, *sized.abstentions]
             mine = tuple(item for item in both if item.key.workload in workloads)
             note = "" if mine else "no profile yet: too little of it was measured"

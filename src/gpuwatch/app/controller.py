@@ -43,7 +43,7 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.settings import Settings
 from gpuwatch.store.checkpoints import KubernetesStore
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
@@ -83,7 +83,6 @@ class Controller:
     def __init__(
         self,
         options: Mapping[str, Any],
-        settings: Settings,
         opened: Opened,
         writers: Writers | None,
         election: Election | None,
@@ -91,7 +90,6 @@ class Controller:
         stopping: threading.Event,
     ) -> None:
         self._options = options
-        self._settings = settings
         self._opened = following(opened)
         self._writers = writers
         self._election = election
@@ -113,11 +111,12 @@ class Controller:
 
     @property
     def settings(self) -> Settings:
-        return self._settings
+        """Those that the sources were opened with."""
+        return self._opened.settings
 
     def jobs(self) -> tuple[Job, ...]:
         """All that is to be done, with the times that the settings say."""
-        run = self._settings.run
+        run = self.settings.run
 
         def every(name: str, work: Callable[[], bool | None], seconds: int) -> Job:
             return Job(name, work, max(run.stuck_after_seconds, 10 * seconds), seconds=seconds)
@@ -143,7 +142,7 @@ class Controller:
         found = [self._wrong] if self._wrong else []
         if self._election is not None and not self._election.answered:
             found.append("the API server does not answer")
-        run = self._settings.run
+        run = self.settings.run
         if (
             self._good_at is not None
             and time.monotonic() - self._good_at > run.stuck_after_seconds + 5 * run.cycle_interval_seconds
@@ -176,7 +175,7 @@ class Controller:
         )
 
     def _modes(self) -> tuple[tuple[str, Mode], ...]:
-        plan = self._settings.plan
+        plan = self.settings.plan
         kinds = (kind for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD)
         return (
             *((str(kind), plan.mode(kind)) for kind in kinds),
@@ -186,11 +185,10 @@ class Controller:
     def take(self) -> None:
         """Take the settings anew, with the sources that they name. Raises where they cannot be taken; nothing changes
         then."""
-        settings = load_settings(self._options["config"])
         opened = following(open_sources(self._options))
         with self._looking:
             rest(self._opened)
-            self._settings, self._opened = settings, opened
+            self._opened = opened
 
     def close(self) -> None:
         """Nothing is watched any more. No job runs then."""
@@ -255,7 +253,7 @@ class Controller:
         from gpuwatch.app.sizing import size
 
         with self._sizing:
-            sized = size(self._own_sources(), self._settings, self._profiles(), _WEEK, _quiet())
+            sized = size(self._own_sources(), self._profiles(), _WEEK, _quiet())
             if self._writers is not None:
                 gaps = publish(self._writers.plain, sized.book, sized.recommendations, sized.abstentions)
                 for gap in gaps:
@@ -272,12 +270,12 @@ class Controller:
         """Make and send the weekly report where it is due; was it?"""
         if not self._leading():
             return False
-        settings = self._settings
+        settings = self.settings
         return self._weekly.look(_now(), settings.run, settings.delivery, self._made_report)
 
     def notify(self) -> bool:
         """Send the notifications that have not arrived; were there any?"""
-        return self._leading() and self._notifications().send(self._settings.delivery, _now())
+        return self._leading() and self._notifications().send(self.settings.delivery, _now())
 
     # Parts of them
 
@@ -295,16 +293,14 @@ class Controller:
     def _costs(self, analysis: Analysis) -> FleetCost:
         from gpuwatch.app.sizing import price_list
 
-        return fleet_cost(analysis, price_list(self._settings), self._advice)
+        return fleet_cost(analysis, price_list(self.settings), self._advice)
 
     def _stand_by(self) -> None:
         with self._looking:
             rest(self._opened)
-            store = self._opened.store
-            ask: Callable[[datetime], float | None] | None = getattr(store, "clock_skew_seconds", None)
-            if ask is not None:
+            if self._opened.store is not None:
                 self._wrong = "telemetry does not answer"
-                ask(_now())
+                self._opened.store.clock_skew_seconds(_now())
         self._good()
         assert self._election is not None
         holder = self._election.holder
@@ -408,7 +404,7 @@ class Controller:
             log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)
 
     def _executor(self, store: RemediationStore, writers: Writers) -> Executor:
-        policies = ExecutorPolicies(plan=self._settings.plan, execute=self._settings.execute)
+        policies = ExecutorPolicies(plan=self.settings.plan, execute=self.settings.execute)
         return Executor(store, writers.plain, writers.rehearsal, lambda: self._fresh(store), self._notify, policies)
 
     def _carry_on(self, executor: Executor, name: str) -> None:
@@ -454,13 +450,13 @@ class Controller:
             )  # fmt: skip
 
     def _notifications(self) -> Notifications:
-        folder = self._settings.run.folder / "notifications"
+        folder = self.settings.run.folder / "notifications"
         if self._told is None or self._told.folder != folder:
             self._told = Notifications(folder, self._metrics, self._stopping)
         return self._told
 
     def _notify(self, remediation: Remediation) -> None:
-        self._notifications().tell(remediation, self._settings.delivery)
+        self._notifications().tell(remediation, self.settings.delivery)
 
     def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """The files and the summary of the report of the seven days before `end`."""
@@ -470,38 +466,39 @@ class Controller:
 
         with self._sizing:
             opened = self._own_sources()
-            sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
+            sized = size(opened, self._profiles(), 2 * _WEEK, _quiet())
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
             if lost and not sized.snapshot.devices:
                 raise UnreachableError(joined(lost))  # a week of which nobody could tell is worth waiting for
             with self._remediations() as store:
-                acted = Acted.of(store.all(), self._settings.plan)
+                acted = Acted.of(store.all(), opened.settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
         return report_files(week), weekly_summary(week)
 
     @contextmanager
     def _remediations(self) -> Iterator[RemediationStore]:
         writer = self._writers.plain if self._writers is not None else None
-        with open_remediations(writer, namespace_of(self._settings), file_beside(self._state())) as store:
+        with open_remediations(writer, namespace_of(self.settings), file_beside(self._state())) as store:
             yield store
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
 
     def _own_sources(self) -> Opened:
         """Connections of the long jobs, so that the short ones never wait for them."""
-        return replace(open_sources(self._options), at=_now())
+        opened = self._opened
+        return replace(open_sources(self._options, opened.settings), at=_now(), policies=opened.policies)
 
     def _profiles(self) -> Path | Callable[[], AbstractContextManager[Store]]:
         """Where the profiles are kept: in the file that is set, else in the cluster, else in a file of our own."""
-        if self._settings.state is not None or self._writers is None:
+        if self.settings.state is not None or self._writers is None:
             return self._state()
-        writer, namespace = self._writers.plain, namespace_of(self._settings)
-        scratch = self._settings.run.folder
+        writer, namespace = self._writers.plain, namespace_of(self.settings)
+        scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
         return lambda: KubernetesStore.open(writer, namespace, scratch)
 
     def _state(self) -> Path:
-        state = state_of(self._settings)
+        state = state_of(self.settings)
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
 

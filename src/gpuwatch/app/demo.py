@@ -85,9 +85,9 @@ def _report(fleet: Fleet, folder: Path, console: Console) -> Path:
 
     options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))
     options |= {"telemetry": (folder / "telemetry.parquet",), "cluster": folder / "cluster", "no_cluster": False}
-    opened = open_sources(options)
+    opened = open_sources(options, Settings())
     length = fleet.plan.end - fleet.plan.start
-    sized = size(opened, Settings(), None, length, Console(stderr=True))
+    sized = size(opened, None, length, Console(stderr=True))
     console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS))
     # A Notebook that is gone is known by its StatefulSet, so kinds are left out of the comparison.
     advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}

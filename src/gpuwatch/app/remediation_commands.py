@@ -99,7 +99,7 @@ def kept_of(
         writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
     elif file is None or not file.exists():
         return None, ()
-    namespace = namespace_of(load_settings(options["config"]))
+    namespace = namespace_of(opened.settings)
     try:
         with open_remediations(writer, namespace, file or Path()) as store:
             return (store.all(), store.paused()), store.gaps

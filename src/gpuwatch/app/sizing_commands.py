@@ -35,7 +35,6 @@ from gpuwatch.report.tables import gap_tables
 from gpuwatch.report.weekly_html import weekly_html
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
-from gpuwatch.settings import Settings, load_settings
 
 VERSION = 1
 """Version of the JSON of `recommend`. Fields may be added; a removal or a change of meaning raises it."""
@@ -65,7 +64,7 @@ def run_recommend(
     days: float,
     options: Mapping[str, Any],
 ) -> int:
-    opened, _, sized = _sized(state, timedelta(days=days), options)
+    opened, sized = _sized(state, timedelta(days=days), options)
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
         key = item.key
@@ -117,11 +116,11 @@ def _advice_tables(answer: Advised, rows: int, *, detail: bool) -> RenderableTyp
 
 @reported
 def run_mig_plan(form: str, rows: int, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
-    opened, settings, sized = _sized(state, timedelta(days=days), options)
+    opened, sized = _sized(state, timedelta(days=days), options)
     cluster, devices = sized.snapshot.cluster, sized.snapshot.devices
     degraded = {name for item in sized.analysis.findings if item.verdict is Verdict.DEGRADED for name in item.devices}
     demands = slice_demands(sized.recommendations, cluster, devices)
-    plan: MigPlan = plan_mig(demands, cluster, devices, settings.mig_plan, opened.at, avoid=degraded)
+    plan: MigPlan = plan_mig(demands, cluster, devices, opened.settings.mig_plan, opened.at, avoid=degraded)
     gaps = (*sized.snapshot.gaps, *sized.gaps)
     if form == "mig-parted":
         from gpuwatch.report.machine import to_yaml
@@ -155,7 +154,8 @@ def run_report(
         raise SourceError(f"--from {begin:%Y-%m-%dT%H:%MZ} is not before {opened.at:%Y-%m-%dT%H:%MZ}, the report's end")
     length = opened.at - begin
     # As much again before it, for the trend.
-    opened, settings, sized = _sized(state, 2 * length, options, opened)
+    settings = opened.settings
+    sized = size(opened, state or settings.state, 2 * length, Console(stderr=True))
     kept, unread = kept_of(opened, options, state or settings.state)
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
@@ -248,12 +248,9 @@ class Acted:
         return cls(known=known, observed=observes(policy), detectors=detector_records(known or ()), gaps=gaps)
 
 
-def _sized(
-    state: Path | None, history: timedelta, options: Mapping[str, Any], opened: Opened | None = None
-) -> tuple[Opened, Settings, Sized]:
-    opened = open_sources(options) if opened is None else opened
-    settings = load_settings(options["config"])
-    return opened, settings, size(opened, settings, state or settings.state, history, Console(stderr=True))
+def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -> tuple[Opened, Sized]:
+    opened = open_sources(options)
+    return opened, size(opened, state or opened.settings.state, history, Console(stderr=True))
 
 
 def _code(sized: Sized) -> int:
