@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from gpuwatch.app.controller import Controller
-from gpuwatch.app.inventory import followed, following, rest
+from gpuwatch.app.controller import Controller, followed, following, rest
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
 from gpuwatch.cycle.analysis import Policies

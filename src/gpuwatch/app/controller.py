@@ -17,8 +17,6 @@ from rich.console import Console
 
 from gpuwatch import __version__
 from gpuwatch.app import notifications, weekly_job
-from gpuwatch.app.commands import EXPECTED
-from gpuwatch.app.inventory import followed, following, rest
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
@@ -27,6 +25,7 @@ from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
+from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
@@ -35,6 +34,8 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.kube import keys
+from gpuwatch.kube.followed import Followed, FollowedCluster
+from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Mode
 from gpuwatch.model.remediation import Pause, Remediation
@@ -501,6 +502,22 @@ class Controller:
         state = state_of(self.settings)
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
+
+
+def following(opened: Opened) -> Opened:
+    """The same sources; a live cluster is followed from its first read on, until `rest`."""
+    cluster = opened.cluster
+    return replace(opened, cluster=cluster.followed()) if isinstance(cluster, LiveCluster) else opened
+
+
+def rest(opened: Opened) -> None:
+    """Watch nothing until the next read."""
+    if isinstance(opened.cluster, FollowedCluster):
+        opened.cluster.close()
+
+
+def followed(opened: Opened) -> tuple[Followed, ...]:
+    return opened.cluster.followed() if isinstance(opened.cluster, FollowedCluster) else ()
 
 
 def _now() -> datetime:

@@ -13,11 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.app.commands import print_answer, reported
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, who_is_it
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
-from gpuwatch.app.terminal import output
+from gpuwatch.app.terminal import output, print_answer, remark, reported
 from gpuwatch.cycle.analysis import PlanContext, analyse
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
@@ -287,7 +286,5 @@ def _tell(text: str) -> None:
 
 def _tell_pause(pause: Pause | None) -> None:
     if pause is not None and pause.paused:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"gpuwatch is paused ({pause.reason or 'no reason given'}): nothing is done before `gpuwatch resume`.",
-            style="yellow", markup=False,
-        )  # fmt: skip
+        why = pause.reason or "no reason given"
+        remark(f"gpuwatch is paused ({why}): nothing is done before `gpuwatch resume`.", "yellow")

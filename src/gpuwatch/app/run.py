@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.commands import EXPECTED, reported
 from gpuwatch.app.controller import Controller, UnreachableError, Writers
 from gpuwatch.app.counted_writer import CountedWriter
 from gpuwatch.app.exit_code import ExitCode
@@ -32,6 +31,7 @@ from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.pages import Pages
 from gpuwatch.app.remediation_stores import namespace_of, observes
 from gpuwatch.app.sources import SourceError, open_sources
+from gpuwatch.app.terminal import EXPECTED, reported
 from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter

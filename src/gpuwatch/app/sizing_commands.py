@@ -13,13 +13,12 @@ from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
-from gpuwatch.app.commands import print_answer, reported
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.remediation_stores import detector_records, observes
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
-from gpuwatch.app.terminal import output
+from gpuwatch.app.terminal import output, print_answer, remark, reported
 from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
@@ -159,19 +158,18 @@ def run_report(
     kept, unread = kept_of(opened, options, state or settings.state)
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def tell(text: str) -> None:
-        console.print(text, markup=False, style="dim")
+        remark(text, "dim")
 
     policy = settings.delivery if send else DeliveryPolicy()
     if send:
-        _complain(deliver_pending(policy, folder, tell), console)
+        _complain(deliver_pending(policy, folder, tell))
     title = f"GPUs from {report.start:%Y-%m-%d} to {report.end:%Y-%m-%d}"
     summary = weekly_summary(report)
     sent = deliver(files, title, summary, policy, folder, tell)
     written = folder / report_id(files, title, summary) / "report.html"
-    _complain(sent, console)
+    _complain(sent)
     if form == "json":
         sys.stdout.write(weekly_json(report) + "\n")
     elif form == "markdown":
@@ -195,13 +193,13 @@ def report_files(report: WeeklyReport) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()}
 
 
-def _complain(deliveries: Sequence[Delivery], console: Console) -> None:
+def _complain(deliveries: Sequence[Delivery]) -> None:
     for item in deliveries:
         if item.state is DeliveryState.SENT:
-            console.print(f"sent to {item.destination}", markup=False, style="green")
+            remark(f"sent to {item.destination}", "green")
         else:
             tries = f"{item.attempts} tries so far; the next run tries again"
-            console.print(f"not sent to {item.destination}: {item.error} ({tries})", markup=False, style="red")
+            remark(f"not sent to {item.destination}: {item.error} ({tries})", "red")
 
 
 def week_of(
