@@ -156,7 +156,7 @@ def run_report(
     length = opened.at - begin
     # As much again before it, for the trend.
     opened, settings, sized = _sized(state, 2 * length, options, opened)
-    kept, unread = kept_of(opened, options, state or settings.state)
+    kept, unread = kept_of(opened, options)
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
