@@ -1,4 +1,4 @@
-"""What writes to a cluster: `live_writer.LiveWriter`, `dry_run.DryRunWriter` and `memory_cluster.MemoryCluster`.
+"""What writes to a cluster: `live_writer.LiveWriter` and `dry_run.DryRunWriter`.
 
 Every write names the object that is meant by its uid, so that it never lands on another object of the same name, and
 fails in one of seven ways that say what is known afterwards.

@@ -1,5 +1,5 @@
 """A cluster in memory that is written like a real one: uids, versions, preconditions, budgets and rights, but no
-controllers. For simulations and tests; one conformance suite holds it and `LiveWriter` to the same answers.
+controllers. One conformance suite holds it and `LiveWriter` to the same answers.
 """
 
 from __future__ import annotations
