@@ -377,7 +377,7 @@ def test_requests_to_the_cluster_are_counted_by_what_became_of_them() -> None:
         }
     )
     with pytest.raises(WriteError):
-        rehearsal.evict(ObjectRef("v1", "Pod", "a", "ml"), dry_run=True)
+        rehearsal.evict(ObjectRef("v1", "Pod", "a", "ml"))
     assert value(metrics, "gpuwatch_cluster_write_failures_total", **budget) == 1
     assert plain.get(ObjectRef("v1", "Pod", "a", "ml")) is not None
     assert value(metrics, "gpuwatch_cluster_writes_total", verb="get", dry_run="false") is None
