@@ -132,12 +132,11 @@ def test_profiles_agree_with_the_reference() -> None:
     assert set(families()) == set(reference)
     for family, facts in reference.items():
         assert [
-            (p.name, p.smi_profile_id, p.compute_slices, p.size, list(p.starts), p.max_instances, p.media_extensions)
+            (p.name, p.compute_slices, p.size, list(p.starts), p.max_instances, p.media_extensions)
             for p in of(family).profiles
         ] == [
             (
                 p["name"],
-                p["smi_profile_id"],
                 p["compute_slices"],
                 p["placement_size"],
                 p["placement_starts"],
@@ -150,7 +149,6 @@ def test_profiles_agree_with_the_reference() -> None:
 
 PROFILE = {
     "kind": "1g",
-    "smi_profile_id": 1,
     "compute_slices": 1,
     "size": 1,
     "starts": [0],

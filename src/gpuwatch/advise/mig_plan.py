@@ -230,7 +230,6 @@ class _Pool:
 
     def _sort_out(self) -> None:
         """Who goes, who may be moved, and which GPUs nothing may be done to."""
-        self.leaving: dict[DeviceId, PodRef] = {}
         self.tenants: dict[str, list[int]] = defaultdict(list)  # UUID → demands that stay, and could be moved
         self.fixed: set[str] = {uuid for uuid, gpu in self.gpus.items() if gpu.closed}
         self.sitting: set[int] = set()  # demands that stay on fixed GPUs

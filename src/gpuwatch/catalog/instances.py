@@ -9,7 +9,7 @@ it with its own source, and is empty where no source was found.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -90,16 +90,6 @@ class InstanceType:
 def instance_types() -> tuple[InstanceType, ...]:
     """All instance types of the catalog, in the order of the file."""
     return parse_instances(packaged("instances.csv"), "instances.csv")
-
-
-def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | None = None) -> InstanceType | None:
-    """The type as it is priced in this region, or everywhere; None where that is unknown.
-
-    A price of another region is no answer: the same type costs up to 1.6 times as much elsewhere in the catalog.
-    """
-    found = [one for one in (instance_types() if types is None else types) if one.name == name]
-    exact = next((one for one in found if one.region == region), None)
-    return exact or next((one for one in found if one.region == ANY_REGION), None)
 
 
 def instance_types_with_overrides(

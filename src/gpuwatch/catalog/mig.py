@@ -22,7 +22,6 @@ class MigProfile:
     """One kind of instance. `size` and `starts` are in units of the grid; `starts` are all that the driver allows."""
 
     name: str  # as in GPU_I_PROFILE, e.g. 1g.5gb
-    smi_profile_id: int  # of `nvidia-smi mig -cgi`
     compute_slices: int
     size: int
     starts: tuple[int, ...]
@@ -167,7 +166,6 @@ def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) 
     for slot in layout["profiles"]:
         profile = MigProfile(
             name=entry["names"][slot["kind"]],
-            smi_profile_id=slot["smi_profile_id"],
             compute_slices=slot["compute_slices"],
             size=slot["size"],
             starts=tuple(slot["starts"]),

@@ -80,12 +80,9 @@ def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | 
         return "the catalog does not know this XID; give a description"
     base = known or Xid(
         code=code,
-        mnemonic="",
         description=description,
         architectures=(),
         action=XidAction.NONE_GIVEN,
-        investigatory="",
-        recovery_action_since="",
         others=(),
         xid_class=XidClass.IGNORE,
         rule="",
