@@ -6,7 +6,6 @@ gpuwatch's own class is derived here, from what survives a comparison of nine au
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from gpuwatch.catalog.tables import CatalogError, packaged
+from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 
 class XidAction(StrEnum):
@@ -189,10 +188,7 @@ def _classify(code: int, action: XidAction, decoded: Mapping[str, int]) -> tuple
 
 def parse_xids(text: str, file: str) -> dict[int, Xid]:
     """XIDs by number. Raises CatalogError that names the file, the XID and what is wrong with it."""
-    try:
-        tables = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
+    tables = read_json(text, file)
     found: dict[int, Xid] = {}
     where = "the top level"
     try:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 
+from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     Advice,
@@ -76,12 +77,9 @@ class MisfitPolicy:
     saturated_ratio: float = 0.9
 
     def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self)):
-            value = getattr(self, name)
-            if name.endswith("_ratio") and not 0 < value <= 1:
-                raise ValueError(f"misfit.{name} is {value!r}; it has to be a ratio above 0 and up to 1")
-            if name.endswith("_seconds") and not 0 < value <= _DAY:
-                raise ValueError(f"misfit.{name} is {value!r}; it has to be seconds, above 0 and within a day")
+        ratios, seconds = named(self, "_ratio"), named(self, "_seconds")
+        require(self, "misfit.", ratios, lambda value: 0 < value <= 1, "a ratio above 0 and up to 1")
+        require(self, "misfit.", seconds, lambda value: 0 < value <= _DAY, "seconds, above 0 and within a day")
 
 
 def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
