@@ -18,6 +18,7 @@ from app.told_fleet import leading, remediations, simulated
 from gpuwatch.app.counted_writer import CountedWriter
 from gpuwatch.app.metric_table import ExportedBy, MetricDescription, MetricType
 from gpuwatch.app.metrics import Metrics, described
+from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import Cluster
@@ -36,7 +37,6 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Turn
 from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.report.fleet_cost import FleetCost
 from parts.prometheus_server import ServerBuild
 from store.remediation_stores import T0, remediation
 

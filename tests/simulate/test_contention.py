@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.report.analysis import Policies
 from gpuwatch.simulate import Fleet, FleetPlan, Truth, build_fleet
 from gpuwatch.simulate.contention import BUSY_RATIO, dram_peak
 from gpuwatch.simulate.evaluate import watch

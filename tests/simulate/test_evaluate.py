@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.report.analysis import Policies
 from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
 from gpuwatch.simulate.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
 from gpuwatch.simulate.evaluate import Evaluation, evaluate, evaluation_json, main, moments_of, parse_seeds, watch

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuwatch.collect.collect import collect
+from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.report.analysis import Policies, analyse, needs_of
 from gpuwatch.simulate.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.patience import CHANCE_RATIO, waits_of
