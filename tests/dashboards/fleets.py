@@ -203,6 +203,8 @@ def own(cluster: str, metrics: Iterable[tuple[str, Labels, float]], times: Seque
         points: list[tuple[float, float | None]]
         if name.endswith(("_total", "_count", "_sum", "_bucket")):
             every = 1 if STEADILY.search(name) else 20
+            if labels.get("failure", "conflict") != "conflict":  # of the many ways to fail
+                every = len(times)
             points = [(at, value + count // every) for count, at in enumerate(times)]
         elif name.endswith("_timestamp_seconds"):
             points = [(at, at - (90 if "report_done" in name else 60)) for at in times]

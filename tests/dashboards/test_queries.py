@@ -210,6 +210,13 @@ def test_the_same_fleet_looks_the_same_from_every_exporter(server: Server, clust
     assert server.shown("gpuwatch-workload", "Shared devices", cluster) == [3 * ("-shared" in cluster)] * pods
 
 
+def test_annotations_return_series(server: Server) -> None:
+    for board in BOARDS.values():
+        for each in board["annotations"]["list"]:
+            query = filled(each["expr"])
+            assert fleets.query_range(server.url, query, server.now - 3600, server.now, step=60), each["name"]
+
+
 def test_each_query_returns_series_somewhere(server: Server) -> None:
     assert [(board, title) for board, title, target in QUERIES if not server.asked(target, ".*")] == []
 
