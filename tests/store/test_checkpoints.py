@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,12 +19,12 @@ from gpuwatch.kube.writer import ClusterWriter, Object
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store import checkpoints
-from gpuwatch.store.checkpoints import KIND, LARGEST_BYTES, STATE, KubernetesStore
+from gpuwatch.store import StoreError, checkpoints
+from gpuwatch.store.checkpoints import KIND, LARGEST_BYTES, STATE, store_in_cluster
 from gpuwatch.store.custom_resources import API_VERSION
-from gpuwatch.store.store import StoreError
+from gpuwatch.store.store import Store
 from kube.memory_cluster import MemoryCluster
-from store.values import DAY, T0, advice, book, key, outcome, tags, without_options
+from store.values import DAY, T0, advice, book, kept_outcomes, key, outcome, tags, without_options
 
 NAMESPACE = "gpuwatch"
 
@@ -33,10 +33,8 @@ class Killed(Exception):
     """The process ends here."""
 
 
-@contextmanager
-def opened(writer: ClusterWriter) -> Iterator[KubernetesStore]:
-    with KubernetesStore.open(writer, NAMESPACE) as store:
-        yield store
+def opened(writer: ClusterWriter) -> AbstractContextManager[Store]:
+    return store_in_cluster(writer, NAMESPACE)
 
 
 def saved(writer: ClusterWriter, *all_of: ProfileBook) -> None:
@@ -85,7 +83,7 @@ def test_advice_and_outcomes_come_along() -> None:
         store.record_advice([later])
     with opened(cluster) as store:
         assert store.advice_given() == (without_options(later),)
-        assert store.outcomes() == (outcome(given),)
+        assert kept_outcomes(store) == (outcome(given),)
         assert store.profile_at_advice(key(1), T0) == book().profiles[key(1)]
         store.record_advice([advice(key(2), T0 + 2 * DAY)])
     with opened(cluster) as store:
@@ -242,13 +240,13 @@ def test_a_real_api_server_keeps_it(control_plane: ControlPlane, monkeypatch: py
     apply(api, [*documents(CRDS), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuwatch-state"}}])
     with api_client(control_plane.administrator) as client:
         writer = LiveWriter(client)
-        with KubernetesStore.open(writer, "gpuwatch-state") as store:
+        with store_in_cluster(writer, "gpuwatch-state") as store:
             store.save_book(book(count=40))
             store.record_advice([advice(key(1))], T0 + timedelta(hours=1))
             store.save_book(book(count=39, tag=2.0))
         with (
-            KubernetesStore.open(writer, "gpuwatch-state") as store,
-            KubernetesStore.open(writer, "gpuwatch-state") as other,
+            store_in_cluster(writer, "gpuwatch-state") as store,
+            store_in_cluster(writer, "gpuwatch-state") as other,
         ):
             assert store.load_book() == (book(count=39, tag=2.0), ())
             assert store.advice_given() == (without_options(advice(key(1))),)

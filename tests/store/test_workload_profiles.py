@@ -17,8 +17,8 @@ from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.sizing import Abstention, AbstentionKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.store import StoreError
 from gpuwatch.store.custom_resources import API_VERSION
-from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import KIND, name_of, publish
 from kube.memory_cluster import MemoryCluster
 from store.remediation_stores import table

@@ -28,7 +28,7 @@ from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables,
 from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.settings import SettingsError, load_settings
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 from gpuwatch.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")

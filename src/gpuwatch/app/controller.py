@@ -44,7 +44,7 @@ from gpuwatch.report.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings, load_settings
-from gpuwatch.store.checkpoints import KubernetesStore
+from gpuwatch.store.checkpoints import store_in_cluster
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
 from gpuwatch.store.workload_profiles import publish
@@ -507,7 +507,7 @@ class Controller:
         writer, namespace = self._writers.plain, namespace_of(self._settings)
         scratch = self._settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
-        return lambda: KubernetesStore.open(writer, namespace, scratch)
+        return lambda: store_in_cluster(writer, namespace, scratch)
 
     def _state(self) -> Path:
         state = state_of(self._settings)

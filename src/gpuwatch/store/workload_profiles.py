@@ -19,6 +19,7 @@ from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api
 from gpuwatch.store.conditions import Condition, ConditionStatus
 from gpuwatch.store.custom_resources import (
@@ -30,7 +31,6 @@ from gpuwatch.store.custom_resources import (
     WorkloadProfileSpec,
     WorkloadProfileStatus,
 )
-from gpuwatch.store.store import StoreError
 
 KIND = PROFILE_KIND
 _NAME_LENGTH = 200
