@@ -25,8 +25,8 @@ from evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from evaluation.patience import CHANCE_RATIO, waits_of
 from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle, score_misfits
 from gpuwatch.collect.collect import collect
+from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.report.analysis import Policies, analyse, needs_of
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import EVALUATION_SEEDS, FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of

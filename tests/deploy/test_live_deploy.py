@@ -242,7 +242,7 @@ def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -
     assert refused(write_to_node, writer)
     assert refused(writer.patch, NODE, {"status": {}}, kind=PatchKind.STRATEGIC, subresource="status")
     assert refused(writer.create, RULE)
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
     assert refused(suspend, writer)
     assert refused(writer.delete, POD)
     assert refused(store.pause, "gpuwatch", "a storm", NOW)
@@ -299,7 +299,7 @@ def test_suggest_keeps_proposals_and_says_them_and_decides_nothing(
         assert refused(store.ask_undo, at)
     assert refused(write_to_node, writer)
     assert refused(suspend, writer)
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
     assert store.forget_final(NOW, at_most=0) == 2
 
 
@@ -317,7 +317,7 @@ def test_enforcing_taints_writes_to_nodes_alone(administrator: Api, deployed: Pa
     writer.delete(ObjectRef(RULE["apiVersion"], RULE["kind"], rule["metadata"]["name"]))
     assert refused(writer.delete, NODE)
     assert refused(suspend, writer)
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
 
 
 @pytest.mark.usefixtures("guardrails")
@@ -384,7 +384,7 @@ def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed:
     restarted = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "x"}}}
     writer.patch(DEPLOYMENT, {"spec": {"template": restarted}})
     assert writer.objects("autoscaling/v2", "HorizontalPodAutoscaler", TEAM) == ()
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
     assert refused(writer.delete, JOB)
     assert refused(writer.delete, POD)
     assert refused(writer.patch, POD, {"metadata": {"labels": {"a": "b"}}})

@@ -17,6 +17,7 @@ from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.plan.guards import GUARDS, Guard, Nature
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.store.remediations import RemediationStore
 
@@ -72,13 +73,17 @@ def test_observe_writes_nothing_at_all(store: RemediationStore) -> None:
     assert fleet.log == []
 
 
-def test_two_replicas_propose_the_same_object(store: RemediationStore) -> None:
+def test_two_replicas_propose_the_same_object(store: RemediationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = idle_fleet()
-    first, second = start(fleet, store), start(fleet, store)
+    start(fleet, store)
+    kept = only(store)
     fleet.now += timedelta(hours=3)
-    assert first.propose and second.propose
-    assert len(store.all()) == 1
-    assert only(store).name.endswith("-20260302")
+    with monkeypatch.context() as patched:
+        # The second one has listed before the first one's proposal was there.
+        patched.setattr(type(store), "all", lambda _: ())
+        (again,) = fleet.propose(fleet.executor(store, Policies(ENFORCE, quick())))
+    assert again == kept == only(store)
+    assert kept.name.endswith("-20260302")
 
 
 def test_what_is_open_is_not_proposed_again_on_another_day(store: RemediationStore) -> None:
@@ -295,6 +300,25 @@ def test_what_stops_everything_stops_it_until_it_passes(store: RemediationStore,
     store.resume()
     drive(fleet, executor, 1.1)
     assert only(store).phase is Phase.IN_EFFECT
+
+
+@pytest.mark.parametrize(
+    ("nature", "phase"),
+    [
+        (Nature.TRANSIENT, Phase.NOTIFIED),
+        (Nature.LASTING, Phase.REFUSED),
+        (Nature.OBJECTION, Phase.REJECTED),
+    ],
+)
+def test_a_guard_says_by_its_nature_what_becomes_of_what_it_refuses(
+    store: RemediationStore, monkeypatch: pytest.MonkeyPatch, nature: Nature, phase: Phase
+) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    monkeypatch.setitem(GUARDS, "new", Guard(lambda _: "Not now.", nature))
+    drive(fleet, executor, 1)
+    assert only(store).phase is phase
+    assert not suspended(fleet)
 
 
 def test_a_mode_that_became_milder_is_asked_or_refused(store: RemediationStore) -> None:

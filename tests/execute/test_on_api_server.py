@@ -18,7 +18,6 @@ from deploy.manifests import CRDS, apply, documents
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Object
@@ -171,7 +170,7 @@ class Served:
         self.store = RemediationStore(writer, "gpuwatch")
         self.people = RemediationStore(plain, "gpuwatch")
         policies = Policies(ONLY_RELEASES, quick(notice_period_seconds=60))
-        rehearsal = DryRunWriter(self.client)
+        rehearsal = LiveWriter(self.client, dry_run=True)
         self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
 
     def _lease_check(self) -> None:

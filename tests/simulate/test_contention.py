@@ -11,8 +11,8 @@ import pytest
 
 from evaluation.detectors import watch
 from evaluation.scoring import score_misfits
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.report.analysis import Policies
 from gpuwatch.simulate import Fleet, FleetPlan, Truth, build_fleet
 from gpuwatch.simulate.contention import BUSY_RATIO, dram_peak
 from gpuwatch.simulate.runs import Run

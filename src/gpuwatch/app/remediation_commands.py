@@ -11,18 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.app.commands import print_answer, reported
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, who_is_it
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
-from gpuwatch.app.terminal import output
+from gpuwatch.app.terminal import output, print_answer, remark, reported
+from gpuwatch.cycle.analysis import PlanContext, analyse
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Beside, analyse
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
@@ -62,14 +61,14 @@ class Kept:
 def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    beside, gaps = beside_of(opened, options)
-    analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, beside)
+    context, gaps = plan_context(opened, options)
+    analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, context)
     answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
-def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
+def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContext, tuple[Gap, ...]]:
     """What the controller would weigh too: what a live cluster remembers, and which alerts fire."""
     alerts: tuple[str, ...] | None = ()
     gaps: tuple[Gap, ...] = ()
@@ -77,13 +76,13 @@ def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple
     if names and opened.store is not None:
         alerts, gaps = firing(opened.store, names, opened.at)
     if options["at"] is not None:
-        return Beside(alerts=alerts), gaps
+        return PlanContext(alerts=alerts), gaps
     kept, more = kept_of(opened, options)
     if kept is None:
-        return Beside(alerts=alerts), (*gaps, *more)
+        return PlanContext(alerts=alerts), (*gaps, *more)
     known, pause = kept
     poor = poor_detectors(known, opened.policies.plan.min_precision_ratio)
-    return Beside(history=known, pause=pause, precision=poor, alerts=alerts), (*gaps, *more)
+    return PlanContext(history=known, pause=pause, precision=poor, alerts=alerts), (*gaps, *more)
 
 
 def kept_of(
@@ -94,7 +93,7 @@ def kept_of(
     if not isinstance(opened.cluster, LiveCluster):
         return None, ()
     writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
-    store = RemediationStore(writer, namespace_of(load_settings(options["config"])))
+    store = RemediationStore(writer, namespace_of(opened.settings))
     try:
         return (store.all(), store.paused()), store.gaps
     except StoreError as error:
@@ -262,7 +261,5 @@ def _tell(text: str) -> None:
 
 def _tell_pause(pause: Pause | None) -> None:
     if pause is not None and pause.paused:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"gpuwatch is paused ({pause.reason or 'no reason given'}): nothing is done before `gpuwatch resume`.",
-            style="yellow", markup=False,
-        )  # fmt: skip
+        why = pause.reason or "no reason given"
+        remark(f"gpuwatch is paused ({why}): nothing is done before `gpuwatch resume`.", "yellow")

@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 
 from detect.builders import cluster, device, exporters_of, gang, machines, pod, scene
+from gpuwatch.cycle.analysis import Policies, analyse
+from gpuwatch.cycle.culprits import Culprit, culprits, health_unknown, tainted_since, worst_first
 from gpuwatch.detect.health import needs
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.cluster import Workload
@@ -25,8 +27,6 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind
 from gpuwatch.model.telemetry import Signal
-from gpuwatch.report.analysis import Policies, analyse
-from gpuwatch.report.culprits import Culprit, culprits, health_unknown, tainted_since, worst_first
 from store.remediation_stores import DAY, MINUTE, T0, proposal, remediation
 
 DEVICES = (

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.model.weekly import ActionTaken, WeeklyReport
-from gpuwatch.report.words import plural
-
-BECAME = {
-    Phase.PROPOSED: "waits for approval",
-    Phase.NOTIFIED: "owners notified",
-    Phase.ACTING: "under way",
-    Phase.VERIFYING: "done, not verified yet",
-    Phase.IN_EFFECT: "done, and stands",
-    Phase.UNDOING: "being taken back",
-    Phase.SUCCEEDED: "done",
-    Phase.FAILED: "failed",
-    Phase.UNDONE: "taken back",
-    Phase.REJECTED: "rejected",
-    Phase.EXPIRED: "expired",
-    Phase.REFUSED: "refused",
-    Phase.OBSOLETE: "obsolete",
-}
-"""Each phase as what became of it."""
-
-_DONE = frozenset({Phase.VERIFYING, Phase.IN_EFFECT, Phase.SUCCEEDED})
-_TAKEN_BACK = frozenset({Phase.UNDOING, Phase.UNDONE})
-_NEVER = frozenset({Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE})
+from gpuwatch.model.weekly import ActionTaken
 
 NOT_READ = "What was done is not known: no Remediations were read (give a cluster, or --state FILE)."
 NOTHING = "Nothing was proposed."
@@ -90,55 +66,3 @@ def _released_gpu_hours(remediation: Remediation, start: datetime, end: datetime
 
 def _hours(since: datetime, until: datetime) -> float:
     return max((until - since) / timedelta(hours=1), 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """How many of each; `sentence` has them in words."""
-
-    done: int
-    taken_back: int
-    failed: int
-    never: int
-    coming: int
-    released_gpu_hours: float
-
-    @property
-    def sentence(self) -> str:
-        told = [
-            f"{count} {what}"
-            for count, what in (
-                (self.done, "done"),
-                (self.taken_back, "taken back"),
-                (self.failed, "failed"),
-                (self.never, "not done"),
-                (self.coming, "still to come"),
-            )
-            if count
-        ]
-        count = self.done + self.taken_back + self.failed + self.never + self.coming
-        released = f" Releases gave others {self.released_gpu_hours:,.1f} GPU-hours." if self.released_gpu_hours else ""
-        return f"{plural(count, 'action')}: {', '.join(told)}.{released}"
-
-
-def tally(actions: Sequence[ActionTaken]) -> Tally:
-    counts = Counter(item.phase for item in actions)
-
-    def among(phases: frozenset[Phase]) -> int:
-        return sum(counts[phase] for phase in phases)
-
-    failed = counts[Phase.FAILED]
-    done, back, never = among(_DONE), among(_TAKEN_BACK), among(_NEVER)
-    return Tally(
-        done=done,
-        taken_back=back,
-        failed=failed,
-        never=never,
-        coming=len(actions) - done - back - never - failed,
-        released_gpu_hours=sum(item.released_gpu_hours for item in actions),
-    )
-
-
-def actions_line(report: WeeklyReport) -> str:
-    """All of them in a sentence, or why there are none."""
-    return tally(report.actions).sentence if report.actions else report.actions_note or NOT_READ

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.decision import (
     Advice,
@@ -31,7 +32,6 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
-from gpuwatch.report.weekly import assemble_weekly
 from report.weekly_example import recommendation
 
 END = datetime(2026, 3, 2, tzinfo=UTC)

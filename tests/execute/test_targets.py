@@ -10,10 +10,10 @@ import pytest
 
 from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import Policies
-from gpuwatch.execute.again import TAKEN_BACK, left_alone
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.propose import propose
+from gpuwatch.execute.targets import TAKEN_BACK, left_alone
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Phase, Remediation, Turn
 from gpuwatch.plan.draw import draw_plan

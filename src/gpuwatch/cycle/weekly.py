@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
+from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
+from gpuwatch.cycle.weekly_savings import Savings, Sum, worked_out
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey
-from gpuwatch.report.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
-from gpuwatch.report.weekly_savings import Savings, Sum, worked_out
 
 VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""

@@ -12,6 +12,7 @@ import pytest
 from advise.world import A100, NOW, advised, answer, cell, cluster, node, owner, pod, price, profile
 from detect.builders import device
 from gpuwatch.advise.money import PriceList
+from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import ClaimedDevice, Cluster, Node, Pod, Sharing
 from gpuwatch.model.decision import (
@@ -27,7 +28,6 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation
 from gpuwatch.model.telemetry import Device
-from gpuwatch.report.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.simulate import FleetPlan, build_fleet, write_cluster
 
 PRICES = PriceList([price()])  # 2 USD for an A100 and hour

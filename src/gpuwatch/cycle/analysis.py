@@ -8,12 +8,13 @@ from datetime import datetime
 
 from gpuwatch.catalog.metrics import metric_rows
 from gpuwatch.catalog.xids import Xid
-from gpuwatch.collect.collect import Needs
 from gpuwatch.detect import health, idle, misfit
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.detect.misfit import MisfitPolicy
+from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.model.decision import (
+    ActionKind,
     Analysis,
     Coverage,
     Finding,
@@ -41,10 +42,10 @@ class Policies:
     xids: Mapping[int, Xid] | None = None  # the catalog with the operator's overrides; None: the catalog as it is
 
 
-def needs_of(policies: Policies) -> Needs:
+def needs_of(policies: Policies) -> TelemetryNeeds:
     """What the rules, with these bounds, ask of telemetry."""
     window, step, bound = idle.activity_window(policies.idle)
-    return Needs(
+    return TelemetryNeeds(
         stats=tuple(
             dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle), *misfit.needs(policies.misfit)))
         ),
@@ -57,8 +58,8 @@ def needs_of(policies: Policies) -> Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What a plan weighs beside the Snapshot: as the parameters of `draw_plan`, which says what each is."""
+class PlanContext:
+    """What a plan weighs besides the Snapshot; `draw_plan` says what each is."""
 
     history: tuple[Remediation, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
@@ -68,14 +69,18 @@ class Beside:
     storm_at: datetime | None = None
 
 
-def analyse(snapshot: Snapshot, policies: Policies, beside: Beside = Beside()) -> Analysis:
-    """Findings, plan and coverage of one Snapshot."""
-    findings = (
-        *health.assess_health(snapshot, policies.health, xids=policies.xids),
-        *idle.assess_idle(snapshot, policies.idle),
-        *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels),
+def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) -> tuple[Finding, ...]:
+    """What the rules conclude, in no particular order. everything: good news too."""
+    return (
+        *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids),
+        *idle.assess_idle(snapshot, policies.idle, everything=everything),
+        *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
-    ordered = tuple(sorted(findings, key=_order))
+
+
+def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
+    """Findings, plan and coverage of one Snapshot."""
+    ordered = tuple(sorted(assess(snapshot, policies), key=_order))
     return Analysis(
         version=VERSION,
         at=snapshot.at,
@@ -87,15 +92,35 @@ def analyse(snapshot: Snapshot, policies: Policies, beside: Beside = Beside()) -
             snapshot,
             ordered,
             policies.plan,
-            beside.history,
-            beside.recommendations,
-            beside.alerts,
-            beside.pause,
-            beside.precision,
-            beside.storm_at,
+            context.history,
+            context.recommendations,
+            context.alerts,
+            context.pause,
+            context.precision,
+            context.storm_at,
         ),
         telemetry_schema=snapshot.telemetry_schema,
         gaps=snapshot.gaps,
+    )
+
+
+def proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
+    """What the rules behind the open taints conclude of the tainted devices now, where it is HEALTHY or UNKNOWN: an
+    Analysis leaves good news out, and without it no taint is ever removed."""
+    wanted = {
+        (device, detector)
+        for each in known
+        if each.phase.open and each.proposal.action is ActionKind.TAINT_NODE
+        for device in each.proposal.devices
+        for detector in each.proposal.detectors
+    }
+    if not wanted:
+        return ()
+    return tuple(
+        item
+        for item in health.assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
+        if item.verdict in (Verdict.HEALTHY, Verdict.UNKNOWN)
+        and any((device, str(item.kind)) in wanted for device in item.devices)
     )
 
 
