@@ -36,11 +36,10 @@ from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ver
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store import StoreError
-from gpuwatch.store.custom_resources import API_VERSION
+from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
 from gpuwatch.store.database import SCHEMA
 from gpuwatch.store.store import Store
 
-KIND = "Checkpoint"
 STATE = "state"
 
 PIECE_BYTES = 256 * 1024
@@ -169,11 +168,11 @@ class _Checkpoints:
                 raise
 
     def _ref(self, name: str) -> ObjectRef:
-        return ObjectRef(API_VERSION, KIND, name, self._namespace)
+        return ObjectRef(API_VERSION, CHECKPOINT_KIND, name, self._namespace)
 
     def _object(self, name: str, spec: Object) -> Object:
         metadata = {"name": name, "namespace": self._namespace}
-        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+        return {"apiVersion": API_VERSION, "kind": CHECKPOINT_KIND, "metadata": metadata, "spec": spec}
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
