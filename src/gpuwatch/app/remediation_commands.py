@@ -25,8 +25,8 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
+from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
 from gpuwatch.telemetry.alerts import firing
 
 VERSION = 1
