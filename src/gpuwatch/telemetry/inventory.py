@@ -13,11 +13,11 @@ from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
     Matcher,
     Partition,
-    Row,
     SampleStore,
     Selector,
     TelemetryError,
@@ -109,7 +109,7 @@ def _ups(
         Expression(chosen, Function.LAST, by=_UP_LABELS),
         Expression(chosen, Function.LAST_IN_WINDOW, lookback_seconds, by=_UP_LABELS),
     ]
-    answers: list[list[Row]] = []
+    answers: list[list[AnswerRow]] = []
     for answer in store.evaluate_many(questions, at):
         if isinstance(answer, TelemetryError):
             gaps.append(failed("up of the exporters", answer))
@@ -137,7 +137,7 @@ def _told_now(
     found: dict[DeviceId, Sighting] = {}
     for device, sighting in sightings.items():
         now = [labels for labels in sighting.now if labels.get("instance", "") not in down]
-        late = Row(sighting.now[0], at.timestamp()) if sighting.now and not now else sighting.newest
+        late = AnswerRow(sighting.now[0], at.timestamp()) if sighting.now and not now else sighting.newest
         found[device] = replace(sighting, now=now, newest=late)
     return found
 
