@@ -18,7 +18,7 @@ from app.told_fleet import leading, remediations, simulated
 from gpuwatch.app.counted_writer import CountedWriter
 from gpuwatch.app.metric_table import ExportedBy, MetricDescription, MetricType
 from gpuwatch.app.metrics import Metrics, described
-from gpuwatch.kube.memory_cluster import MemoryCluster
+from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import (
@@ -36,7 +36,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Turn
 from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.report.fleet_cost import FleetCost
+from kube.memory_cluster import MemoryCluster
 from parts.prometheus_server import ServerBuild
 from store.remediation_stores import T0, remediation
 

@@ -20,7 +20,6 @@ from gpuwatch.kube.writer import Failure, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.store.checkpoints import KubernetesStore
-from gpuwatch.store.kubernetes import KubernetesRemediations
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import publish
@@ -132,7 +131,7 @@ def writer(deployed: Path) -> Iterator[LiveWriter]:
 
 @pytest.fixture(scope="module")
 def store(writer: LiveWriter) -> RemediationStore:
-    return KubernetesRemediations(writer, "gpuwatch")
+    return RemediationStore(writer, "gpuwatch")
 
 
 def refused(do: object, *arguments: object, **named: object) -> bool:
@@ -213,7 +212,7 @@ def test_reading_finds_nothing_forbidden(deployed: Path, store: RemediationStore
     cluster = connect(deployed).read(datetime.now(UTC))
     assert cluster.known
     assert [gap for gap in cluster.gaps if gap.kind is GapKind.REFUSED] == []
-    assert store.all() == store.open_() == ()
+    assert store.all() == ()
     assert store.get("nobody") is None
     assert store.paused() == Pause()
 

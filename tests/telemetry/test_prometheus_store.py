@@ -353,4 +353,4 @@ def test_thanos_query_gives_the_same_answers(url: str, store: PrometheusStore, t
         assert {"util", "edges", "look"} <= through.metric_names(AT, HOUR)
         [raw] = through.raw(Selector("edges"), AT - timedelta(hours=1), AT)
         assert list(raw.values) == [1, 3, 5]
-        assert through.warnings == ()
+        assert through.problems == ()

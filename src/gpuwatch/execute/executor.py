@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
-from gpuwatch.execute.again import left_alone
 from gpuwatch.execute.precision import Precision, precision
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import Notify, rehearse, send
 from gpuwatch.execute.steps import Near
+from gpuwatch.execute.targets import left_alone
 from gpuwatch.kube.fights import Surroundings, read_surroundings
 from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Plan

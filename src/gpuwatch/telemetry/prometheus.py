@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
@@ -56,11 +57,16 @@ class PrometheusStore:
         return f"Prometheus at {self._connection.url}"
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the server said beside its answers so far, each once: from Thanos, that parts of the data are missing.
+    def end(self) -> None:
+        return None
 
-        Answers may then be incomplete."""
-        return tuple(self._session.warnings)
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        """What the server warned of so far, each once: from Thanos, that parts of the data are missing."""
+        return tuple(
+            Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{warning} Parts of the fleet may be missing.")
+            for warning in self._session.warnings
+        )
 
     def close(self) -> None:
         self._session.close()

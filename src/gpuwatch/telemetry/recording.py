@@ -94,6 +94,9 @@ class RecordingStore:
         """Time of the last sample."""
         return datetime.fromtimestamp(self._end_ms / 1000, UTC)
 
+    def clock_skew_seconds(self, at: datetime) -> None:  # noqa: ARG002 - a file has no clock
+        return None
+
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         end_ms = _milliseconds(at)
         return frozenset(

@@ -28,6 +28,8 @@ from typing import Protocol
 
 import msgspec
 
+from gpuwatch.model.telemetry import Gap
+
 
 class Function(StrEnum):
     """What is done with one series' samples in the window. PromQL semantics, staleness markers skipped."""
@@ -139,6 +141,18 @@ class SampleStore(Protocol):
     @property
     def description(self) -> str:
         """Kind and place for people, without secrets: 'Prometheus at https://prom.example', 'recording w.parquet'."""
+
+    @property
+    def end(self) -> datetime | None:
+        """Time of the last sample of a recording; None of a server, to which samples keep coming."""
+
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        """What may be missing in the answers so far: lines of a file that could not be read, parts of a fleet's
+        telemetry that did not answer."""
+
+    def clock_skew_seconds(self, at: datetime) -> float | None:
+        """How far the store's clock is ahead of `at`, which should be now; None where it has none, or does not say."""
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of all metrics with samples in the look-back."""
