@@ -233,7 +233,7 @@ class _Grid:
                 (identity.id, identity.profile or ""),
                 identity.uuid,
                 (holder.pod, holder.container) if holder else _NOBODY,
-                door.model(labels),
+                door.first(labels, door.MODEL_LABELS),
             )
         self._places[key] = (labels, place)
         return place
