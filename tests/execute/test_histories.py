@@ -21,7 +21,7 @@ from gpuwatch.kube import keys
 from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 
 HISTORIES = int(os.environ.get("HISTORIES", "120"))
 CHUNKS = max(6, HISTORIES // 100)  # of so many that every kind of action is done in each

@@ -23,8 +23,8 @@ from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Object
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
 
 DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")

@@ -108,56 +108,37 @@ class _Ids:
         choices = (f"{kind}/{namespace}/{name}", f"{kind}.{group}/{namespace}/{name}")
         chosen = next((item for item in choices if item not in self.workloads), f"{choices[1]}@{uid}")
         self._taken[identity] = chosen
-        self.workloads[chosen] = _workload(chosen, item, objects)
+        self.workloads[chosen] = _workload(chosen, identity, item, objects)
         return chosen
 
 
-def _workload(name: str, item: Climbed, objects: GangObjects) -> Workload:
+def _workload(id_: str, identity: _Identity, item: Climbed, objects: GangObjects) -> Workload:
     pod, reached = item.held.pod, item.reached
     admitted = kueue_workload(item.member, objects)
-    queue = _queue(item, admitted)
-    if reached.ref is not None:  # not found, so that only its reference is known
-        ref = reached.ref
-        return Workload(
-            id=name,
-            kind=ref.kind,
-            api_version=ref.api_version,
-            namespace=pod.namespace,
-            name=ref.name,
-            uid=ref.uid,
-            status=reached.status,
-            queue=queue,
-        )
-    if reached.chain:
-        top = reached.chain[-1]
-        inactive = admitted is not None and admitted.spec.active is False
-        return Workload(
-            id=name,
-            kind=top.kind,
-            api_version=reached.api_version,
-            namespace=top.namespace,
-            name=top.name,
-            uid=top.uid,
-            status=reached.status,
-            labels=top.labels,
-            annotations=top.annotations,
-            created=top.created,
-            replicas=top.replicas,
-            suspended=True if inactive else top.suspended,
-            queue=queue,
-        )
-    return Workload(
-        id=name,
-        kind="Pod",
+    _, kind, namespace, name, uid = identity
+    told = Workload(
+        id=id_,
+        kind=kind,
         api_version="v1",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
+        namespace=namespace,
+        name=name,
+        uid=uid,
         status=reached.status,
-        labels=pod.labels,
-        annotations=pod.annotations,
-        created=pod.created,
-        queue=queue,
+        queue=_queue(item, admitted),
+    )
+    if reached.ref is not None:  # not found, so that only its reference is known
+        return replace(told, api_version=reached.ref.api_version)
+    if not reached.chain:
+        return replace(told, labels=pod.labels, annotations=pod.annotations, created=pod.created)
+    top = reached.chain[-1]
+    return replace(
+        told,
+        api_version=reached.api_version,
+        labels=top.labels,
+        annotations=top.annotations,
+        created=top.created,
+        replicas=top.replicas,
+        suspended=True if admitted is not None and admitted.spec.active is False else top.suspended,
     )
 
 

@@ -20,6 +20,7 @@ from gpuwatch.kube.json_patch import difference
 from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of, version_of
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, RemediationId, misplaced
 from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api, with_unknown
 from gpuwatch.store.custom_resources import (
     API_VERSION,
@@ -31,7 +32,6 @@ from gpuwatch.store.custom_resources import (
     remediation_of,
     said_correct,
 )
-from gpuwatch.store.store import StoreError
 
 PAUSE = "gpuwatch-pause"
 """Name of the ConfigMap. Its data: paused (anything but 'false' holds), since, by, reason."""
