@@ -19,7 +19,7 @@ from gpuwatch.detect.idle import assess_idle
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import SubjectKind
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import Name
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
 from gpuwatch.simulate.evaluate import moments_of

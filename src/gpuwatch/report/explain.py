@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.report.layout import new_grid
 from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
@@ -196,9 +196,7 @@ _STYLE = {
 
 def explanation_tables(item: Explanation, snapshot: Snapshot) -> RenderableType:
     """The explanation of something in the Snapshot, for a terminal."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     for name, value in item.facts:
         grid.add_row(name, escape(value))
     if item.devices:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import Name
 
 
 def shown(text: str, width: int) -> list[str]:
