@@ -15,7 +15,7 @@ from gpuwatch.catalog.instances import instance_types
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, needs_of
 from gpuwatch.cycle.fleet_cost import advice_counts, fleet_cost
-from gpuwatch.execute.advance import Policies as ExecutorPolicies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import Analysis
@@ -54,11 +54,11 @@ def remediations() -> tuple[Remediation, ...]:
     released.owner("Job", "chat", 2)
     done: tuple[Remediation, ...] = ()
     for fleet, hours in ((sick, 1.0), (idle, 1.0), (released, 4.0)):
-        with new_store() as store:
-            executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
-            fleet.propose(executor)
-            drive(fleet, executor, hours)
-            done += store.all()
+        store = new_store()
+        executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+        fleet.propose(executor)
+        drive(fleet, executor, hours)
+        done += store.all()
     return done
 
 

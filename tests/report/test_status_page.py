@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Plan, Score, Subject, SubjectKind
 from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
@@ -43,16 +43,16 @@ def standing_by() -> Status:
 
 def full() -> Status:
     """A leader with everything that can be on the page, in names that want to be more."""
-    with new_store() as store:
-        fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
-        fleet.owner("Job", "chat", 2, node="n1")
-        fleet.owner("Job", "train", 8)
-        executor = fleet.executor(store, Policies(ENFORCE, quick()))
-        fleet.propose(executor)
-        drive(fleet, executor, 1.0)
-        known = store.all()
-        view, now = fleet.view(), fleet.now
-        plan = view.plan(ENFORCE, known, {})
+    store = new_store()
+    fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
+    fleet.owner("Job", "chat", 2, node="n1")
+    fleet.owner("Job", "train", 8)
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+    fleet.propose(executor)
+    drive(fleet, executor, 1.0)
+    known = store.all()
+    view, now = fleet.view(), fleet.now
+    plan = view.plan(ENFORCE, known, {})
     refused = next(item for item in plan.items if not item.admitted)
     hostile = replace(refused, candidate=replace(refused.candidate, target=Subject(SubjectKind.GANG, HOSTILE)))
     budget = BudgetUse(

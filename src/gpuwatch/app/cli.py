@@ -20,7 +20,7 @@ from gpuwatch import __version__
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Moment(click.ParamType[datetime]):
+class TimeParameter(click.ParamType[datetime]):
     """A moment in time: ISO 8601 with a zone, or seconds since the epoch."""
 
     name = "time"
@@ -110,7 +110,10 @@ _sources = _options(
     _kubeconfig,
     _no_cluster,
     click.option(
-        "--at", type=Moment(), metavar="TIME", help="Any moment in the past as if it were now (2026-01-31T18:00Z)."
+        "--at",
+        type=TimeParameter(),
+        metavar="TIME",
+        help="Any moment in the past as if it were now (2026-01-31T18:00Z).",
     ),
     _config,
 )
@@ -207,8 +210,10 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
 
 @cli.command()
 @_sources
-@click.option("--from", "start", type=Moment(), metavar="TIME", help="Begin; by default seven days before the end.")
-@click.option("--to", "end", type=Moment(), metavar="TIME", help="End; by default now, or --at.")
+@click.option(
+    "--from", "start", type=TimeParameter(), metavar="TIME", help="Begin; by default seven days before the end."
+)
+@click.option("--to", "end", type=TimeParameter(), metavar="TIME", help="End; by default now, or --at.")
 @click.option(
     "-o",
     "--output",
@@ -305,7 +310,6 @@ def run(log_format: Any, **sources: Any) -> None:
 
 
 _remediations = _options(
-    _state("Those that `gpuwatch run` keeps beside this file where it has no cluster; else those of the cluster."),
     _kubeconfig,
     click.option(
         "--controller-namespace",
@@ -395,7 +399,7 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 @cli.command()
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
-@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster, or here with --state.")
+@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 def pause(reason: str, by: str | None, **where: Any) -> None:
     """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
     from gpuwatch.app.remediation_commands import run_pause

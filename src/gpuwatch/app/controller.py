@@ -23,15 +23,15 @@ from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
+from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
-from gpuwatch.execute.advance import Policies as ExecutorPolicies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.recheck import View
+from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.kube import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
@@ -98,7 +98,7 @@ class Controller:
         self._stopping = stopping
         self._looking = threading.Lock()
         self._sizing = threading.Lock()
-        self._seen: tuple[Analysis, View] | None = None
+        self._seen: tuple[Analysis, FreshFacts] | None = None
         self._good_at: float | None = None
         self._wrong = "no cycle has ended yet"
         self._led = False
@@ -204,12 +204,12 @@ class Controller:
             return
         began = time.monotonic()
         with self._remediations() as store:
-            known, pause = store.all(), store.paused()
+            known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
             with self._looking:
-                analysis, view = self._look(known, pause, store.gaps)
+                analysis, view = self._look(known, pause, unread)
             self._remember_storm(analysis.plan.last_storm)
-            proposed = self._propose(store, analysis, view)
-            if proposed:
+            proposed = self._propose(store, analysis, view) if store else ()
+            if store and proposed:
                 known = store.all()
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
@@ -226,9 +226,11 @@ class Controller:
 
     def advance(self) -> None:
         """Take every Remediation that is due as far as it goes now."""
-        if not self._leading() or self._writers is None:
+        if not self._leading():
             return
         with self._remediations() as store:
+            if store is None or self._writers is None:
+                return
             executor = self._executor(store, self._writers)
             for name in executor.due(_now()):
                 if self._stopping.is_set() or not self._leading():
@@ -242,7 +244,7 @@ class Controller:
         if not self._leading():
             return
         with self._remediations() as store:
-            forgotten = store.forget_final(_now())
+            forgotten = store.forget_final(_now()) if store else 0
         if forgotten:
             log.info("%s forgotten: final for long", plural(forgotten, "Remediation"))
         self._notifications().forget(_now())
@@ -311,7 +313,9 @@ class Controller:
         self._wrong = ""
         self._good_at = time.monotonic()
 
-    def _look(self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]) -> tuple[Analysis, View]:
+    def _look(
+        self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]
+    ) -> tuple[Analysis, FreshFacts]:
         """unread: what is kept and cannot be understood. Needs `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
@@ -338,7 +342,7 @@ class Controller:
         )
         analysis = analyse(snapshot, opened.policies, context)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
-        view = View(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
+        view = FreshFacts(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
@@ -353,7 +357,7 @@ class Controller:
             return (), ()
         return firing(opened.store, names, opened.at) if opened.store is not None else (None, ())
 
-    def _fresh(self, store: RemediationStore) -> View:
+    def _fresh(self, store: RemediationStore) -> FreshFacts:
         with self._looking:
             seen = self._seen
             if seen is not None and _now() - seen[1].snapshot.at < timedelta(seconds=_FRESH_SECONDS):
@@ -381,7 +385,7 @@ class Controller:
             log.warning("whether there was a storm lately could not be read from the Lease: %s", error)
             self._storm_at = _now()
 
-    def _propose(self, store: RemediationStore, analysis: Analysis, view: View) -> tuple[Remediation, ...]:
+    def _propose(self, store: RemediationStore, analysis: Analysis, view: FreshFacts) -> tuple[Remediation, ...]:
         """What was proposed now."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
             return ()
@@ -472,15 +476,18 @@ class Controller:
             if lost and not sized.snapshot.devices:
                 raise UnreachableError(joined(lost))  # a week of which nobody could tell is worth waiting for
             with self._remediations() as store:
-                acted = Acted.of(store.all(), opened.settings.plan)
+                acted = Acted.of(store.all() if store else (), opened.settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
         return report_files(week), weekly_summary(week)
 
     @contextmanager
-    def _remediations(self) -> Iterator[RemediationStore]:
-        writer = self._writers.plain if self._writers is not None else None
-        with open_remediations(writer, namespace_of(self.settings), file_beside(self._state())) as store:
-            yield store
+    def _remediations(self) -> Iterator[RemediationStore | None]:
+        """None without a live cluster: nothing is proposed there, and nothing can be paused."""
+        if self._writers is None:
+            yield None
+            return
+        store = RemediationStore(self._writers.plain, namespace_of(self.settings))
+        yield store
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
 

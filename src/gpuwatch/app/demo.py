@@ -19,13 +19,12 @@ from gpuwatch.detect.idle import assess_idle
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import SubjectKind
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.layout import Name
+from gpuwatch.report.layout import FoldedName
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
-from gpuwatch.simulate.evaluate import moments_of
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, named_of
+from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, moments_of, named_of
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
@@ -164,10 +163,10 @@ def _compare(
     )
 
 
-def _on(truth: Truth) -> Name:
+def _on(truth: Truth) -> FoldedName:
     if truth.subject.kind is SubjectKind.DEVICE:
-        return Name("/".join((*truth.nodes[:1], short_uuid(truth.subject.name))))
-    return Name(truth.subject.name)
+        return FoldedName("/".join((*truth.nodes[:1], short_uuid(truth.subject.name))))
+    return FoldedName(truth.subject.name)
 
 
 def _visible(truth: Truth, at: datetime) -> bool:

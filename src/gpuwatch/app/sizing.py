@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gpuwatch.advise.money import PriceList
-from gpuwatch.advise.outcome import JobRun, judge
+from gpuwatch.advise.outcome import FinishedRun, judge
 from gpuwatch.advise.recommend import advise
 from gpuwatch.app.sources import Opened, SourceError, take_snapshot
 from gpuwatch.catalog.gpus import find_gpu
@@ -151,10 +151,10 @@ def _judged(
     if not given:
         return (), ()
     jobs, gaps = source.job_runs(opened.at - FOLLOWED, opened.at)
-    runs: dict[str, list[JobRun]] = defaultdict(list)
+    runs: dict[str, list[FinishedRun]] = defaultdict(list)
     for job in jobs:
         if job.completed is not None:
-            run = JobRun(started=job.started, ended=job.completed, completed=True)
+            run = FinishedRun(started=job.started, ended=job.completed, completed=True)
             runs[job.workload or job.job].append(run)
     outcomes = tuple(
         judge(

@@ -30,7 +30,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EventNote:
     """An Event on the object. Its name is made of what it says, so that saying it twice is one Event."""
 
     regarding: ObjectRef
@@ -42,7 +42,7 @@ class Notice:
     """A notification to people, through whatever the operator set up."""
 
 
-Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
+Request = Patch | StatusPatch | Creation | Eviction | Deletion | EventNote | Notice
 
 PROPOSED = "RemediationProposed"
 """Something is proposed for the object; in the mode suggest a person decides."""
@@ -61,9 +61,7 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
     Raises WriteError; nothing was changed then, UNSURE included.
     """
     match request:
-        case Eviction(pod):
-            rehearsal.evict(pod, dry_run=True)
-        case Said() | Notice():
+        case EventNote() | Notice():
             pass
         case _:
             _write(rehearsal, request)
@@ -72,9 +70,7 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
     """Raises WriteError, and whatever `notify` raises."""
     match request:
-        case Eviction(pod):
-            writer.evict(pod)
-        case Said(regarding, note):
+        case EventNote(regarding, note):
             writer.event(regarding, at=now, reason=SCHEDULED, action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
@@ -82,7 +78,7 @@ def send(writer: ClusterWriter, request: Request, remediation: Remediation, noti
             _write(writer, request)
 
 
-def _write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Deletion) -> None:
+def _write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Eviction | Deletion) -> None:
     match request:
         case Patch(target, body, version):
             writer.patch(target, body, version=version)
@@ -90,5 +86,7 @@ def _write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Dele
             writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status")
         case Creation(object_):
             writer.create(object_)
+        case Eviction(pod):
+            writer.evict(pod)
         case Deletion(target):
             writer.delete(target)

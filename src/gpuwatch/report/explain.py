@@ -25,7 +25,7 @@ class UnknownSubject(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class SubjectExplanation:
     """Everything about one subject. `facts` are (name, value) pairs of what was read."""
 
     subject: str
@@ -38,14 +38,14 @@ class Explanation:
     sizing_note: str = ""  # why `sizing` is empty, where that needs saying
 
 
-def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> Explanation:
+def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
     """What was concluded about the subject. UnknownSubject where it is not in the Snapshot.
 
     concluded: of the whole Snapshot, the clean conclusions too.
     """
     devices, pods, facts = _find(snapshot, subject)
     findings = (item for item in concluded if _concerns(item, devices, pods))
-    return Explanation(
+    return SubjectExplanation(
         subject=subject,
         devices=tuple(sorted(devices)),
         pods=tuple(sorted(pods)),
@@ -66,7 +66,7 @@ _ORDER = {
 """What matters first."""
 
 
-def workloads_of(snapshot: Snapshot, explanation: Explanation) -> frozenset[str]:
+def workloads_of(snapshot: Snapshot, explanation: SubjectExplanation) -> frozenset[str]:
     """Workload.id of everything that the explanation is about."""
     kind, _, name = explanation.subject.partition("/")
     named = {name} if kind.lower() == "workload" else set()
@@ -194,7 +194,7 @@ _STYLE = {
 }
 
 
-def explanation_tables(item: Explanation, snapshot: Snapshot) -> RenderableType:
+def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> RenderableType:
     """The explanation of something in the Snapshot, for a terminal."""
     grid = new_grid()
     for name, value in item.facts:

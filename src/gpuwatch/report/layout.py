@@ -16,7 +16,7 @@ _WORD = re.compile(r"[^-]*-|[^-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class FoldedName:
     """A name such as `pod namespace/name`: on one line where it fits, else broken after its last '/', else after '-'.
 
     Only a word that is too long by itself is broken anywhere, so that nothing is ever lost.

@@ -25,7 +25,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Timing,
 )
-from gpuwatch.report.layout import Name, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.words import duration, plural, short_uuid
 
 _NAMES = 3
@@ -50,7 +50,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
             _action(item),
-            Name(_target(item)),
+            FoldedName(_target(item)),
             str(item.candidate.gpus),
             _when(item.timing, analysis.at),
             *(() if watched else (str(item.mode),)),
@@ -77,7 +77,11 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
         table = new_table("Refused", "action", "target", "GPUs", "worth", "why not")
         for item in refused[:rows]:
             table.add_row(
-                _action(item), Name(_target(item)), str(item.candidate.gpus), _score(item.score), escape(_against(item))
+                _action(item),
+                FoldedName(_target(item)),
+                str(item.candidate.gpus),
+                _score(item.score),
+                escape(_against(item)),
             )
         parts += [table, *cut(len(refused), rows), Text()]
     parts += _budgets(plan, rows)
@@ -224,7 +228,7 @@ def _budgets(plan: Plan, rows: int) -> list[RenderableType]:
 
 def _budget_row(use: BudgetUse, asked: int) -> Iterable[RenderableType]:
     full = use.in_flight_gpus >= use.limit_gpus
-    yield Name(use.scope)
+    yield FoldedName(use.scope)
     yield Text(str(use.in_flight_gpus), style="bold red" if full else "")
     yield str(asked) if asked else ""
     yield str(use.limit_gpus)

@@ -13,7 +13,7 @@ from rich.text import Text
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.layout import Name, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import worth, worth_bases
 from gpuwatch.report.tables import evidence_line, gap_tables
 from gpuwatch.report.words import ago, duration, plural
@@ -51,9 +51,9 @@ def history_tables(
         for each in ordered[:rows]:
             table.add_row(
                 phase_text(each),
-                Name(each.name),
+                FoldedName(each.name),
                 each.proposal.action.replace("_", " "),
-                Name(each.proposal.target),
+                FoldedName(each.proposal.target),
                 str(each.proposal.gpus),
                 ago(each.proposal.created_at, now),
                 escape(held_up_by(each)),
@@ -100,7 +100,7 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
     """One Remediation in full: why, what was done, what is next."""
     proposal = remediation.proposal
     grid = new_grid()
-    grid.add_row("Name", Name(remediation.name))
+    grid.add_row("Name", FoldedName(remediation.name))
     grid.add_row("Phase", phase_text(remediation))
     grid.add_row("Action", escape(f"{proposal.action.replace('_', ' ')} of {proposal.target}"))
     grid.add_row("Why", escape(proposal.reason))
@@ -130,7 +130,7 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
             mark = "✓" if step.done_at else "▸" if number == remediation.step else ""
             by = step.parameters.get("by") or step.parameters.get("effect", "")
             told = f"{step.kind}{f' ({by})' if by else ''}".replace("_", " ")
-            table.add_row(mark, told, Name(str(step.target)), done, escape(step.error))
+            table.add_row(mark, told, FoldedName(str(step.target)), done, escape(step.error))
         parts += [table, Text()]
     table = new_table("History", "at", "phase", "what")
     table.add_row(f"{proposal.created_at:%Y-%m-%d %H:%M:%SZ}", str(Phase.PROPOSED), escape(proposal.reason))

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, NodeMigChange, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.layout import Name, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.weekly_words import (
     ABSTAINED,
     PROJECTED,
@@ -77,7 +77,7 @@ def workload_detail(item: Recommendation | Abstention) -> RenderableType:
     """Everything about one workload: what is advised or why nothing is, every option with what speaks against it,
     its memory, and the change as YAML."""
     grid = new_grid()
-    grid.add_row("Workload", Name(f"{item.key.workload}, container {item.key.container}"))
+    grid.add_row("Workload", FoldedName(f"{item.key.workload}, container {item.key.container}"))
     if isinstance(item, Recommendation):
         for name, value in _advice_facts(item):
             grid.add_row(name, value)
@@ -122,11 +122,13 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
         )
         for change in _in_order(plan)[:rows]:
             table.add_row(
-                Name(change.node),
-                Name(f"{change.index} {short_uuid(change.device)}"),
+                FoldedName(change.node),
+                FoldedName(f"{change.index} {short_uuid(change.device)}"),
                 _slices(change.before) if change.before else Text("MIG off or unknown", style="dim"),
                 _slices(change.after),
-                Group(*(Name(pod) for pod in change.displaced)) if change.displaced else Text("none", style="dim"),
+                Group(*(FoldedName(pod) for pod in change.displaced))
+                if change.displaced
+                else Text("none", style="dim"),
             )
         parts += [table, *cut(len(plan.changes), rows), Text()]
     else:
@@ -139,7 +141,7 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
     if plan.node_labels:
         labels = new_table("Node labels to set", "Node", "nvidia.com/mig.config")
         for node, value in list(plan.node_labels.items())[:rows]:
-            labels.add_row(Name(node), Name(value))
+            labels.add_row(FoldedName(node), FoldedName(value))
         parts += [labels, *cut(len(plan.node_labels), rows), Text()]
     if plan.mig_parted:
         parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), overflow="fold")]
@@ -202,7 +204,7 @@ def _of_cost(item: Recommendation) -> list[RenderableType]:
 
 def _workload(key: WorkloadKey) -> RenderableType:
     kind, slash, rest = key.workload.partition("/")
-    return Group(Name(rest), Text(kind, style="dim", overflow="fold")) if slash else Name(key.workload)
+    return Group(FoldedName(rest), Text(kind, style="dim", overflow="fold")) if slash else FoldedName(key.workload)
 
 
 def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
@@ -218,7 +220,8 @@ def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
             Group(Text(title, style="yellow"), Text(meaning, style="dim")),
             f"{len(found)}",
             Group(
-                *(Name(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]), *more
+                *(FoldedName(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]),
+                *more,
             ),
             escape(f"{found[0].reason} {found[0].resolve}"),
         )
@@ -297,10 +300,10 @@ def _in_order(plan: MigPlan) -> list[NodeMigChange]:
     return sorted(plan.changes, key=lambda change: (place.get(change.node, len(place)), change.node, change.index))
 
 
-def _slices(profiles: Sequence[str]) -> Name:
+def _slices(profiles: Sequence[str]) -> FoldedName:
     """'3g.40gb 2g.20gb 2 × 1g.10gb'."""
     counted = {name: profiles.count(name) for name in profiles}
-    return Name(" ".join(name if count == 1 else f"{count} × {name}" for name, count in counted.items()))
+    return FoldedName(" ".join(name if count == 1 else f"{count} × {name}" for name, count in counted.items()))
 
 
 def _mig_order(plan: MigPlan, rows: int) -> list[RenderableType]:

@@ -20,7 +20,7 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.model.telemetry import Device, Gap, GapKind
-from gpuwatch.report.layout import Name, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import plan_parts, plan_summary
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
@@ -93,8 +93,8 @@ def _where(finding: Finding, devices: dict[str, Device]) -> RenderableType:
     if finding.subject.kind is SubjectKind.DEVICE and known:
         device = known[0]
         place = f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"
-        return Group(Name(place), Name(short_uuid(finding.subject.name)))
-    return Name(_called(finding.subject))
+        return Group(FoldedName(place), FoldedName(short_uuid(finding.subject.name)))
+    return FoldedName(_called(finding.subject))
 
 
 def _called(subject: Subject) -> str:
@@ -142,7 +142,7 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
     for finding in findings[:rows]:
         table.add_row(
             Text(finding.kind.replace("_", " "), style="yellow"),
-            Name(f"{finding.subject.kind} {_called(finding.subject)}"),
+            FoldedName(f"{finding.subject.kind} {_called(finding.subject)}"),
             str(len(finding.devices)),
             ago(finding.since, analysis.at),
             f"{finding.gpu_hours:,.1f}",
@@ -173,7 +173,7 @@ def _unknown(findings: list[Finding], rows: int) -> RenderableType:
         f"Not known ({len(findings)}): neither healthy nor idle, never acted on", "rule", "who", "why", "missing"
     )
     for (rule, missing), group in list(alike.items())[:rows]:
-        who = [Name(f"{item.subject.kind} {_called(item.subject)}") for item in group[:2]]
+        who = [FoldedName(f"{item.subject.kind} {_called(item.subject)}") for item in group[:2]]
         more: list[RenderableType] = [Text(f"and {len(group) - 2} more", style="dim")] if len(group) > 2 else []
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
         table.add_row(rule, Group(*who, *more), escape(example + group[0].summary), escape(", ".join(missing)))

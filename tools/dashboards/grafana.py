@@ -1,4 +1,4 @@
-"""What all boards share: colours, variables, links, kinds of panels, and how panels are placed.
+"""A board as Grafana reads it: colours, variables, links, kinds of panels, and how panels are placed.
 
 Absence is never health. A panel whose query returns nothing shows `no_value`, which says what is known then. Where a
 count of nothing is a fact (no XID on GPUs that report), the query makes its 0 from series that report (`> bool 0`,
@@ -8,8 +8,7 @@ count of nothing is a fact (no XID on GPUs that report), the query makes its 0 f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, table, timeseries
@@ -18,12 +17,8 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 from grafana_foundation_sdk.models import units
 
-from tools.rules.alerts import RUNBOOKS
-
-
-def _runbook(alert: str) -> str:
-    return f"{RUNBOOKS}/{alert}.md"
-
+from tools.dashboards.boards import Board, Column, Panel, Query
+from tools.generated import RUNBOOKS, runbook
 
 GOOD, LOOK, ACT, NEUTRAL, UNKNOWN = "green", "orange", "red", "blue", "#8e8e8e"
 
@@ -80,100 +75,14 @@ def chosen(expression: str, variables: Sequence[str]) -> str:
     return SERIES.sub(one, expression)
 
 
-def devices(state: str) -> str:
-    return f'(sum by (cluster) (gpuwatch_devices{{state="{state}"}}) > 0)'
-
-
-def judged(expression: str, state: str = "reporting") -> str:
-    """`expression`, only of clusters in which a device reports to gpuwatch: else nobody knows, and 0 would be a lie."""
-    return f"({expression}) and on (cluster) {devices(state)}"
-
-
-def counted(expression: str) -> str:
-    """How many findings there are: 0 where a device reports and nothing is found, no number where none reports.
-
-    Findings that are told always count: that all telemetry is gone is a critical one.
-    """
-    return f"sum(sum by (cluster) ({expression}) or 0 * {devices('reporting')})"
-
-
-Bounds = tuple[float | None, float | None]
-"""From where a value is orange and from where red; None for never."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """Of a table: what one query returns. Without a title it only makes rows. Colours need a runbook."""
-
-    title: str
-    expression: str
-    unit: str = units.NoUnit
-    bounds: Bounds | None = None
-    runbook: str = ""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One panel. `what` it shows and what it cannot see (`blind`) become its description, with the series it asks for.
-
-    queries: expressions with the name of each series, or the columns of a table, whose rows are by `labels`.
-    no_value: what is known when nothing returns; by itself that neither telemetry nor gpuwatch tells anything.
-    width: of 24; 0 for an equal part of the line. good: green below its bounds, where that is a proof of health.
-    words: for values. to: columns whose cells lead to a board, or to a `runbook`.
-    """
-
-    kind: str
-    title: str
-    what: str
-    blind: str
-    queries: tuple[Column, ...]
-    unit: str = units.NoUnit
-    no_value: str = ""
-    width: int = 12
-    height: int = 8
-    bounds: Bounds | None = None
-    good: bool = False
-    runbook: str = ""
-    decimals: int | None = None
-    points: bool = False
-    words: Mapping[str, str] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-    to: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Board:
-    name: str
-    title: str
-    what: str
-    variables: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Panel, ...]], ...]
-
-
-def figure(title: str, what: str, blind: str, expression: str, legend: str = "", **more: Any) -> Panel:
-    return Panel("stat", title, what, blind, (Column(legend, expression),), **{"width": 0, "height": 4, **more})
-
-
-def trend(title: str, what: str, blind: str, *queries: tuple[str, str], **more: Any) -> Panel:
-    return Panel("timeseries", title, what, blind, tuple(Column(name, query) for query, name in queries), **more)
-
-
-def bars(title: str, what: str, blind: str, expression: str, legend: str, **more: Any) -> Panel:
-    return Panel("bargauge", title, what, blind, (Column(legend, expression),), **more)
-
-
-def rows(title: str, what: str, blind: str, labels: str, *columns: Column, **more: Any) -> Panel:
-    """A table: a row for each value of the labels."""
-    return Panel("table", title, what, blind, columns, labels=tuple(labels.split(", ")), **more)
-
-
 def _property(name: str, value: object) -> models.DynamicConfigValue:
     return models.DynamicConfigValue(id_val=name, value=value)
 
 
-def _steps(bounds: Bounds | None, below: str) -> list[dict[str, object]]:
-    higher = zip(bounds or (), (LOOK, ACT), strict=False)
-    return [{"value": None, "color": below}, *({"value": at, "color": is_} for at, is_ in higher if at is not None)]
+def _steps(coloured: Panel | Column, below: str) -> list[dict[str, object]]:
+    every = ((coloured.orange_from, LOOK), (coloured.red_from, ACT))
+    higher: list[dict[str, object]] = [{"value": at, "color": colour} for at, colour in every if at is not None]
+    return [{"value": None, "color": below}, *higher]
 
 
 def _link(title: str, url: str) -> dashboard.DashboardLink:
@@ -187,7 +96,7 @@ def _cell_link(title: str, url: str) -> models.DynamicConfigValue:
 def _drill(column: str, board: str, labels: Sequence[str]) -> models.DynamicConfigValue:
     """The link of a column's cells: to the alert's runbook, or to a board with the row's cluster and this value."""
     if board == "runbook":
-        return _cell_link("Runbook", _runbook("${__data.fields.alertname}"))
+        return _cell_link("Runbook", runbook("${__data.fields.alertname}"))
     keep = {column, "cluster"} | ({"namespace", "workload_namespace"} if VARIABLE_OF[column] == "pod" else set())
     values = "".join(f"&var-{VARIABLE_OF[each]}=${{__data.fields.{each}}}" for each in labels if each in keep)
     return _cell_link(
@@ -197,20 +106,20 @@ def _drill(column: str, board: str, labels: Sequence[str]) -> models.DynamicConf
 
 def _shared(builder: Any, panel: Panel) -> Any:
     """What each kind of panel has: words, unit, bounds, and one fixed colour for each state among its series."""
-    source = list(dict.fromkeys(found[1] for query in panel.queries for found in SERIES.finditer(query.expression)))
+    source = list(dict.fromkeys(found[1] for each in panel.asked for found in SERIES.finditer(each.query)))
     of_gpuwatch = all(name.startswith(("gpuwatch_", "process_")) for name in source)
-    steps = _steps(panel.bounds, GOOD if panel.good else NEUTRAL)
+    steps = _steps(panel, GOOD if panel.green else NEUTRAL)
     thresholds = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE)
     builder = (
         builder.title(panel.title)
-        .description(f"{panel.what}\n\nSource: {', '.join(source)}.\n\nCannot see: {panel.blind}.")
+        .description(f"{panel.shows}\n\nSource: {', '.join(source)}.\n\nCannot see: {panel.cannot_see}.")
         .datasource(DATASOURCE)
         .unit(panel.unit)
         .no_value(panel.no_value or ("gpuwatch tells nothing" if of_gpuwatch else "no telemetry"))
         .thresholds(thresholds.steps([models.Threshold(**step) for step in steps]))  # type: ignore[arg-type]
     )
     if panel.runbook:
-        builder = builder.links([_link("Runbook", _runbook(panel.runbook))])
+        builder = builder.links([_link("Runbook", runbook(panel.runbook))])
     if panel.unit == units.PercentUnit:
         builder = builder.min(0).max(1)
     if panel.decimals is not None:
@@ -218,8 +127,8 @@ def _shared(builder: Any, panel: Panel) -> Any:
     if panel.words:
         words = {value: models.ValueMappingResult(text=text) for value, text in panel.words.items()}
         builder = builder.mappings([models.ValueMap(options=words)])
-    legends = {query.title for query in panel.queries}
-    for state, colour in STATES.items() if panel.kind != "table" else ():
+    legends = {each.legend for each in panel.asked}
+    for state, colour in STATES.items():
         if state in legends or "{{phase}}" in legends:
             builder = builder.override_by_name(state, [_property("color", {"mode": "fixed", "fixedColor": colour})])
     return builder
@@ -235,7 +144,7 @@ def _stat(panel: Panel) -> Any:
         .reduce_options(LAST)
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .color_mode(common_models.BigValueColorMode.VALUE)
-        .text_mode(kind.VALUE_AND_NAME if panel.queries[0].title else kind.AUTO)
+        .text_mode(kind.VALUE_AND_NAME if panel.asked[0].legend else kind.AUTO)
     )
 
 
@@ -267,45 +176,45 @@ def _bargauge(panel: Panel) -> Any:
 
 def _table(panel: Panel) -> Any:
     builder = _shared(table.Panel(), panel).show_header(True).filterable(True).min_width(60)
-    order = {name: place for place, name in enumerate(panel.labels)}
+    order = {name: place for place, name in enumerate(panel.rows_by)}
     rename, hidden, text = {}, {"Time": True}, _property("custom.cellOptions", {"type": "color-text"})
-    for place, column in enumerate(panel.queries):
+    for place, column in enumerate(panel.columns):
         # With one query alone Grafana calls the column Value, with more Value #A and so on.
-        value = "Value" if len(panel.queries) == 1 else f"Value #{chr(ord('A') + place)}"
+        value = "Value" if len(panel.columns) == 1 else f"Value #{chr(ord('A') + place)}"
         if not column.title:
             hidden[value] = True
             continue
         rename[value], order[value] = column.title, len(order)
         properties = [_property("unit", column.unit), _property("noValue", "–")]
-        if column.bounds is not None:
-            steps = {"mode": "absolute", "steps": _steps(column.bounds, "text")}
-            properties += [_property("thresholds", steps), text, _cell_link("Runbook", _runbook(column.runbook))]
+        if column.runbook:
+            steps = {"mode": "absolute", "steps": _steps(column, "text")}
+            properties += [_property("thresholds", steps), text, _cell_link("Runbook", runbook(column.runbook))]
         builder = builder.override_by_name(column.title, properties)
     shown = {"excludeByName": hidden, "indexByName": order, "renameByName": rename}
     for name, options in (("merge", {}), ("organize", shown)):
         builder = builder.with_transformation(models.DataTransformerConfig(id_val=name, options=options))
-    if "severity" in panel.labels:  # critical comes before warning
+    if "severity" in panel.rows_by:  # critical comes before warning
         builder = builder.sort_by([common.TableSortByFieldState().display_name("severity")])
     words = {word: {"text": word, "color": colour} for word, colour in STATES.items()}
-    for name in sorted({"severity", "outcome", "phase"} & set(panel.labels)):
+    for name in sorted({"severity", "outcome", "phase"} & set(panel.rows_by)):
         mapped = _property("mappings", [{"type": "value", "options": words}])
         builder = builder.override_by_name(name, [mapped, text])
-    for name in panel.labels:  # an empty label is no empty panel
+    for name in panel.rows_by:  # an empty label is no empty panel
         builder = builder.override_by_name(name, [_property("noValue", "–")])
-    for name, board in panel.to:
-        builder = builder.override_by_name(name, [_drill(name, board, panel.labels)])
+    for name, board in panel.links.items():
+        builder = builder.override_by_name(name, [_drill(name, board, panel.rows_by)])
     return builder
 
 
 KINDS = {"stat": _stat, "timeseries": _timeseries, "bargauge": _bargauge, "table": _table}
 
 
-def _query(query: Column, place: int, kind: str, variables: Sequence[str]) -> prometheus.Dataquery:
-    target = prometheus.Dataquery().datasource(DATASOURCE).expr(chosen(query.expression, variables))
+def _query(query: Query, place: int, kind: str, variables: Sequence[str]) -> prometheus.Dataquery:
+    target = prometheus.Dataquery().datasource(DATASOURCE).expr(chosen(query.query, variables))
     target = target.ref_id(chr(ord("A") + place))
     target = target.editor_mode(prometheus_models.QueryEditorMode.CODE)
-    if query.title and kind != "table":
-        target = target.legend_format(query.title)
+    if query.legend:
+        target = target.legend_format(query.legend)
     if kind == "timeseries":
         return target.range()
     target = target.instant()
@@ -359,30 +268,32 @@ def _placed(board: Board) -> list[Any]:
     """Panels from left to right under the heading of their row, the next line below the highest of the line before."""
     placed: list[Any] = []
     top = 0
-    for heading, panels in board.rows:
+    for heading, panels in board.rows.items():
         row = dashboard.Row(heading).grid_pos(models.GridPos(h=1, w=24, x=0, y=top)).id(len(placed) + 1)
         placed.append(row)
         top, left, line = top + 1, 0, 0
         for panel in panels:
-            width = panel.width or 24 // sum(each.kind == "stat" for each in panels)
+            stats = [each for each in panels if each.kind == "stat"]
+            width = panel.width or (24 // len(stats) if panel in stats else 12)
+            height = panel.height or (4 if panel in stats else 8)
             if left + width > 24:
                 top, left, line = top + line, 0, 0
             builder = KINDS[panel.kind](panel)
-            for place, query in enumerate(panel.queries):
+            for place, query in enumerate(panel.asked):
                 builder = builder.with_target(_query(query, place, panel.kind, board.variables))
-            position = models.GridPos(h=panel.height, w=width, x=left, y=top)
+            position = models.GridPos(h=height, w=width, x=left, y=top)
             placed.append(builder.id(len(placed) + 1).grid_pos(position))
-            left, line = left + width, max(line, panel.height)
+            left, line = left + width, max(line, height)
         top += line
     return placed
 
 
-def built(board: Board) -> dict[str, Any]:
+def built(name: str, board: Board) -> dict[str, Any]:
     """The board as Grafana reads it."""
     made = (
         dashboard.Dashboard(f"gpuwatch / {board.title}")
-        .uid(f"gpuwatch-{board.name}")
-        .description(board.what)
+        .uid(f"gpuwatch-{name}")
+        .description(board.shows)
         .tags(["gpuwatch"])
         .timezone("browser")
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
@@ -395,8 +306,8 @@ def built(board: Board) -> dict[str, Any]:
     for title, url in (("gpuwatch's page", "${gpuwatch_url}"), ("Runbooks", f"{RUNBOOKS}/")):
         made = made.link(_link(title, url))
     made = made.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-    for place, name in enumerate(board.variables):
-        made = made.with_variable(_variable(name, board.variables[:place]))
+    for place, variable in enumerate(board.variables):
+        made = made.with_variable(_variable(variable, board.variables[:place]))
     made = made.with_variable(
         dashboard.TextBoxVariable("gpuwatch_url")
         .label("gpuwatch's page")

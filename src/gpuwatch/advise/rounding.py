@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def apart(one: float, other: float, digits: int = 2) -> tuple[str, str]:
+def rounded_apart(one: float, other: float, digits: int = 2) -> tuple[str, str]:
     """Both with as many digits behind the point as tell them apart, at least and usually `digits`, at most 6.
 
-    >>> apart(0.847, 0.9), apart(0.8991, 0.9)
+    >>> rounded_apart(0.847, 0.9), rounded_apart(0.8991, 0.9)
     (('0.85', '0.90'), ('0.899', '0.900'))
-    >>> apart(10.02, 9.98, digits=1), apart(2.0, 2.0)
+    >>> rounded_apart(10.02, 9.98, digits=1), rounded_apart(2.0, 2.0)
     (('10.02', '9.98'), ('2.00', '2.00'))
     """
     alike = f"{one:.{digits}f}", f"{other:.{digits}f}"
