@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, attended, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.kube import keys
 from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.decision import ActionKind
@@ -29,7 +29,7 @@ EVENTS = 14
 NODES = 5
 LIMIT_GPUS = 8
 AN_HOUR = 3
-POLICIES = Policies(
+POLICIES = ExecutorPolicies(
     # One Node, and three actions in an hour. Storms are left out, since they are the plan's and stop everything.
     replace(
         ENFORCE,
