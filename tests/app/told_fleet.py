@@ -54,11 +54,11 @@ def remediations() -> tuple[Remediation, ...]:
     released.owner("Job", "chat", 2)
     done: tuple[Remediation, ...] = ()
     for fleet, hours in ((sick, 1.0), (idle, 1.0), (released, 4.0)):
-        with new_store() as store:
-            executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
-            fleet.propose(executor)
-            drive(fleet, executor, hours)
-            done += store.all()
+        store = new_store()
+        executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+        fleet.propose(executor)
+        drive(fleet, executor, hours)
+        done += store.all()
     return done
 
 

@@ -15,7 +15,6 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from gpuwatch.kube import keys
 from gpuwatch.kube.adapters import Refused, Release, Restoration, release, released, restore, saved_state, write
-from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.fights import Surroundings, fights, read_surroundings
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
@@ -127,7 +126,7 @@ def test_every_kind_is_released_in_one_write_and_comes_back_byte_for_byte(
     def rehearse() -> None:
         plan = release(now(writer, before), remediation=NAME, at=NOW)
         assert isinstance(plan, Release), plan
-        write(DryRunWriter(api_client(cluster.administrator)), plan.writes)
+        write(LiveWriter(api_client(cluster.administrator), dry_run=True), plan.writes)
 
     settled(rehearse)
     assert now(writer, before)["spec"] == before["spec"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,7 +16,7 @@ from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report.weekly_html import weekly_html
 from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
 from gpuwatch.report.weekly_words import BECAME, actions_line
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 from report.weekly_example import empty_report, full_report
 
 WEEK = timedelta(days=7)
@@ -25,13 +24,12 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def store() -> Iterator[SqliteRemediations]:
-    with new_store() as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
 @pytest.fixture
-def released(store: SqliteRemediations) -> tuple[Fleet, Executor, Remediation]:
+def released(store: RemediationStore) -> tuple[Fleet, Executor, Remediation]:
     """A release of two GPUs, an hour after it was proposed."""
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
@@ -68,7 +66,7 @@ def test_hours_count_from_when_gpus_were_seen_free_and_within_the_week(
 
 
 def test_hours_end_when_it_is_taken_back(
-    released: tuple[Fleet, Executor, Remediation], store: SqliteRemediations
+    released: tuple[Fleet, Executor, Remediation], store: RemediationStore
 ) -> None:
     fleet, executor, found = released
     fleet.now += 3 * HOUR
@@ -82,7 +80,7 @@ def test_hours_end_when_it_is_taken_back(
     assert told.released_gpu_hours > 6
 
 
-def test_hours_end_with_the_hold(released: tuple[Fleet, Executor, Remediation], store: SqliteRemediations) -> None:
+def test_hours_end_with_the_hold(released: tuple[Fleet, Executor, Remediation], store: RemediationStore) -> None:
     fleet, executor, found = released
     drive(fleet, executor, 12.0)
     (done,) = store.all()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from gpuwatch.execute.targets import TAKEN_BACK, left_alone
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Phase, Remediation, Turn
 from gpuwatch.plan.draw import draw_plan
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 POLICY = ExecutePolicy()
 HOUR = timedelta(hours=1)
@@ -29,9 +27,8 @@ TAINTS = replace(ENFORCE, modes={ActionKind.TAINT_NODE: Mode.ENFORCE})
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
-    with new_store(tmp_path / "remediations.db") as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
 def sick_fleet() -> Fleet:
@@ -140,7 +137,7 @@ def test_another_action_on_the_target_is_not_held_up_by_the_end_of_this_one() ->
     assert left_alone(move, [still], now, now, POLICY) == f"{found.name} is InEffect."
 
 
-def tainted_twice(fleet: Fleet, store: SqliteRemediations, other: Executor | None = None) -> Executor:
+def tainted_twice(fleet: Fleet, store: RemediationStore, other: Executor | None = None) -> Executor:
     """Tainted, proven healthy, and an hour later sick once more, all on one day."""
     executor = fleet.executor(store, Policies(TAINTS, quick()))
     fleet.propose(executor)
@@ -154,7 +151,7 @@ def tainted_twice(fleet: Fleet, store: SqliteRemediations, other: Executor | Non
     return executor
 
 
-def test_a_gpu_that_fails_again_is_tainted_again_on_the_same_day(store: SqliteRemediations) -> None:
+def test_a_gpu_that_fails_again_is_tainted_again_on_the_same_day(store: RemediationStore) -> None:
     fleet = sick_fleet()
     executor = tainted_twice(fleet, store)
     (again,) = fleet.propose(executor)
@@ -169,7 +166,7 @@ def test_a_gpu_that_fails_again_is_tainted_again_on_the_same_day(store: SqliteRe
 class Late:
     """A store that remembers what all() told once, as a replica that read it before the other one wrote."""
 
-    def __init__(self, store: SqliteRemediations) -> None:
+    def __init__(self, store: RemediationStore) -> None:
         self._store = store
         self._known = store.all()
 
@@ -180,7 +177,7 @@ class Late:
         return getattr(self._store, name)
 
 
-def test_two_replicas_that_propose_at_once_make_one(store: SqliteRemediations) -> None:
+def test_two_replicas_that_propose_at_once_make_one(store: RemediationStore) -> None:
     """Both have read the same before either writes; and one that has read nothing yet makes nothing."""
     fleet = sick_fleet()
     empty = Late(store)
@@ -198,7 +195,7 @@ def test_two_replicas_that_propose_at_once_make_one(store: SqliteRemediations) -
     assert len(store.all()) == 2
 
 
-def test_work_that_pauses_again_is_proposed_again_but_not_at_once(store: SqliteRemediations) -> None:
+def test_work_that_pauses_again_is_proposed_again_but_not_at_once(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = fleet.executor(store, Policies(ENFORCE, quick()))
     (first,) = fleet.propose(executor)
@@ -214,7 +211,7 @@ def test_work_that_pauses_again_is_proposed_again_but_not_at_once(store: SqliteR
     assert second.name == f"{first.name}-2"
 
 
-def test_a_rejected_proposal_is_not_made_again_at_midnight(store: SqliteRemediations) -> None:
+def test_a_rejected_proposal_is_not_made_again_at_midnight(store: RemediationStore) -> None:
     fleet = idle_fleet()
     fleet.now = START.replace(hour=23, minute=30)
     executor = fleet.executor(store, Policies(SUGGEST, quick()))

@@ -27,9 +27,9 @@ from gpuwatch.kube.adapters import (
     write,
 )
 from gpuwatch.kube.json_patch import ABSENT, difference, merged, put, removed, value_at
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, Object, WriteError, ref_of
 from kube.adapter_samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "release-4f2a"

@@ -9,8 +9,8 @@ import pytest
 
 from gpuwatch.kube.adapters import Refused
 from gpuwatch.kube.fights import Surroundings, fights, kueue_workload, read_surroundings, who_wrote
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Object
+from kube.memory_cluster import MemoryCluster
 
 ARGO = {"annotations": {"argocd.argoproj.io/tracking-id": "apps:apps/Deployment:team-a/chat"}}
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

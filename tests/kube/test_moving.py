@@ -10,9 +10,9 @@ import pytest
 
 from gpuwatch.kube import keys
 from gpuwatch.kube.adapters import ADAPTERS, Refused, write
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.moving import How, Move, move, rollout
 from gpuwatch.kube.writer import Object, ref_of
+from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError
 from gpuwatch.model.remediation import ObjectRef
+from kube.memory_cluster import MemoryCluster
 from kube.writer_conformance import World, WriterConformance
 
 JOBS_ONLY = (("get", "jobs.batch"), ("list", "jobs.batch"))

@@ -319,14 +319,8 @@ def run(log_format: Any, **sources: Any) -> None:
 
 
 def _remediations(command: F) -> F:
-    """The options that say where Remediations are kept."""
+    """The options that say which cluster keeps the Remediations."""
     options = (
-        click.option(
-            "--state",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="Those that `gpuwatch run` keeps beside this file where it has no cluster; else those of the cluster.",
-        ),
         click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option(
@@ -424,7 +418,7 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 @cli.command()
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
-@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster, or here with --state.")
+@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 def pause(reason: str, by: str | None, **where: Any) -> None:
     """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
     from gpuwatch.app.remediation_commands import run_pause

@@ -23,7 +23,7 @@ from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
+from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
@@ -204,12 +204,12 @@ class Controller:
             return
         began = time.monotonic()
         with self._remediations() as store:
-            known, pause = store.all(), store.paused()
+            known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
             with self._looking:
-                analysis, view = self._look(known, pause, store.gaps)
+                analysis, view = self._look(known, pause, unread)
             self._remember_storm(analysis.plan.last_storm)
-            proposed = self._propose(store, analysis, view)
-            if proposed:
+            proposed = self._propose(store, analysis, view) if store else ()
+            if store and proposed:
                 known = store.all()
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
@@ -226,9 +226,11 @@ class Controller:
 
     def advance(self) -> None:
         """Take every Remediation that is due as far as it goes now."""
-        if not self._leading() or self._writers is None:
+        if not self._leading():
             return
         with self._remediations() as store:
+            if store is None or self._writers is None:
+                return
             executor = self._executor(store, self._writers)
             for name in executor.due(_now()):
                 if self._stopping.is_set() or not self._leading():
@@ -242,7 +244,7 @@ class Controller:
         if not self._leading():
             return
         with self._remediations() as store:
-            forgotten = store.forget_final(_now())
+            forgotten = store.forget_final(_now()) if store else 0
         if forgotten:
             log.info("%s forgotten: final for long", plural(forgotten, "Remediation"))
         self._notifications().forget(_now())
@@ -472,15 +474,18 @@ class Controller:
             if lost and not sized.snapshot.devices:
                 raise UnreachableError(joined(lost))  # a week of which nobody could tell is worth waiting for
             with self._remediations() as store:
-                acted = Acted.of(store.all(), opened.settings.plan)
+                acted = Acted.of(store.all() if store else (), opened.settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
         return report_files(week), weekly_summary(week)
 
     @contextmanager
-    def _remediations(self) -> Iterator[RemediationStore]:
-        writer = self._writers.plain if self._writers is not None else None
-        with open_remediations(writer, namespace_of(self.settings), file_beside(self._state())) as store:
-            yield store
+    def _remediations(self) -> Iterator[RemediationStore | None]:
+        """None without a live cluster: nothing is proposed there, and nothing can be paused."""
+        if self._writers is None:
+            yield None
+            return
+        store = RemediationStore(self._writers.plain, namespace_of(self.settings))
+        yield store
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
 

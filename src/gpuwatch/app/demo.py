@@ -22,10 +22,9 @@ from gpuwatch.model.telemetry import PodRef
 from gpuwatch.report.name import Name
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
-from gpuwatch.simulate.evaluate import moments_of
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, named_of
+from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, moments_of, named_of
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording

@@ -32,7 +32,6 @@ from gpuwatch.app.pages import Pages
 from gpuwatch.app.remediation_stores import namespace_of, observes
 from gpuwatch.app.sources import SourceError, open_sources
 from gpuwatch.app.terminal import EXPECTED, reported
-from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.transport import Limits
@@ -150,7 +149,7 @@ def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> 
 def _writers(election: Election, identity: str, options: Mapping[str, Any], metrics: Metrics) -> Writers:
     client = api_client(options["kubeconfig"], options["context"])
     plain = LiveWriter(client, lease_check=election.check_lease, instance=identity)
-    rehearsal = DryRunWriter(client, instance=identity)
+    rehearsal = LiveWriter(client, instance=identity, dry_run=True)
     return Writers(
         CountedWriter(plain, metrics.requested(rehearsal=False)),
         CountedWriter(rehearsal, metrics.requested(rehearsal=True)),

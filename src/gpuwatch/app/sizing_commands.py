@@ -155,7 +155,7 @@ def run_report(
     # As much again before it, for the trend.
     settings = opened.settings
     sized = size(opened, state or settings.state, 2 * length, Console(stderr=True))
-    kept, unread = kept_of(opened, options, state or settings.state)
+    kept, unread = kept_of(opened, options)
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
 

@@ -36,7 +36,7 @@ _ANNOTATIONS_KEPT = (
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
 )
-_named = msgspec.json.Decoder(wire.Named)
+_named = msgspec.json.Decoder(wire.WireNamed)
 _budget = msgspec.json.Decoder(wire.Budget)
 _bare = msgspec.json.Decoder(wire.Bare)
 

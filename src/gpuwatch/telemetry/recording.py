@@ -78,8 +78,7 @@ class RecordingStore:
         self._problems = list(problems)
         self._read: set[str] = set()
         self._loaded: dict[str, LoadedMetric] = {}
-        spans = [span for part in parts for span in part.spans_ms.values() if span]
-        self._start_ms, self._end_ms = min(span[0] for span in spans), max(span[1] for span in spans)
+        self._end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
 
     @property
     def description(self) -> str:
@@ -89,11 +88,6 @@ class RecordingStore:
     def problems(self) -> tuple[Gap, ...]:
         """What could not be read. Contradictions between files join it when their metric is first read."""
         return tuple(self._problems)
-
-    @property
-    def start(self) -> datetime:
-        """Time of the first sample."""
-        return datetime.fromtimestamp(self._start_ms / 1000, UTC)
 
     @property
     def end(self) -> datetime:

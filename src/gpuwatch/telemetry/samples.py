@@ -9,7 +9,7 @@
 Windows are left-open, (at − window, at], as in Prometheus 3; a store whose server closes them on the left
 (Prometheus 2) has to ask in a way that gives the same samples. The look-back of LAST is left-open too.
 
-FRACTION_* and *_TIME look at steps, the whole multiples t of step_seconds in (at − window, at] (in Unix time; an
+FRACTION_* and LAST_TIME look at steps, the whole multiples t of step_seconds in (at − window, at] (in Unix time; an
 offset is taken off `at` first). A step has the newest sample in (t − step, t], staleness markers skipped, however
 old others are; a step without one does not count, and a series without any such step has no answer. So no sample is
 counted twice, none is carried over a gap, and samples after the last multiple are not seen: with `at` and the window
@@ -45,7 +45,6 @@ class Function(StrEnum):
     FRACTION_BITS = "fraction_bits"  # share of the steps whose sample (its whole part) has any bit of the mask
     INCREASE = "increase"
     CHANGES = "changes"
-    FIRST_TIME = "first_time"  # Unix seconds of the first step that has a sample: at most a step after that sample
     LAST_TIME = "last_time"  # Unix seconds of the last step that has a sample
 
 
@@ -61,9 +60,7 @@ class Combine(StrEnum):
 
 class MatchOp(StrEnum):
     EQUAL = "="
-    NOT_EQUAL = "!="
     MATCHES = "=~"  # RE2, anchored on both ends
-    NOT_MATCHES = "!~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class Expression:
     """`combine by (by) (function(selector[window] offset offset))`.
 
     window_seconds is 0 for LAST alone. parameter: the quantile, the bound, or the bit mask.
-    step_seconds: the steps at which FRACTION_* and *_TIME look (see the top of this file); 0 takes the partition's
+    step_seconds: the steps at which FRACTION_* and LAST_TIME look (see the top of this file); 0 takes the partition's
     sampling interval, else 60.
     by: labels that are kept; a label that a series lacks is left out of the answer's labels.
     by None keeps every label (no combining).

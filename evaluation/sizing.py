@@ -1,4 +1,4 @@
-"""How well speeds on other slices are predicted: `python -m gpuwatch.simulate.evaluate_sizing --miso FILE`.
+"""How well speeds on other slices are predicted: `python -m evaluation.sizing --miso FILE`.
 
 Everything is computed from what was measured on the whole card; the speeds on slices are only looked at to judge, and
 by the learners, which are judged on models that they did not see.
@@ -19,9 +19,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.simulate.sizing_learned import LowEnd, learned_low_ends, learned_predictors
-from gpuwatch.simulate.sizing_models import ModelPair, judge_models
-from gpuwatch.simulate.sizing_quality import (
+from evaluation.sizing_learned import LowEnd, learned_low_ends, learned_predictors
+from evaluation.sizing_models import ModelPair, judge_models
+from evaluation.sizing_quality import (
     Coverage,
     Decisions,
     Errors,
@@ -34,8 +34,8 @@ from gpuwatch.simulate.sizing_quality import (
     predict_points,
     published_baselines,
 )
-from gpuwatch.simulate.sizing_rows import RowError, read_measured, read_throughputs
-from gpuwatch.simulate.sizing_shapes import ShapeQuality, judge_shapes
+from evaluation.sizing_rows import RowError, read_measured, read_throughputs
+from evaluation.sizing_shapes import ShapeQuality, judge_shapes
 
 TARGETS = (0.95, 0.9, 0.85, 0.8)
 

@@ -1,5 +1,5 @@
 """A cluster in memory that is written like a real one: uids, versions, preconditions, budgets and rights, but no
-controllers. For simulations and tests; one conformance suite holds it and `LiveWriter` to the same answers.
+controllers. One conformance suite holds it and `LiveWriter` to the same answers.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 import copy
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuwatch.kube.json_patch import PatchRefused, merged, patched
+from gpuwatch.kube.json_patch import merged
 from gpuwatch.kube.kinds import OWNERS
 from gpuwatch.kube.live_writer import event_of
 from gpuwatch.kube.writer import Failure, LeaseCheck, Object, PatchKind, WriteError
@@ -129,25 +129,19 @@ class MemoryCluster:
     def patch(
         self,
         ref: ObjectRef,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch: Mapping[str, Any],
         *,
         kind: PatchKind = PatchKind.MERGE,
         subresource: str = "",
         version: str = "",
     ) -> Object:
-        if isinstance(patch, Mapping) is (kind is PatchKind.JSON):
-            raise TypeError("A JSON patch is a list of operations, and no other patch is.")
         resource = _resource(ref.api_version, ref.kind, subresource)
 
         def stored() -> Object:
             now = self._meant(ref, "patch", resource)
             if version and now["metadata"]["resourceVersion"] != version:
                 raise _refused(Failure.CONFLICT, "patch", f"{ref}", resource, "the object has been modified", 409)
-            try:
-                changed = _apply(now, patch, kind)
-            except PatchRefused as error:
-                failure = Failure.CONFLICT if "test" in str(error) else Failure.INVALID
-                raise _refused(failure, "patch", f"{ref}", resource, str(error), 422) from error
+            changed: Object = _strategic(now, patch) if kind is PatchKind.STRATEGIC else merged(now, patch)
             kept = {"status"} if subresource != "status" else set(now) - {"status", "metadata"}
             for key in kept:
                 changed.pop(key, None)
@@ -162,7 +156,7 @@ class MemoryCluster:
 
         return self._write("patch", f"{ref}", resource, stored)
 
-    def evict(self, pod: ObjectRef, *, dry_run: bool = False) -> None:
+    def evict(self, pod: ObjectRef) -> None:
         what, resource = f"an eviction of {pod}", "pods/eviction"
 
         def evicted() -> Object:
@@ -174,14 +168,13 @@ class MemoryCluster:
                 )
                 raise _refused(Failure.INVALID, "create", what, resource, message, 500)
             for item in budgets:
-                status, name = item.setdefault("status", {}), item["metadata"]["name"]
-                if status.get("disruptionsAllowed", 0) < 1:
+                name, allowed = item["metadata"]["name"], item.get("status", {}).get("disruptionsAllowed", 0)
+                if allowed < 1:
                     message = f"Cannot evict pod as it would violate the pod's disruption budget {name}"
                     raise _refused(Failure.BUDGET, "create", what, resource, message, 429, budget=name)
-                if not dry_run:
-                    status["disruptionsAllowed"] -= 1
-            if not dry_run:
-                self.remove(pod)
+                # A new object, as writers that only rehearse share the stored ones.
+                self.put({**item, "status": {**item["status"], "disruptionsAllowed": allowed - 1}})
+            self.remove(pod)
             return {}
 
         self._write("create", what, resource, evicted)
@@ -268,14 +261,6 @@ def _labelled(object_: Object, wanted: Mapping[str, str]) -> bool:
 def _selects(budget: Object, pod: Object) -> bool:
     selector = budget["spec"].get("selector")
     return selector is not None and _labelled(pod, selector.get("matchLabels") or {})
-
-
-def _apply(now: Object, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], kind: PatchKind) -> Object:
-    if isinstance(patch, Mapping):
-        changed: Object = _strategic(now, patch) if kind is PatchKind.STRATEGIC else merged(now, patch)
-    else:
-        changed = patched(now, patch)
-    return changed
 
 
 def _strategic(document: Any, patch: Any, name: str = "") -> Any:

@@ -13,11 +13,11 @@ from itertools import permutations
 
 import numpy as np
 
+from evaluation.sizing_rows import Throughput
 from gpuwatch.advise.capability import Capability, capability_of, ratios
 from gpuwatch.advise.speed import predict_speed
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.model.workload_profile import Cell, WorkloadKey, WorkloadProfile
-from gpuwatch.simulate.sizing_rows import Throughput
 
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

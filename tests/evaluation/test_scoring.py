@@ -7,20 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle
 from gpuwatch.model.decision import Advice, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.simulate import Truth
-from gpuwatch.simulate.scoring import (
-    Kept,
-    Named,
-    Quality,
-    added,
-    first_named,
-    holds,
-    kept_together,
-    named_of,
-    score_faults,
-    score_idle,
-)
+from gpuwatch.simulate.scoring import Named, first_named, holds, named_of
 
 START = datetime(2026, 3, 10, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Compares the A100s of simulated fleets with those of a real cluster: `python -m gpuwatch.simulate.distributions`.
+"""Compares the A100s of simulated fleets with those of a real cluster: `python -m evaluation.distributions`.
 
 The reference is the Kalos cluster of the Acme trace (A100-80GB, March to August 2023, 15 s; CC BY 4.0), given as CDFs
 in a CSV with the columns cluster, metric, value, cdf_pct. Where the file is not given, its quantiles below are used.

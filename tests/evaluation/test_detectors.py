@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
+from evaluation.detectors import Evaluation, evaluate, evaluation_json, main, parse_seeds, watch
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
-from gpuwatch.simulate.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
-from gpuwatch.simulate.evaluate import Evaluation, evaluate, evaluation_json, main, moments_of, parse_seeds, watch
-from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds
+from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

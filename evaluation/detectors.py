@@ -1,4 +1,4 @@
-"""Measures what is found and what is named wrongly: `python -m gpuwatch.simulate.evaluate --seeds 1000-1004`.
+"""Measures what is found and what is named wrongly: `python -m evaluation.detectors --seeds 1000-1004`.
 
 Each fleet is written as a recording and read as a user's recording is, at many moments of its life, with the cluster
 as it was at each: telemetry and Pods in, findings out, held against the truth. The rules that people use today run
@@ -21,26 +21,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
+from evaluation.patience import CHANCE_RATIO, waits_of
+from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle, score_misfits
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from gpuwatch.simulate.fleet import Fleet, build_fleet
-from gpuwatch.simulate.patience import CHANCE_RATIO, waits_of
 from gpuwatch.simulate.plan import EVALUATION_SEEDS, FleetPlan
-from gpuwatch.simulate.scoring import (
-    NEVER_USED_LIMIT,
-    Kept,
-    Named,
-    Quality,
-    added,
-    kept_together,
-    named_of,
-    score_faults,
-    score_idle,
-    score_misfits,
-)
+from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.source import TelemetrySource
@@ -49,10 +38,6 @@ END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 CONTENDED = 4
 """Nodes of shared cards that are added to each fleet: for memory and link one each where the demand of those who
 contend is known, and one where it is not."""
-# A fault should be seen soon and a Pod that never worked within two hours: moments for each, beside the grid.
-_FAULT_PROBES = (timedelta(minutes=30),)
-_IDLE_PROBES = (NEVER_USED_LIMIT,)
-_NEVER_USED_PROBES = tuple(NEVER_USED_LIMIT - timedelta(minutes=minutes) for minutes in (60, 30, 25, 20, 15, 10, 5, 0))
 _LIMIT_HOURS = NEVER_USED_LIMIT / timedelta(hours=1)
 
 
@@ -145,21 +130,6 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
         baselines=baselines,
         kept=left,
     )
-
-
-def moments_of(fleet: Fleet, every_hours: float) -> list[datetime]:
-    """Regular moments after the first day (or the first seventh), one soon after each planted beginning, and several
-    within the time that a Pod which never worked may take to be named."""
-    plan = fleet.plan
-    first = plan.start + timedelta(days=min(1.0, plan.days / 7))
-    count = int((plan.end - first) / timedelta(hours=every_hours))
-    moments = {plan.end - timedelta(hours=every_hours * number) for number in range(count + 1)}
-    for truth in fleet.truth:
-        if not truth.harmless:
-            never = truth.kind is FindingKind.NEVER_USED
-            probes = _FAULT_PROBES if truth.fault else _NEVER_USED_PROBES if never else _IDLE_PROBES
-            moments.update((truth.start + probe).replace(second=0) for probe in probes)
-    return sorted(moment for moment in moments if first <= moment <= plan.end)
 
 
 def watch(fleet: Fleet, moments: Sequence[datetime], folder: Path, policies: Policies) -> list[Named]:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from evaluation.patience import REST_SECONDS, wait_seconds, waits_of
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
 from gpuwatch.simulate.behaviour import Activity, Behaviour
-from gpuwatch.simulate.patience import REST_SECONDS, wait_seconds, waits_of
 from gpuwatch.simulate.plan import DAY, HOUR
 from gpuwatch.simulate.runs import Place, PodLife, Run, Workload
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evaluation.sizing_rows import MeasuredJob, envelopes, measured_on, profile_of
 from gpuwatch.advise.capability import capability_of, ratios
 from gpuwatch.advise.demand import Floats
 from gpuwatch.advise.memory import memory_need
@@ -15,7 +16,6 @@ from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.sizing import SpeedEstimate
 from gpuwatch.model.workload_profile import PowerEnvelope
-from gpuwatch.simulate.sizing_rows import MeasuredJob, envelopes, measured_on, profile_of
 
 # Rounding of published numbers: a truth this far outside is inside.
 _ROUNDING = 0.0005
