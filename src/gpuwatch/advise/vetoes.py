@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.rounding import rounded_apart
-from gpuwatch.advise.sharing import mean
 from gpuwatch.catalog.gpus import Gpu
 from gpuwatch.kube import keys
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
@@ -123,7 +122,7 @@ def _latency(case: VetoCase) -> str | None:
             f"A {case.facts.kind(case.profile.key)} answers requests, and partners on the same GPU make the slowest "
             "answers slower (+66 % at the 99th percentile was measured while the median stood still)."
         )
-    busy = mean(case.profile.cells, "busy_ratio")
+    busy = case.profile.mean("busy_ratio")
     if case.speed_unknown or not busy or case.speed.low_ratio >= 1:
         return None
     work = busy / (busy + 1.0 / case.speed.low_ratio - 1.0)

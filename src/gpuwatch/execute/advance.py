@@ -35,7 +35,7 @@ from gpuwatch.kube.writer import Failure, Object, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 WAITER_STARTED = "waiter_started"
@@ -636,7 +636,9 @@ def _look_at_health(
     return Transition(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
 
 
-def _to_hand_off(remediation: Remediation, facts: Facts, taints: list[Step], policy: ExecutePolicy) -> tuple[Step, ...]:
+def _to_hand_off(
+    remediation: Remediation, facts: PlanFacts, taints: list[Step], policy: ExecutePolicy
+) -> tuple[Step, ...]:
     """Steps that hand the tainted Node off to a repair system, once it is empty and stays so; () where that is not now.
 
     Empty is what both sides say: no Pod that asks for accelerators is on it, and none holds a device of it.

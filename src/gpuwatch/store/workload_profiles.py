@@ -146,8 +146,7 @@ def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
 
 
 def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
-    weight = profile.weight_seconds
-    busy = sum(cell.weight_seconds * cell.busy_ratio for cell in profile.cells)
+    busy = profile.mean("busy_ratio")
     return WorkloadProfileStatus(
         as_of=profile.as_of,
         first_seen=profile.first_seen,
@@ -155,7 +154,7 @@ def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
         coverage_ratio=round(profile.coverage_ratio, 3),
         observed_gpu_hours=round(profile.observed_seconds / 3600, 1),
         gpus_per_pod=profile.gpus_per_pod,
-        busy_ratio=round(busy / weight, 3) if weight > 0 else None,
+        busy_ratio=None if busy is None else round(busy, 3),
         memory_peak_bytes=max((round(run.peak_bytes) for run in profile.runs if run.peak_bytes), default=None),
     )
 
