@@ -10,6 +10,7 @@ import pytest
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
 from dashboards import rendering
 from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
+from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
 from parts.operator_server import OperatorBuild, find_operator
@@ -60,6 +61,16 @@ def thanos() -> Path:
     found = find_thanos()
     if found is None:
         _not_to_be_had("Thanos")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def appwrapper_build() -> AppWrapperBuild:
+    """The AppWrapper controller."""
+    found = find_appwrapper()
+    if found is None:
+        _not_to_be_had("The AppWrapper controller")
     assert found is not None
     return found
 

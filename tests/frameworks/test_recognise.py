@@ -18,7 +18,15 @@ COSCHEDULING = schedulers.COSCHEDULING.groups.kind
 
 # File → gang id → (Workload, GPU Pods, minimum, told by).
 EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
-    "appwrapper.yaml": {"AppWrapper/ml/wrapped": ("AppWrapper/ml/wrapped", 2, None, "owner AppWrapper")},
+    "appwrapper.yaml": {
+        "AppWrapper/ml/torch": ("AppWrapper/ml/torch", 2, None, "owner AppWrapper"),
+        "Kueue/ml/appwrapper-queued-a6b8c": (
+            "AppWrapper/ml/queued",
+            2,
+            2,
+            "Kueue Workload ml/appwrapper-queued-a6b8c",
+        ),
+    },
     "trainjob.yaml": {"Kubeflow-Trainer/ml/tune": ("TrainJob/ml/tune", 2, None, "owner TrainJob")},
     "jobset.yaml": {"JobSet/ml/pretrain": ("JobSet/ml/pretrain", 2, None, "owner JobSet")},
     "leaderworkerset.yaml": {
