@@ -33,7 +33,7 @@ from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
