@@ -14,8 +14,8 @@ from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import View
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.kube.memory_cluster import MemoryCluster
-from gpuwatch.kube.writer import Object, ref_of
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,

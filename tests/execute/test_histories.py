@@ -18,8 +18,9 @@ import pytest
 
 from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, drive, new_store, quick
 from gpuwatch.execute.advance import Policies
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
 from gpuwatch.store.remediation_sqlite import SqliteRemediations

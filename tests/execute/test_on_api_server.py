@@ -18,10 +18,10 @@ from deploy.manifests import CRDS, apply, documents
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import Object
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store.kubernetes import KubernetesRemediations

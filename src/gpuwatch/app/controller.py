@@ -33,7 +33,7 @@ from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import PROPOSED
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Remediation

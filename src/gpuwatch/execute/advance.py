@@ -27,11 +27,12 @@ from gpuwatch.execute.recheck import (
 )
 from gpuwatch.execute.requests import Request
 from gpuwatch.execute.steps import Blocked, Done, Near, as_json
-from gpuwatch.kube.adapters import Refused, condition, held_by, released, still_holds
-from gpuwatch.kube.fights import who_wrote
-from gpuwatch.kube.json_patch import ABSENT, value_at
-from gpuwatch.kube.moving import move
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks.fights import who_wrote
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.move import move
+from gpuwatch.frameworks.objects import Object, Refused, condition
+from gpuwatch.frameworks.release import held_by, released, still_holds
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef

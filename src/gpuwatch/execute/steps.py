@@ -16,21 +16,13 @@ from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.requests import Deletion, Eviction, Notice, Request, Said, StatusPatch
-from gpuwatch.kube import keys
-from gpuwatch.kube.adapters import (
-    Creation,
-    Patch,
-    Refused,
-    held_by,
-    obeyed,
-    release,
-    restore,
-    saved_state,
-)
-from gpuwatch.kube.fights import Surroundings, fights, kueue_workload
-from gpuwatch.kube.json_patch import ABSENT, value_at
-from gpuwatch.kube.moving import How, move, rollout
-from gpuwatch.kube.writer import Object, ref_of, version_of
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
+from gpuwatch.frameworks.framework import How
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.move import move, rollout
+from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
+from gpuwatch.frameworks.release import held_by, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind

@@ -17,9 +17,10 @@ from urllib.parse import quote
 import urllib3
 from kubernetes.client import ApiClient, ApiException
 
-from gpuwatch.kube.json_patch import applies
+from gpuwatch.frameworks.json_patch import applies
+from gpuwatch.frameworks.objects import MANAGER, Object, version_of
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, cause_of, without_secrets
-from gpuwatch.kube.writer import MANAGER, Failure, LeaseCheck, Object, PatchKind, WriteError, version_of
+from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 _CONTROLLER = "gpuwatch.dev/controller"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.kube.gangs import KUEUE_QUEUE, GangObjects, Member, Membership, kueue_workload, recognise
-from gpuwatch.kube.owners import Owner, OwnerIndex, Reached, climb
+from gpuwatch.frameworks import FRAMEWORKS, kueue
+from gpuwatch.frameworks.owner import Owner
+from gpuwatch.frameworks.recognise import GangObjects, Member, Membership, kueue_workload, recognise
+from gpuwatch.kube.owners import OwnerIndex, Reached, climb
 from gpuwatch.kube.pods import HeldPod
 from gpuwatch.model.cluster import Gang, OwnerStatus, Pod, Workload
 
-_VOLCANO_QUEUE = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
-_KAI_QUEUE = ("kai.scheduler/queue",)
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -162,11 +162,11 @@ def _workload(name: str, item: Climbed, objects: GangObjects) -> Workload:
 
 
 def _queue(item: Climbed, admitted: Owner | None) -> str:
-    """Kueue's queue before Volcano's before KAI's, told by the topmost that tells."""
+    """Kueue's queue before those of schedulers, told by the topmost that tells."""
     if admitted is not None and admitted.spec.queue_name:
         return admitted.spec.queue_name
     chain = tuple(reversed(item.reached.chain))
-    kueue = next((owner.labels[KUEUE_QUEUE] for owner in chain if owner.labels.get(KUEUE_QUEUE)), "")
-    volcano = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
-    own = (item.member.mark(names) for names in ((KUEUE_QUEUE,), _VOLCANO_QUEUE, _KAI_QUEUE))
-    return kueue or volcano or next((found[1] for found in own if found), "")
+    managed = next((owner.labels[kueue.QUEUE] for owner in chain if owner.labels.get(kueue.QUEUE)), "")
+    scheduled = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
+    own = (item.member.mark(framework.queues) for framework in FRAMEWORKS)
+    return managed or scheduled or next((found[1] for found in own if found), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, Candidate, Mode
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy

@@ -34,7 +34,8 @@ from typing import Any, Self
 
 import msgspec
 
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, version_of
+from gpuwatch.frameworks.objects import Object, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind

@@ -14,8 +14,9 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from gpuwatch.kube.json_patch import difference
-from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
+from gpuwatch.frameworks.json_patch import difference
+from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile

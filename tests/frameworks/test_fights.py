@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.kube.adapters import Refused
-from gpuwatch.kube.fights import Surroundings, fights, kueue_workload, read_surroundings, who_wrote
+from gpuwatch.execute.executor import read_surroundings
+from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload, who_wrote
+from gpuwatch.frameworks.objects import Object, Refused
 from gpuwatch.kube.memory_cluster import MemoryCluster
-from gpuwatch.kube.writer import Object
 
 ARGO = {"annotations": {"argocd.argoproj.io/tracking-id": "apps:apps/Deployment:team-a/chat"}}
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
