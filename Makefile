@@ -78,8 +78,8 @@ format: $(STAMP)  ## Format the code
 MEASURED := $(if $(wildcard ../shared/data/miso_dev.csv),--miso ../shared/data/miso_dev.csv --gavel ../shared/data/gavel) --shapes 2000
 
 evaluate: $(STAMP)  ## Precision and recall per finding kind on fleets that no threshold was tuned on; predicted against measured speeds
-	$(BIN)/python -m gpuwatch.simulate.evaluate
-	$(BIN)/python -m gpuwatch.simulate.evaluate_sizing $(MEASURED)
+	$(BIN)/python -m evaluation.detectors
+	$(BIN)/python -m evaluation.sizing $(MEASURED)
 
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
 	$(BIN)/python benchmarks/run.py

@@ -65,7 +65,8 @@ def metrics() -> list[str]:
 def measure(url: str, gpus: int) -> dict[str, float]:
     """Looks one after the other, a minute of the fleet apart, as the controller takes them: the first, and the last."""
     from gpuwatch.app.sources import Opened, take_snapshot
-    from gpuwatch.report.analysis import Policies, analyse
+    from gpuwatch.cycle.analysis import Policies, analyse
+    from gpuwatch.settings import Settings
     from gpuwatch.telemetry.connection import Connection
     from gpuwatch.telemetry.prometheus import PrometheusStore
 
@@ -75,7 +76,7 @@ def measure(url: str, gpus: int) -> dict[str, float]:
     with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
         for number in range(LOOKS):
             at = load.END - timedelta(minutes=LOOKS - 1 - number)
-            opened = Opened(Policies(), store, fleet, None, at, "loaded")
+            opened = Opened(Settings(), Policies(), store, fleet, None, at, "loaded")
             busy, own = time.process_time() + server_cpu_seconds(url), time.process_time()
             began = time.perf_counter()
             snapshot = take_snapshot(opened, quiet)

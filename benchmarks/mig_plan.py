@@ -17,8 +17,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from gpuwatch.advise.mig_pack import patterns
-from gpuwatch.advise.mig_plan import plan_mig
-from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig
 from gpuwatch.model.cluster import Cluster, Condition, Node
 from gpuwatch.model.sizing import SliceDemand
 from gpuwatch.model.telemetry import Device, Vendor

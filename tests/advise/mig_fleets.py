@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from gpuwatch.advise.mig_plan import plan_mig
-from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.mig import geometry, placement_sets
 from gpuwatch.model.cluster import Cluster, Condition, Node, Pod

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from advise.mig_fleets import A100, AT, MigFleet, random_fleet
-from gpuwatch.advise.mig_plan import plan_mig, slice_demands
-from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig, slice_demands
 from gpuwatch.model.cluster import Cluster, Taint
 from gpuwatch.model.sizing import (
     Change,

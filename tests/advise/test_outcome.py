@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from advise.world import GIB, NOW, advised, answer, book, cell, cluster, node, owner, pod, price, profile, run
-from gpuwatch.advise.outcome import JobRun, judge
+from gpuwatch.advise.outcome import FinishedRun, judge
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import OutcomeVerdict, Recommendation, TargetKind
@@ -31,9 +31,9 @@ def on_slice(workload: str = JOB, busy: float = 0.1, **more):
     return replace(profile(workload, **(values | more)), observed_seconds=48 * 3600.0, expected_seconds=48 * 3600.0)
 
 
-def job(hours: float, *, after: bool, **more) -> JobRun:
+def job(hours: float, *, after: bool, **more) -> FinishedRun:
     start = LATER if after else GIVEN - timedelta(days=1)
-    return JobRun(**({"started": start, "ended": start + timedelta(hours=hours), "completed": True} | more))
+    return FinishedRun(**({"started": start, "ended": start + timedelta(hours=hours), "completed": True} | more))
 
 
 def test_nothing_there_yet_is_waited_for():

@@ -26,7 +26,7 @@ from advise.world import (
 from gpuwatch.advise.facts import gather
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.vetoes import ACROSS, VETOES, Case, veto
+from gpuwatch.advise.vetoes import ACROSS, VETOES, VetoCase, veto
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Condition, Gang, Namespace, Sharing
@@ -111,7 +111,7 @@ def case_of(one, target, low=1.0):
     facts = gather(
         ProfileBook(until=NOW, step_seconds=60), cluster([node()], [], []), PriceList(()), AdvicePolicy(), NOW, ()
     )
-    return Case(
+    return VetoCase(
         profile=one,
         now=Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1),
         now_gpu=gpu,

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from gpuwatch.app.controller import Controller
-from gpuwatch.app.inventory import followed, following, rest
+from gpuwatch.app.controller import Controller, followed, following, rest
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.report.analysis import Policies
 from gpuwatch.settings import load_settings
 from kube.api_server import ApiServer, serving
 from kube.cluster_json import pod
@@ -39,7 +38,7 @@ def opened(server: ApiServer) -> Iterator[Opened]:
     settings = load_settings(environment={})
     with ApiClient(configuration) as client:
         policies = Policies(health=settings.health, idle=settings.idle, plan=settings.plan)
-        yield Opened(policies, None, LiveCluster(client), None, NOW, "")
+        yield Opened(settings, policies, None, LiveCluster(client), None, NOW, "")
 
 
 def watching() -> int:
@@ -75,8 +74,7 @@ def test_other_sources_stay_as_they_are(opened: Opened, tmp_path: Path) -> None:
 
 
 def test_the_controller_follows_and_lets_go_when_it_ends(opened: Opened, server: ApiServer) -> None:
-    settings, metrics = load_settings(environment={}), Metrics()
-    controller = Controller({}, settings, opened, None, None, metrics, threading.Event())
+    controller = Controller({}, opened, None, None, Metrics(), threading.Event())
     for _ in range(2):
         controller._opened.cluster.read(NOW)  # type: ignore[union-attr]
     assert (listed(server), watching()) == (1, 1)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpuwatch.app.leader import Election, NotLeadingError
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
+from kube.memory_cluster import MemoryCluster
 
 LEASE = ObjectRef("coordination.k8s.io/v1", "Lease", "gpuwatch", "gpuwatch")
 NODE = ObjectRef("v1", "Node", "gpu-0")

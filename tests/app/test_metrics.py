@@ -18,7 +18,7 @@ from app.told_fleet import leading, remediations, simulated
 from gpuwatch.app.counted_writer import CountedWriter
 from gpuwatch.app.metric_table import ExportedBy, MetricDescription, MetricType
 from gpuwatch.app.metrics import Metrics, described
-from gpuwatch.kube.memory_cluster import MemoryCluster
+from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import (
@@ -36,7 +36,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Turn
 from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.report.fleet_cost import FleetCost
+from kube.memory_cluster import MemoryCluster
 from parts.prometheus_server import ServerBuild
 from store.remediation_stores import T0, remediation
 
@@ -377,7 +377,7 @@ def test_requests_to_the_cluster_are_counted_by_what_became_of_them() -> None:
         }
     )
     with pytest.raises(WriteError):
-        rehearsal.evict(ObjectRef("v1", "Pod", "a", "ml"), dry_run=True)
+        rehearsal.evict(ObjectRef("v1", "Pod", "a", "ml"))
     assert value(metrics, "gpuwatch_cluster_write_failures_total", **budget) == 1
     assert plain.get(ObjectRef("v1", "Pod", "a", "ml")) is not None
     assert value(metrics, "gpuwatch_cluster_writes_total", verb="get", dry_run="false") is None

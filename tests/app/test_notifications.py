@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,23 +23,22 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation, Step, StepKind
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
-    with new_store(tmp_path / "remediations.db") as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
 class World:
     """An idle Job, a sick GPU under another, and the process that notifies what it does about them."""
 
     def __init__(
-        self, folder: Path, store: SqliteRemediations, *urls: str, plan: PlanPolicy = ENFORCE, **delivery: Any
+        self, folder: Path, store: RemediationStore, *urls: str, plan: PlanPolicy = ENFORCE, **delivery: Any
     ) -> None:
         self.fleet = Fleet(idle={"chat"})
         self.fleet.owner("Job", "chat", 2)
@@ -99,7 +98,7 @@ def told(remediation: Remediation) -> str:
     return next(step.error for step in remediation.steps if step.parameters.get("by") == "notice")
 
 
-def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, store: RemediationStore) -> None:
     with webhook() as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
@@ -123,7 +122,7 @@ def test_a_release_is_told_and_done_after_the_time_to_object(tmp_path: Path, sto
 
 
 def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_their_whole_time(
-    tmp_path: Path, store: SqliteRemediations, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: RemediationStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with webhook(503, 503, 503) as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
@@ -143,7 +142,7 @@ def test_a_release_of_which_nobody_could_be_told_is_held_back_and_owners_get_the
     assert world.value("gpuwatch_deliveries_total", content="notification", result="failed") == 3
 
 
-def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Path, store: RemediationStore) -> None:
     with webhook(*[503] * 99) as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
@@ -157,7 +156,7 @@ def test_one_of_which_nobody_could_ever_be_told_lapses_and_says_why(tmp_path: Pa
     assert "gpuwatch.dev/notice" not in json.dumps(world.fleet.find("chat")["metadata"].get("annotations", {}))
 
 
-def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: RemediationStore) -> None:
     with webhook(*[503] * 99) as bad, webhook() as good:
         world = World(tmp_path, store, url(bad), url(good), plan=RELEASE)
         world.propose()
@@ -168,7 +167,7 @@ def test_one_receiver_that_took_it_is_enough(tmp_path: Path, store: SqliteRemedi
     assert world.value("gpuwatch_deliveries_pending", content="notification") == 1
 
 
-def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: Path, store: RemediationStore) -> None:
     with webhook(*[503] * 99) as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
@@ -178,7 +177,7 @@ def test_a_person_can_stop_it_and_have_it_done_while_it_is_held_back(tmp_path: P
         assert world.only().phase is Phase.REJECTED
 
 
-def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: RemediationStore) -> None:
     with webhook(*[503] * 99) as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
@@ -189,7 +188,7 @@ def test_an_approval_is_a_person_who_knows(tmp_path: Path, store: SqliteRemediat
         assert told(world.only()).startswith("No receiver took the notification")
 
 
-def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path, store: RemediationStore) -> None:
     with webhook(*[503] * 99) as server:
         world = World(tmp_path, store, url(server), plan=only(ActionKind.RELEASE_GANG, SUGGEST))
         world.propose()
@@ -202,9 +201,7 @@ def test_what_was_approved_goes_on_and_keeps_that_nobody_was_told(tmp_path: Path
         assert world.value("gpuwatch_notifications_undelivered") == 1
 
 
-def test_a_taint_waits_for_one_try_and_not_for_a_receiver_that_is_down(
-    tmp_path: Path, store: SqliteRemediations
-) -> None:
+def test_a_taint_waits_for_one_try_and_not_for_a_receiver_that_is_down(tmp_path: Path, store: RemediationStore) -> None:
     with webhook(*[503] * 99) as server:
         world = World(tmp_path, store, url(server), plan=only(ActionKind.TAINT_NODE))
         world.fleet = fleet = Fleet(sick={"GPU-n0-0"})
@@ -218,7 +215,7 @@ def test_a_taint_waits_for_one_try_and_not_for_a_receiver_that_is_down(
 
 
 def test_without_anybody_to_tell_annotation_and_event_are_the_notification(
-    tmp_path: Path, store: SqliteRemediations
+    tmp_path: Path, store: RemediationStore
 ) -> None:
     world = World(tmp_path, store, plan=RELEASE)
     world.policy = DeliveryPolicy()
@@ -230,7 +227,7 @@ def test_without_anybody_to_tell_annotation_and_event_are_the_notification(
     assert kinds == ["annotation", "event", "notice"]
 
 
-def test_undoing_and_others_do_not_wait_for_a_receiver_that_hangs(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_undoing_and_others_do_not_wait_for_a_receiver_that_hangs(tmp_path: Path, store: RemediationStore) -> None:
     """Nothing is sent in the thread that carries Remediations out."""
     with webhook(*[0] * 9, hang_seconds=30) as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
@@ -243,7 +240,7 @@ def test_undoing_and_others_do_not_wait_for_a_receiver_that_hangs(tmp_path: Path
 
 
 def test_a_leader_that_is_killed_before_it_was_sent_leaves_it_to_the_next(
-    tmp_path: Path, store: SqliteRemediations
+    tmp_path: Path, store: RemediationStore
 ) -> None:
     with webhook() as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
@@ -258,7 +255,7 @@ def test_a_leader_that_is_killed_before_it_was_sent_leaves_it_to_the_next(
         assert len(server.taken) == 1
 
 
-def test_slacks_form_is_what_a_compatible_receiver_gets(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_slacks_form_is_what_a_compatible_receiver_gets(tmp_path: Path, store: RemediationStore) -> None:
     """Mattermost's webhooks take Slack's messages, and can be anywhere."""
     with webhook() as server:
         world = World(tmp_path, store, f"mmost://{server.address}/abcdefghijk", plan=RELEASE)
@@ -269,7 +266,7 @@ def test_slacks_form_is_what_a_compatible_receiver_gets(tmp_path: Path, store: S
     assert f"gpuwatch reject {world.only().name}" in message["text"]
 
 
-def test_names_make_neither_markup_nor_mentions(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_names_make_neither_markup_nor_mentions(tmp_path: Path, store: RemediationStore) -> None:
     with webhook() as server:
         world = World(tmp_path, store, url(server), plan=RELEASE)
         world.propose()
@@ -290,7 +287,7 @@ def _notice(found: Remediation, parameters: dict[str, str]) -> Step:
     return Step(kind=StepKind.NOTIFY, target=found.proposal.objects[0], parameters=parameters)
 
 
-def test_old_notifications_go(tmp_path: Path, store: SqliteRemediations) -> None:
+def test_old_notifications_go(tmp_path: Path, store: RemediationStore) -> None:
     world = World(tmp_path, store, plan=RELEASE)
     world.propose()
     world.run(5)

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
-from execute import living
 from gpuwatch.app.cli import cli
-from gpuwatch.execute.advance import Policies
 from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet, write_openmetrics
 from gpuwatch.simulate.fleet import Fleet
 from parts.prometheus_server import ServerBuild, running
@@ -165,29 +162,6 @@ def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state:
     again = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "-o", tmp_path)
     assert again.exit_code == 0
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1  # the same report is the same folder
-
-
-@pytest.mark.slow
-def test_the_report_tells_what_was_done_by_the_remediations_beside_the_state(
-    sources: tuple[str, ...], state: Path, tmp_path: Path
-) -> None:
-    beside = tmp_path / "kept.sqlite"
-    shutil.copy(state, beside)
-    with living.new_store(tmp_path / "kept-remediations.sqlite") as store:
-        fleet = living.Fleet(idle={"chat"})
-        fleet.owner("Job", "chat", 2)
-        executor = fleet.executor(store, Policies(living.ENFORCE, living.quick(release_observation_seconds=36_000)))
-        fleet.propose(executor)
-        living.drive(fleet, executor, 12.0)
-        (done,) = store.all()
-    result = gpuwatch("report", *sources, "--state", beside, "--from", "2026-03-02T12:00Z", "-o", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
-    (folder,) = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
-    (action,) = json.loads((folder / "report.json").read_text())["actions"]
-    assert (action["name"], action["phase"]) == (done.name, "Succeeded")
-    assert action["released_gpu_hours"] == pytest.approx(20, abs=0.5)
-    assert done.name in (folder / "actions.csv").read_text()
-    assert "1 action: 1 done. Releases gave others" in " ".join(result.stdout.split())
 
 
 # Apprise's mail plug-in imports it on Pythons that still have it.

@@ -12,8 +12,8 @@ import pytest
 from gpuwatch.app.controller import Controller
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.remediation import Phase, Remediation, Turn
-from gpuwatch.report.analysis import Policies
 from gpuwatch.settings import load_settings
 from store.remediation_stores import proposal, remediation
 
@@ -30,8 +30,8 @@ def metrics() -> Metrics:
 @pytest.fixture
 def controller(caplog: pytest.LogCaptureFixture, metrics: Metrics) -> Controller:
     caplog.set_level(logging.INFO, "gpuwatch.run")
-    opened = Opened(Policies(), None, None, None, datetime.now(UTC), "nothing")
-    return Controller({}, load_settings(environment={}), opened, None, None, metrics, threading.Event())
+    opened = Opened(load_settings(environment={}), Policies(), None, None, None, datetime.now(UTC), "nothing")
+    return Controller({}, opened, None, None, metrics, threading.Event())
 
 
 def counted(metrics: Metrics, name: str) -> dict[str, float]:

@@ -19,11 +19,11 @@ from gpuwatch.app.leader import LEASE, Election, NotLeadingError
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.settings.run_policy import RunPolicy
 from gpuwatch.store.store import StoreError
+from kube.memory_cluster import MemoryCluster
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

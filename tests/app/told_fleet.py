@@ -13,13 +13,13 @@ from gpuwatch.app.jobs import Job, Jobs
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.catalog.instances import instance_types
 from gpuwatch.collect.collect import collect
+from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, needs_of
+from gpuwatch.cycle.fleet_cost import advice_counts, fleet_cost
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import Analysis
 from gpuwatch.model.remediation import Pause, Remediation
-from gpuwatch.report.analysis import Beside, Policies, analyse, needs_of
-from gpuwatch.report.fleet_cost import advice_counts, fleet_cost
 from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.source import TelemetrySource
@@ -42,7 +42,7 @@ def simulated(folder: Path, at: datetime = END) -> Analysis:
         exporters=tuple(replace(item, up=item.node != SILENT) for item in snapshot.exporters),
     )
     # Whether an alert fires that asks for the brake cannot be told here, which is a reason to brake.
-    return analyse(snapshot, policies, Beside(alerts=None))
+    return analyse(snapshot, policies, PlanContext(alerts=None))
 
 
 def remediations() -> tuple[Remediation, ...]:
@@ -54,11 +54,11 @@ def remediations() -> tuple[Remediation, ...]:
     released.owner("Job", "chat", 2)
     done: tuple[Remediation, ...] = ()
     for fleet, hours in ((sick, 1.0), (idle, 1.0), (released, 4.0)):
-        with new_store() as store:
-            executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
-            fleet.propose(executor)
-            drive(fleet, executor, hours)
-            done += store.all()
+        store = new_store()
+        executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+        fleet.propose(executor)
+        drive(fleet, executor, hours)
+        done += store.all()
     return done
 
 

@@ -1,14 +1,16 @@
 """Instance types, their prices, and the operator's own."""
 
 import csv
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from gpuwatch.advise.money import PriceList
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import (
-    find_instance_type,
+    InstanceType,
     instance_types,
     instance_types_with_overrides,
     parse_instances,
@@ -17,6 +19,10 @@ from gpuwatch.catalog.tables import CatalogError
 from gpuwatch.model.telemetry import GapKind
 
 PRICING = Path(__file__).parents[2].parent / "shared/reference/pricing"
+
+
+def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | None = None) -> InstanceType | None:
+    return PriceList(instance_types() if types is None else types).find(name, region)
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from catalog.platform_metrics import LABEL_METRICS
 from gpuwatch.catalog.metrics import (
-    LABEL_METRICS,
     MetricRow,
     metric_rows,
     parse_metrics,
     parse_ranges,
     plausible_range,
     rows_for,
-    rows_named,
 )
 from gpuwatch.catalog.tables import CatalogError
 from gpuwatch.model.telemetry import Scope, Signal, Vendor
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 needs_samples = pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not beside this checkout")
+
+
+def rows_named(metric: str) -> list[MetricRow]:
+    return [row for row in metric_rows() if row.metric == metric]
 
 
 def row(metric: str, signal: Signal, vocabulary: str | None = None) -> MetricRow:

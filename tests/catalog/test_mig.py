@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.catalog.mig import MigGeometry, Placement, families, geometry, maximal, parse_mig, placement_sets
+from gpuwatch.catalog.mig import MigGeometry, MigPlacement, families, geometry, maximal, parse_mig, placement_sets
 from gpuwatch.catalog.tables import CatalogError
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -121,8 +121,8 @@ def test_unknown_things_are_refused() -> None:
 
 def test_placements_of_the_smallest_gpu_by_hand() -> None:
     assert maximal(of("A30-24GB"), ["2g.12gb", "4g.24gb"]) == (
-        (Placement(0, "4g.24gb"),),
-        (Placement(0, "2g.12gb"), Placement(2, "2g.12gb")),
+        (MigPlacement(0, "4g.24gb"),),
+        (MigPlacement(0, "2g.12gb"), MigPlacement(2, "2g.12gb")),
     )
 
 
@@ -132,12 +132,11 @@ def test_profiles_agree_with_the_reference() -> None:
     assert set(families()) == set(reference)
     for family, facts in reference.items():
         assert [
-            (p.name, p.smi_profile_id, p.compute_slices, p.size, list(p.starts), p.max_instances, p.media_extensions)
+            (p.name, p.compute_slices, p.size, list(p.starts), p.max_instances, p.media_extensions)
             for p in of(family).profiles
         ] == [
             (
                 p["name"],
-                p["smi_profile_id"],
                 p["compute_slices"],
                 p["placement_size"],
                 p["placement_starts"],
@@ -150,7 +149,6 @@ def test_profiles_agree_with_the_reference() -> None:
 
 PROFILE = {
     "kind": "1g",
-    "smi_profile_id": 1,
     "compute_slices": 1,
     "size": 1,
     "starts": [0],

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.catalog.metrics import LABEL_METRICS, PLATFORM_METRICS, metric_rows
+from catalog.platform_metrics import LABEL_METRICS, PLATFORM_METRICS
+from gpuwatch.catalog.metrics import metric_rows
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,6 @@ from gpuwatch.frameworks.framework import How, MovePlan
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Object, Refused, Write, ref_of
 from gpuwatch.frameworks.release import Release, Restoration, release, released, restore, saved_state
-from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
@@ -136,7 +135,7 @@ def test_every_kind_is_released_in_one_write_and_comes_back_byte_for_byte(
     def rehearse() -> None:
         plan = release(now(writer, before), remediation=NAME, at=NOW)
         assert isinstance(plan, Release), plan
-        send(DryRunWriter(api_client(cluster.administrator)), plan.writes)
+        send(LiveWriter(api_client(cluster.administrator), dry_run=True), plan.writes)
 
     settled(rehearse)
     assert now(writer, before)["spec"] == before["spec"]

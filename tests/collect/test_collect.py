@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.collect import Needs, collect
+from gpuwatch.collect.collect import collect
 from gpuwatch.detect import health
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.decision import Finding, Snapshot
 from gpuwatch.telemetry.source import TelemetrySource
@@ -19,7 +20,7 @@ from telemetry.timeline import AT, Timeline, gpu, uuid
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 HOUR, DAY = 3600, 24 * 3600
 POLICY = HealthPolicy()
-NEEDS = Needs(
+NEEDS = TelemetryNeeds(
     stats=health.needs(POLICY),
     state_signals=health.state_signals(),
     change_window_seconds=POLICY.change_window_seconds,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.catalog.xid_overrides import xids_with_overrides
+from gpuwatch.catalog.xids import Xid
 from gpuwatch.collect import profiles
 from gpuwatch.collect.profiles import FetchPolicy, update_profiles
 from gpuwatch.model.cluster import Cluster, Node, Pod
@@ -91,8 +93,9 @@ def update(
     at: datetime = AT,
     fetch: FetchPolicy = FETCH,
     unfit: Sequence[Unfit] = (),
+    xids: Mapping[int, Xid] | None = None,
 ) -> tuple[ProfileBook, tuple[Gap, ...]]:
-    return update_profiles(book, TelemetrySource(store), cluster, at, POLICY, unfit=unfit, fetch=fetch)
+    return update_profiles(book, TelemetrySource(store), cluster, at, POLICY, unfit=unfit, fetch=fetch, xids=xids)
 
 
 def ago(seconds: float) -> datetime:
@@ -279,6 +282,19 @@ def test_a_fatal_xid_until_it_is_cleared(tmp_path: Path, ledger: Ledger) -> None
     timeline.add(XID, gpu(2), lambda ago: 13 if ago < 5000 else 0, ago=7200)
     update(timeline.store(tmp_path))
     assert ledger.unfit == [Unfit(device_uuid=A, start=ago(4980), end=ago(2970), cause="xid")]
+
+
+def test_the_operators_xids_decide_which_are_fatal(tmp_path: Path, ledger: Ledger) -> None:
+    (tmp_path / "xids.yaml").write_text(
+        "xids: {79: {class: ignore, reason: a loose riser}, 13: {class: fatal, reason: our firmware}}"
+    )
+    xids, gaps = xids_with_overrides(tmp_path / "xids.yaml")
+    assert not gaps
+    timeline = two_gpus()
+    timeline.add(XID, gpu(1), lambda ago: 79 if ago < 5000 else 0, ago=7200)
+    timeline.add(XID, gpu(2), lambda ago: 13 if ago < 5000 else 0, ago=7200)
+    update(timeline.store(tmp_path), xids=xids)
+    assert ledger.unfit == [Unfit(device_uuid=B, start=ago(4980), end=SETTLED, cause="xid")]
 
 
 def test_another_xid_does_not_clear_a_fatal_one(tmp_path: Path, ledger: Ledger) -> None:

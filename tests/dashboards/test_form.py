@@ -14,7 +14,11 @@ import pytest
 from grafana_foundation_sdk.models import units
 
 from dashboards.shown import BOARDS, ROOT, SERIES, panels, targets, variables
-from tools.dashboards.parts import RUNBOOKS, STATES
+from tools.dashboards.__main__ import files
+from tools.dashboards.boards import read_panel
+from tools.dashboards.grafana import STATES
+from tools.dashboards.queries import QUERIES
+from tools.generated import RUNBOOKS, Pieces, with_runbooks
 
 UNITS = {value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")}
 ORDER = ["datasource", "cluster", "namespace", "node", "model", "uuid", "pod", "gpuwatch_url"]
@@ -29,6 +33,32 @@ def test_boards_are_fresh() -> None:
     check = [sys.executable, "-m", "tools.dashboards", "--check"]
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_another_place_for_the_runbooks_stands_in_every_link() -> None:
+    text = "".join(with_runbooks(files(), "https://wiki.example/gpu/").values())
+    assert RUNBOOKS not in text
+    assert text.count("https://wiki.example/gpu/Gpu") == "".join(files().values()).count(f"{RUNBOOKS}/Gpu") > 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cannot_see": None}, "fleet.yaml, panel GPUs: Expected `str`, got `null` - at `$.cannot_see`"),
+        ({"kind": "pie"}, "fleet.yaml, panel GPUs: Invalid enum value 'pie'"),
+        ({"colour": "red"}, "fleet.yaml, panel GPUs: Object contains unknown field `colour`"),
+        ({"query": "sum(<< lost >>)"}, "fleet.yaml, panel GPUs: 'lost' is undefined"),
+        ({"queries": [{"query": "up"}]}, "one of `query`, `queries` and `columns` is needed"),
+        ({"red_from": 1}, "colours, and only they, need a `runbook`"),
+        ({"kind": "table"}, "a table, and nothing else, has `columns` and `rows_by`"),
+    ],
+)
+def test_a_mistake_in_a_panel_is_named(changed: dict[str, Any], said: str) -> None:
+    panel = {"title": "GPUs", "kind": "stat", "shows": "GPUs.", "cannot_see": "others", "query": "sum(<< missing >>)"}
+    where = "fleet.yaml, panel GPUs"
+    assert read_panel(panel, Pieces(QUERIES), where).kind == "stat"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_panel({**panel, **changed}, Pieces(QUERIES), where)
 
 
 def test_all_eight_are_there() -> None:

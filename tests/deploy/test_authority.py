@@ -25,7 +25,6 @@ from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.store.api_form import to_api
-from gpuwatch.store.kubernetes import KubernetesRemediations
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
 from parts.processes import wait_until
@@ -140,7 +139,7 @@ def controller(living: ControlPlane, administrator: Api) -> Path:
 @contextlib.contextmanager
 def opened(kubeconfig: Path, **options: Any) -> Iterator[RemediationStore]:
     with api_client(kubeconfig) as client:
-        yield KubernetesRemediations(LiveWriter(client), "gpuwatch", **options)
+        yield RemediationStore(LiveWriter(client), "gpuwatch", **options)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from gpuwatch.kube.writer import Failure, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.store.checkpoints import KubernetesStore
-from gpuwatch.store.kubernetes import KubernetesRemediations
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import publish
@@ -132,7 +131,7 @@ def writer(deployed: Path) -> Iterator[LiveWriter]:
 
 @pytest.fixture(scope="module")
 def store(writer: LiveWriter) -> RemediationStore:
-    return KubernetesRemediations(writer, "gpuwatch")
+    return RemediationStore(writer, "gpuwatch")
 
 
 def refused(do: object, *arguments: object, **named: object) -> bool:
@@ -213,7 +212,7 @@ def test_reading_finds_nothing_forbidden(deployed: Path, store: RemediationStore
     cluster = connect(deployed).read(datetime.now(UTC))
     assert cluster.known
     assert [gap for gap in cluster.gaps if gap.kind is GapKind.REFUSED] == []
-    assert store.all() == store.open_() == ()
+    assert store.all() == ()
     assert store.get("nobody") is None
     assert store.paused() == Pause()
 
@@ -243,7 +242,7 @@ def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -
     assert refused(write_to_node, writer)
     assert refused(writer.patch, NODE, {"status": {}}, kind=PatchKind.STRATEGIC, subresource="status")
     assert refused(writer.create, RULE)
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
     assert refused(suspend, writer)
     assert refused(writer.delete, POD)
     assert refused(store.pause, "gpuwatch", "a storm", NOW)
@@ -300,7 +299,7 @@ def test_suggest_keeps_proposals_and_says_them_and_decides_nothing(
         assert refused(store.ask_undo, at)
     assert refused(write_to_node, writer)
     assert refused(suspend, writer)
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
     assert store.forget_final(NOW, at_most=0) == 2
 
 
@@ -318,7 +317,7 @@ def test_enforcing_taints_writes_to_nodes_alone(administrator: Api, deployed: Pa
     writer.delete(ObjectRef(RULE["apiVersion"], RULE["kind"], rule["metadata"]["name"]))
     assert refused(writer.delete, NODE)
     assert refused(suspend, writer)
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
 
 
 @pytest.mark.usefixtures("guardrails")
@@ -385,7 +384,7 @@ def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed:
     restarted = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "x"}}}
     writer.patch(DEPLOYMENT, {"spec": {"template": restarted}})
     assert writer.objects("autoscaling/v2", "HorizontalPodAutoscaler", TEAM) == ()
-    assert refused(writer.evict, POD, dry_run=True)
+    assert refused(writer.evict, POD)
     assert refused(writer.delete, JOB)
     assert refused(writer.delete, POD)
     assert refused(writer.patch, POD, {"metadata": {"labels": {"a": "b"}}})

@@ -18,7 +18,7 @@ from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.settings import load_settings
-from gpuwatch.store.kubernetes import PAUSE
+from gpuwatch.store.remediations import PAUSE
 
 ROOT = DEPLOY.parent
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from detect.builders import AT, device
-from gpuwatch.detect.coverage import coverage_stat
 from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit, needs, rule_signals
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
@@ -57,7 +56,7 @@ def snapshot(
                 WindowStat(signal, Statistic.AVG, WINDOW),
             ):
                 values.setdefault(stat.key, {})[name] = value
-            values.setdefault(coverage_stat(signal, WINDOW).key, {})[name] = coverage * WINDOW / 30
+            values.setdefault(WindowStat(signal, Statistic.COUNT, WINDOW).key, {})[name] = coverage * WINDOW / 30
         for signal, value in (LINK if link is None else link).items():
             values.setdefault(WindowStat(signal, Statistic.MAX, WINDOW).key, {})[name] = value
     return Snapshot(

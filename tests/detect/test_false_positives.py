@@ -19,15 +19,10 @@ from detect.builders import (
     scene,
     xid_became,
 )
-from gpuwatch.detect.memory import row_remap_needs
-from gpuwatch.detect.throttle import power_brake_needs, thermal_needs
-from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs
-from gpuwatch.detect.xid_events import xid_needs
+from detect.questions import ACTION, BRAKE, HEALTH, HEAT, REMAP, XIDS
+from gpuwatch.detect.health import needs
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-
-HEALTH = dcgm_health_needs(POLICY)
-ACTION = recovery_action_needs(POLICY).now
 
 
 def test_10_xid_45_on_77_healthy_nodes_is_a_jobs_teardown() -> None:
@@ -69,7 +64,7 @@ def test_13_a_fatal_check_without_an_action_ends_with_the_window() -> None:
     assert during is not None
     assert during.verdict is Verdict.UNKNOWN
     later = xid_became("gpu-0", 31, at=ago(seconds=POLICY.change_window_seconds))
-    assert findings(scene(answers={xid_needs(POLICY).last: 31.0}, changes=[later])) == {}
+    assert findings(scene(answers={XIDS.last: 31.0}, changes=[later])) == {}
 
 
 def test_14_dcgm_failing_is_monitoring_failing() -> None:
@@ -79,7 +74,7 @@ def test_14_dcgm_failing_is_monitoring_failing() -> None:
         for node in range(12)
         for index in range(8)
     )
-    well = {row_remap_needs(POLICY).failed: 0.0}
+    well = {REMAP.failed: 0.0}
     [finding] = findings(scene(fleet, well, exporters=exporters_of(fleet, down=["node-4"]))).values()
     assert (finding.kind, finding.verdict) == (FindingKind.EXPORTER_DOWN, Verdict.UNKNOWN)
     assert finding.advice is Advice.FIX_MONITORING
@@ -97,7 +92,7 @@ def test_15_a_component_that_marks_everything_unhealthy_is_not_believed() -> Non
 
 def test_18_a_pending_row_remap_is_not_urgent() -> None:
     """IBM/autopilot #55: EVICT on a row remap is too severe."""
-    finding = on(findings(scene(answers={row_remap_needs(POLICY).pending: 1.0})), FindingKind.ROW_REMAP)
+    finding = on(findings(scene(answers={REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
     assert finding is not None
     assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)
 
@@ -123,14 +118,13 @@ def test_21_a_gpu_recovers() -> None:
     sick = scene(answers={ACTION: 1.0}, changes=[xid_became("gpu-0", 94)])
     assert {item.verdict for item in findings(sick).values()} == {Verdict.DEGRADED}
     old = xid_became("gpu-0", 94, at=ago(hours=2))
-    assert findings(scene(answers={ACTION: 0.0, xid_needs(POLICY).last: 94.0}, changes=[old])) == {}
+    assert findings(scene(answers={ACTION: 0.0, XIDS.last: 94.0}, changes=[old])) == {}
 
 
 def test_22_a_power_cap_at_full_load_is_how_a_healthy_card_works() -> None:
     """NVSentinel #1447: DCGM_FR_CLOCK_THROTTLE_POWER flapped ten times a second. Bit 0x4 is in no mask; the cap's own
     counter, and DCGM's POWER watch, are read by no rule."""
     fleet = machines(4, 8)
-    heat, brake = thermal_needs(POLICY), power_brake_needs(POLICY)
     capped: dict[WindowStat, Answer] = healthy(fleet) | {
         WindowStat(Signal.POWER_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, POLICY.window_seconds): 900.0,
         WindowStat(Signal.CLOCK_EVENT_REASONS_BITS, Statistic.FRACTION_BITS, POLICY.window_seconds, 0x4): 1.0,
@@ -138,7 +132,7 @@ def test_22_a_power_cap_at_full_load_is_how_a_healthy_card_works() -> None:
     events = {item.uuid: {"power_cap": 10.0} for item in fleet}
     watches = {item.uuid: {"POWER": 20.0, "THERMAL": 10.0, "ALL": 0.0} for item in fleet}
     snapshot = scene(
-        fleet, capped, variants={heat.events: events, brake.events: events, HEALTH.now: watches, HEALTH.lowest: watches}
+        fleet, capped, variants={HEAT.events: events, BRAKE.events: events, HEALTH.now: watches, HEALTH.lowest: watches}
     )
     assert findings(snapshot) == {}
-    assert Signal.POWER_THROTTLE_SECONDS_TOTAL not in {stat.signal for stat in (*heat, *brake)}
+    assert Signal.POWER_THROTTLE_SECONDS_TOTAL not in {stat.signal for stat in needs(POLICY)}

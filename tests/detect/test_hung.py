@@ -6,12 +6,10 @@ from dataclasses import replace
 import pytest
 
 from detect.builders import POLICY, Answer, cluster, device, findings, gang, machines, on, pod, scene, spread
-from gpuwatch.detect.hung import hung_needs
-from gpuwatch.detect.verdict import recovery_action_needs
+from detect.questions import ACTION, HUNG
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import Device, WindowStat
 
-HUNG = hung_needs(POLICY)
 # An H100 (limit 700 W) that idles at 70 W: 10 % of its range above that is 133 W, a loaded context alone 120 W.
 BOUND_WATTS = 70 + 0.1 * 630
 
@@ -199,7 +197,7 @@ def test_the_one_that_does_not_wait_is_named() -> None:
 
 def test_the_one_with_a_finding_of_its_own_is_named() -> None:
     devices = [item.uuid for item in FLEET]
-    answers = stuck(FLEET, devices) | {recovery_action_needs(POLICY).now: spread(FLEET, 0.0, gpu_1_2=1.0)}
+    answers = stuck(FLEET, devices) | {ACTION: spread(FLEET, 0.0, gpu_1_2=1.0)}
     found = findings(scene(FLEET, answers, state=GANG))
     assert found["recovery_action:device/gpu-1-2"].verdict is Verdict.DEGRADED
     assert "look first at gpu-1-2 (recovery action)" in found[JOB].summary

@@ -5,14 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from detect.builders import POLICY, Answer, cluster, findings, gang, machines, on, pod, scene, spread
-from gpuwatch.detect.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
+from detect.questions import NVLINK, REPLAY, WIDTH
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import WindowStat
 
-REPLAY = pcie_replay_needs(POLICY)
-WIDTH = pcie_width_needs(POLICY)
-NVLINK = nvlink_needs(POLICY)
 MINUTES = POLICY.window_seconds / 60
 SECONDS = float(POLICY.window_seconds)
 FLEET = machines(2, 8)

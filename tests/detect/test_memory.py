@@ -3,12 +3,9 @@ from __future__ import annotations
 import pytest
 
 from detect.builders import POLICY, findings, machines, on, scene, spread
-from gpuwatch.detect.memory import ecc_needs, page_retirement_needs, row_remap_needs
+from detect.questions import ECC, PAGES, REMAP
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
 
-ECC = ecc_needs(POLICY)
-REMAP = row_remap_needs(POLICY)
-PAGES = page_retirement_needs(POLICY)
 HOUR = POLICY.change_window_seconds
 
 

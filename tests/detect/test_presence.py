@@ -6,15 +6,15 @@ from datetime import datetime
 
 import pytest
 
-from detect.builders import POLICY, ago, cluster, device, exporters_of, findings, machines, scene, xid_became
+from detect.builders import ago, cluster, device, exporters_of, findings, machines, scene, xid_became
+from detect.questions import REMAP
 from gpuwatch.detect.health import HealthPolicy
-from gpuwatch.detect.memory import row_remap_needs
 from gpuwatch.model.cluster import Condition, Node, Sharing, Taint
 from gpuwatch.model.decision import Advice, Finding, Severity, Verdict
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind, Readings
 
 # Something that every GPU answers, so that only presence is in question.
-WELL = {row_remap_needs(POLICY).failed: 0.0}
+WELL = {REMAP.failed: 0.0}
 
 
 LONG_AGO = ago(minutes=20)

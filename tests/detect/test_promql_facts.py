@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.collect import Needs, collect
+from gpuwatch.collect.collect import collect
 from gpuwatch.detect.health import HealthPolicy, assess_health, needs, state_signals
+from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.model.decision import Finding, Snapshot, Verdict
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.source import TelemetrySource
@@ -56,7 +57,7 @@ def recorded(tmp_path: Path, series: dict[tuple[str, str, str], Samples], at: da
     ]
     page = tmp_path / "page.om"
     page.write_text("\n".join([*lines, "# EOF\n"]))
-    wanted = Needs(
+    wanted = TelemetryNeeds(
         stats=needs(POLICY),
         state_signals=state_signals(),
         change_window_seconds=POLICY.change_window_seconds,
@@ -169,7 +170,7 @@ SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 def test_a_real_page_condemns_nothing(page: Path) -> None:
     """One scrape of healthy machines: states are known, windows are not, and nothing is degraded."""
     store = open_recording([page], START)
-    wanted = Needs(
+    wanted = TelemetryNeeds(
         stats=needs(POLICY),
         state_signals=state_signals(),
         change_window_seconds=POLICY.change_window_seconds,

@@ -3,12 +3,11 @@ from __future__ import annotations
 import pytest
 
 from detect.builders import POLICY, Answer, ago, findings, machines, on, scene, spread
-from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS, power_brake_needs, thermal_needs
+from detect.questions import BRAKE, HEAT
+from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, WindowStat
 
-HEAT = thermal_needs(POLICY)
-BRAKE = power_brake_needs(POLICY)
 WINDOW = float(POLICY.window_seconds)
 SAMPLES = HEAT.bits_count.window_seconds / 30
 

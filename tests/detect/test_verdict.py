@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from detect.builders import AT, POLICY, Answer, ago, device, findings, machines, on, scene, spread
-from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs, vendor_health_needs
+from detect.builders import AT, Answer, ago, device, findings, machines, on, scene, spread
+from detect.questions import ACTION, HEALTH, VENDOR
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.telemetry import Signal, StateChange, Vendor, WindowStat
-
-ACTION = recovery_action_needs(POLICY).now
-HEALTH = dcgm_health_needs(POLICY)
-VENDOR = vendor_health_needs(POLICY)
 
 
 @pytest.mark.parametrize(

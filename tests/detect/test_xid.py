@@ -21,20 +21,12 @@ from detect.builders import (
     xid_became,
     xid_counted,
 )
+from detect.questions import ACTION, ECC, HEALTH, REMAP, XIDS
 from gpuwatch.catalog.xids import XidClass, find_xid, xids
 from gpuwatch.detect.health import assess_health
-from gpuwatch.detect.memory import ecc_needs, row_remap_needs
-from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs
 from gpuwatch.detect.xid import architecture
-from gpuwatch.detect.xid_events import xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import ActivityHistory, Device, Readings, Signal, StateChange
-
-NEEDS = xid_needs(POLICY)
-ACTION = recovery_action_needs(POLICY).now
-REMAP = row_remap_needs(POLICY)
-ECC = ecc_needs(POLICY)
-HEALTH = dcgm_health_needs(POLICY)
 
 
 def after(*changes: StateChange, **more: object) -> Finding | None:
@@ -42,7 +34,7 @@ def after(*changes: StateChange, **more: object) -> Finding | None:
 
 
 def counted(xid: str, *, window: float = 0, increase: float = 0, appeared: float = 0) -> dict[str, object]:
-    rows = {NEEDS.counted: window, NEEDS.increased: increase, NEEDS.appeared: appeared}
+    rows = {XIDS.counted: window, XIDS.increased: increase, XIDS.appeared: appeared}
     return {"variants": {stat: {"gpu-0": {xid: value}} for stat, value in rows.items()}}
 
 
@@ -50,7 +42,7 @@ class TestNews:
     """What the last-value gauge, the windowed count and the total tell, each with its blind spot."""
 
     def test_a_fatal_xid_that_is_new(self) -> None:
-        finding = after(xid_became("gpu-0", 79, at=ago(minutes=7)), answers={NEEDS.last: 79.0})
+        finding = after(xid_became("gpu-0", 79, at=ago(minutes=7)), answers={XIDS.last: 79.0})
         assert finding is not None
         assert (finding.verdict, finding.severity, finding.advice) == (
             Verdict.DEGRADED,
@@ -74,7 +66,7 @@ class TestNews:
         assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_APPLICATION)
 
     def test_a_value_that_stands_is_no_news(self) -> None:
-        snapshot = scene(answers={NEEDS.last: 79.0})
+        snapshot = scene(answers={XIDS.last: 79.0})
         assert findings(snapshot) == {}
         shown = findings(snapshot, everything=True)["xid:device/gpu-0"]
         assert shown.verdict is Verdict.HEALTHY
@@ -88,7 +80,7 @@ class TestNews:
         assert after(xid_became("gpu-0", 79, at=AT)) is not None
 
     def test_back_to_zero_is_no_xid(self) -> None:
-        assert after(xid_became("gpu-0", 0, before=79), answers={NEEDS.last: 0.0}) is None
+        assert after(xid_became("gpu-0", 0, before=79), answers={XIDS.last: 0.0}) is None
 
     def test_a_first_appearance_counts(self) -> None:
         """Since DCGM 4.5 there is no series before the first XID."""
@@ -157,9 +149,9 @@ class TestNews:
             ("xid_code", "xid_window_count", "xid_events_total"),
         )
         fleet = machines(1, 2)
-        shown = findings(scene(fleet, {NEEDS.last: {"gpu-0-1": 43.0}}), everything=True)["xid:device/gpu-0-0"]
+        shown = findings(scene(fleet, {XIDS.last: {"gpu-0-1": 43.0}}), everything=True)["xid:device/gpu-0-0"]
         assert shown.verdict is Verdict.HEALTHY
-        shown = findings(scene(fleet, {NEEDS.last: {"gpu-0-1": 43.0}}, coverage=0.5), everything=True)[
+        shown = findings(scene(fleet, {XIDS.last: {"gpu-0-1": 43.0}}, coverage=0.5), everything=True)[
             "xid:device/gpu-0-0"
         ]
         assert shown.verdict is Verdict.UNKNOWN
@@ -511,10 +503,10 @@ class TestCommonCause:
 
     def test_fatal_xids_of_unknown_time_are_not_excused(self) -> None:
         fleet = machines(4, 1)
-        rows = {NEEDS.appeared: {item.uuid: {"95": 1.0} for item in fleet}}
+        rows = {XIDS.appeared: {item.uuid: {"95": 1.0} for item in fleet}}
         found = findings(scene(fleet, variants=rows))
         assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
-        rows = {NEEDS.appeared: {item.uuid: {"45": 1.0} for item in fleet}}
+        rows = {XIDS.appeared: {item.uuid: {"45": 1.0} for item in fleet}}
         assert list(findings(scene(fleet, variants=rows))) == ["xid:fleet/fleet"]
 
     def test_several_codes_of_one_cause_are_one_finding(self) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from gpuwatch.execute.advance import Policies
@@ -15,7 +13,6 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import View
 from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,
@@ -45,7 +42,8 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.remediation import ObjectRef, Remediation
 from gpuwatch.model.telemetry import Device, Vendor
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore, needs_attention
+from kube.memory_cluster import MemoryCluster
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -531,12 +529,14 @@ class Rehearsal:
         return getattr(trial, name)
 
 
-def new_store(path: Path | None = None) -> SqliteRemediations:
-    """The store of an executor outside of a cluster, which need not outlive a power cut here."""
-    chosen = path or Path(tempfile.mkdtemp(prefix="gpuwatch-execute-")) / "remediations.db"
-    store = SqliteRemediations.open(chosen)
-    store._db.execute("PRAGMA synchronous = OFF")
-    return store
+def new_store() -> RemediationStore:
+    """That of an executor, in a cluster of its own: what the fleet's cluster is told, its tests count."""
+    return RemediationStore(MemoryCluster(), "gpuwatch")
+
+
+def attended(store: RemediationStore) -> list[Remediation]:
+    """Those to which something may still happen."""
+    return [each for each in store.all() if needs_attention(each)]
 
 
 def drive(fleet: Fleet, executor: Executor, hours: float, least_seconds: int = 60) -> None:
@@ -545,7 +545,7 @@ def drive(fleet: Fleet, executor: Executor, hours: float, least_seconds: int = 6
     while fleet.now < end:
         soon = fleet.now + timedelta(seconds=least_seconds)
         if not tick(fleet, executor):
-            told = [each.next_at for each in executor.store.open_() if each.next_at is not None]
+            told = [each.next_at for each in attended(executor.store) if each.next_at is not None]
             soon = max(soon, min(told, default=soon))
         fleet.now = soon
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +15,15 @@ from gpuwatch.frameworks import keys
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 MINUTE = timedelta(minutes=1)
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
-    with new_store(tmp_path / "remediations.db") as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
 def volcano(**delays: timedelta) -> Fleet:
@@ -42,14 +39,14 @@ def kueue(**delays: timedelta) -> Fleet:
     return fleet
 
 
-def begun(fleet: Fleet, store: SqliteRemediations, action: ActionKind = ActionKind.RELEASE_GANG) -> Executor:
+def begun(fleet: Fleet, store: RemediationStore, action: ActionKind = ActionKind.RELEASE_GANG) -> Executor:
     plan = replace(ENFORCE, modes={action: Mode.ENFORCE})
     executor = fleet.executor(store, Policies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
 
 
-def only(store: SqliteRemediations) -> Remediation:
+def only(store: RemediationStore) -> Remediation:
     (found,) = store.all()
     return found
 
@@ -77,7 +74,7 @@ def as_before(fleet: Fleet) -> bool:
 
 
 @pytest.mark.parametrize("late", [timedelta(), 8 * MINUTE], ids=["at-once", "late"])
-def test_a_volcano_job_is_aborted_verified_and_resumed(store: SqliteRemediations, late: timedelta) -> None:
+def test_a_volcano_job_is_aborted_verified_and_resumed(store: RemediationStore, late: timedelta) -> None:
     """Volcano takes the Command up after a while, and acts on it a while later; verified is what then is."""
     fleet = volcano(takes_up=late, carries_out=late)
     before = copy.deepcopy(fleet.find("chat")["spec"])
@@ -100,7 +97,7 @@ def test_a_volcano_job_is_aborted_verified_and_resumed(store: SqliteRemediations
     assert StepKind.WITHDRAW not in kinds  # what was seen carried out is not waited for
 
 
-def test_a_room_that_a_pod_group_keeps_is_not_free(store: SqliteRemediations) -> None:
+def test_a_room_that_a_pod_group_keeps_is_not_free(store: RemediationStore) -> None:
     fleet = volcano()
     executor = begun(fleet, store)
     group = fleet._pod_group
@@ -113,7 +110,7 @@ def test_a_room_that_a_pod_group_keeps_is_not_free(store: SqliteRemediations) ->
     assert only(store).phase is Phase.IN_EFFECT
 
 
-def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: SqliteRemediations) -> None:
+def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: RemediationStore) -> None:
     fleet = volcano(takes_up=2 * timedelta(hours=1))
     executor = begun(fleet, store)
     until(fleet, executor, StepKind.COMMAND)
@@ -128,9 +125,7 @@ def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: SqliteRemediat
 
 
 @pytest.mark.parametrize("minutes", [1, 10, 25])
-def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(
-    store: SqliteRemediations, minutes: int
-) -> None:
+def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(store: RemediationStore, minutes: int) -> None:
     """The Job would be left aborted, were the mark removed before the Command had its effect."""
     fleet = volcano(carries_out=minutes * MINUTE)
     executor = begun(fleet, store)
@@ -148,7 +143,7 @@ def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(
     assert as_before(fleet)
 
 
-def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: SqliteRemediations) -> None:
+def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: RemediationStore) -> None:
     fleet = volcano(carries_out=timedelta(days=9))
     executor = begun(fleet, store)
     until(fleet, executor, StepKind.COMMAND)
@@ -163,7 +158,7 @@ def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: SqliteRem
     assert as_before(fleet)
 
 
-def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: SqliteRemediations) -> None:
+def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: RemediationStore) -> None:
     fleet = volcano(takes_up=timedelta(hours=2))
     executor = begun(fleet, store)
     drive(fleet, executor, 4)
@@ -173,7 +168,7 @@ def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: Sql
     assert as_before(fleet)
 
 
-def test_a_volcano_job_is_moved_by_two_commands(store: SqliteRemediations) -> None:
+def test_a_volcano_job_is_moved_by_two_commands(store: RemediationStore) -> None:
     fleet = volcano(takes_up=3 * MINUTE, carries_out=3 * MINUTE)
     fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
     fleet.cordon()
@@ -188,7 +183,7 @@ def test_a_volcano_job_is_moved_by_two_commands(store: SqliteRemediations) -> No
     assert fleet.find("chat")["status"]["retryCount"] == 1
 
 
-def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: SqliteRemediations) -> None:
+def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: RemediationStore) -> None:
     """The process ended between the mark and the Command, and there is no reason for it any more."""
     fleet = volcano()
     executor = begun(fleet, store)
@@ -213,7 +208,7 @@ def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: SqliteReme
 # Kueue
 
 
-def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediations) -> None:
+def test_a_job_of_kueue_is_released_through_its_workload(store: RemediationStore) -> None:
     """The Job itself is never written to but for what was notified; free is what Kueue has given back."""
     fleet = kueue(frees=15 * MINUTE)
     executor = begun(fleet, store)
@@ -237,7 +232,7 @@ def test_a_job_of_kueue_is_released_through_its_workload(store: SqliteRemediatio
     assert [step.target.kind for step in only(store).steps if not step.kind.only_notes] == ["Workload", "Workload"]
 
 
-def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: SqliteRemediations) -> None:
+def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: RemediationStore) -> None:
     fleet = kueue(frees=timedelta(days=1))
     executor = begun(fleet, store)
     drive(fleet, executor, 2)
@@ -246,7 +241,7 @@ def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: SqliteRemediati
     assert as_before(fleet)
 
 
-def test_a_job_of_kueue_is_moved_by_its_workload(store: SqliteRemediations) -> None:
+def test_a_job_of_kueue_is_moved_by_its_workload(store: RemediationStore) -> None:
     fleet = kueue(frees=5 * MINUTE)
     fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
     fleet.cordon()
@@ -257,7 +252,7 @@ def test_a_job_of_kueue_is_moved_by_its_workload(store: SqliteRemediations) -> N
     assert {pod["spec"]["nodeName"] for pod in fleet.pods("chat")} == {"n3"}
 
 
-def test_a_workload_that_somebody_activates_again_is_theirs(store: SqliteRemediations) -> None:
+def test_a_workload_that_somebody_activates_again_is_theirs(store: RemediationStore) -> None:
     fleet = kueue()
     executor = begun(fleet, store)
     drive(fleet, executor, 0.5)
@@ -274,51 +269,51 @@ def test_a_workload_that_somebody_activates_again_is_theirs(store: SqliteRemedia
 
 @pytest.mark.parametrize("make", [volcano, kueue])
 @pytest.mark.parametrize("delay", [0, 4])
-def test_an_undo_at_any_minute_leaves_it_running(make: object, delay: int, tmp_path: Path) -> None:
+def test_an_undo_at_any_minute_leaves_it_running(make: object, delay: int) -> None:
     for minute in range(0, 32, 2):
         delays = {"takes_up": delay * MINUTE, "carries_out": delay * MINUTE, "frees": delay * MINUTE}
         fleet: Fleet = make(**delays)  # type: ignore[operator]
-        with new_store(tmp_path / f"{minute}.db") as store:
-            executor = begun(fleet, store)
-            for _ in range(minute):
-                for name in executor.due(fleet.now):
-                    executor.run_once(name, fleet.now)
-                fleet.now += MINUTE
-                fleet.settle()
-            store.ask_undo(only(store).id)
-            drive(fleet, executor, 2)
-            assert only(store).phase in (Phase.UNDONE, Phase.REJECTED), (minute, only(store).history)
-            assert as_before(fleet), (minute, only(store).history, fleet.find("chat"))
+        store = new_store()
+        executor = begun(fleet, store)
+        for _ in range(minute):
+            for name in executor.due(fleet.now):
+                executor.run_once(name, fleet.now)
+            fleet.now += MINUTE
+            fleet.settle()
+        store.ask_undo(only(store).id)
+        drive(fleet, executor, 2)
+        assert only(store).phase in (Phase.UNDONE, Phase.REJECTED), (minute, only(store).history)
+        assert as_before(fleet), (minute, only(store).history, fleet.find("chat"))
 
 
-def test_undo_was_asked_while_the_command_may_be_on_its_way(tmp_path: Path) -> None:
+def test_undo_was_asked_while_the_command_may_be_on_its_way() -> None:
     """The process ends with the Command sent or not, taken up or not, and a person wants it undone before the next."""
     for sent in (True, False):
         for taken_up in (timedelta(), timedelta(hours=5)):
             fleet = volcano(takes_up=taken_up, carries_out=10 * MINUTE)
-            with new_store(tmp_path / f"{sent}-{taken_up}.db") as store:
-                executor = begun(fleet, store)
+            store = new_store()
+            executor = begun(fleet, store)
 
-                def kill(verb: str, what: str, done: bool) -> None:
-                    if what.startswith("Command") and done is sent:  # noqa: B023 - called before the next round
-                        raise Killed
+            def kill(verb: str, what: str, done: bool) -> None:
+                if what.startswith("Command") and done is sent:  # noqa: B023 - called before the next round
+                    raise Killed
 
-                fleet.before_write = kill
-                with pytest.raises(Killed):
-                    drive(fleet, executor, 1)
-                fleet.before_write = lambda _verb, _what, _done: None
-                store.ask_undo(only(store).id)
-                drive(fleet, executor, 2)
-                assert only(store).phase is Phase.UNDONE
-                assert [step.kind for step in only(store).steps].count(StepKind.COMMAND) == 1
-                assert as_before(fleet), (sent, taken_up)
-                drive(fleet, executor, 6)
-                assert as_before(fleet), (sent, taken_up)
+            fleet.before_write = kill
+            with pytest.raises(Killed):
+                drive(fleet, executor, 1)
+            fleet.before_write = lambda _verb, _what, _done: None
+            store.ask_undo(only(store).id)
+            drive(fleet, executor, 2)
+            assert only(store).phase is Phase.UNDONE
+            assert [step.kind for step in only(store).steps].count(StepKind.COMMAND) == 1
+            assert as_before(fleet), (sent, taken_up)
+            drive(fleet, executor, 6)
+            assert as_before(fleet), (sent, taken_up)
 
 
 @pytest.mark.parametrize("undo", [True, False])
 @pytest.mark.parametrize("make", [volcano, kueue])
-def test_a_kill_at_any_write_while_a_controller_is_late(make: object, undo: bool, tmp_path: Path) -> None:
+def test_a_kill_at_any_write_while_a_controller_is_late(make: object, undo: bool) -> None:
     """undo: as soon as the first process has ended. The Job ends as it began, or is released: nothing in between."""
     for at in range(1, 40):
         late = 4 * MINUTE
@@ -331,28 +326,28 @@ def test_a_kill_at_any_write_while_a_controller_is_late(make: object, undo: bool
             if left == 0:
                 raise Killed
 
-        with new_store(tmp_path / f"{at}.db") as store:
-            executor = begun(fleet, store)
-            fleet.before_write = kill
-            try:
-                drive(fleet, executor, 1)
-            except Killed:
-                if undo:
-                    store.ask_undo(only(store).id)
-                drive(fleet, executor, 1.2)
-            end = only(store)
-            if left > 0:
-                assert at > 8  # all writes were tried
-                return
+        store = new_store()
+        executor = begun(fleet, store)
+        fleet.before_write = kill
+        try:
+            drive(fleet, executor, 1)
+        except Killed:
             if undo:
-                assert end.phase in (Phase.UNDONE, Phase.REJECTED), (at, end.history)
-                assert as_before(fleet), (at, end.history)
-            else:
-                assert (end.phase, fleet.pods("chat")) == (Phase.IN_EFFECT, []), (at, end.history)
+                store.ask_undo(only(store).id)
+            drive(fleet, executor, 1.2)
+        end = only(store)
+        if left > 0:
+            assert at > 8  # all writes were tried
+            return
+        if undo:
+            assert end.phase in (Phase.UNDONE, Phase.REJECTED), (at, end.history)
+            assert as_before(fleet), (at, end.history)
+        else:
+            assert (end.phase, fleet.pods("chat")) == (Phase.IN_EFFECT, []), (at, end.history)
     raise AssertionError("There were more writes than were tried.")
 
 
-def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(store: SqliteRemediations) -> None:
+def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(store: RemediationStore) -> None:
     fleet = kueue()
     executor = begun(fleet, store)
 
@@ -371,7 +366,7 @@ def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(s
     assert as_before(fleet)
 
 
-def test_a_command_without_rights_ends_it_and_the_mark_goes(store: SqliteRemediations) -> None:
+def test_a_command_without_rights_ends_it_and_the_mark_goes(store: RemediationStore) -> None:
     fleet = volcano()
     executor = begun(fleet, store)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,17 +18,17 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.plan.guards import GUARDS, Guard, Nature
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
-    with new_store(tmp_path / "remediations.db") as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
-def only(store: SqliteRemediations, action: ActionKind | None = None) -> Remediation:
+def only(store: RemediationStore, action: ActionKind | None = None) -> Remediation:
     (found,) = [each for each in store.all() if action in (None, each.proposal.action)]
     return found
 
@@ -52,7 +50,7 @@ def idle_fleet() -> Fleet:
     return fleet
 
 
-def start(fleet: Fleet, store: SqliteRemediations, plan: PlanPolicy = ENFORCE, **changes: Any) -> Executor:
+def start(fleet: Fleet, store: RemediationStore, plan: PlanPolicy = ENFORCE, **changes: Any) -> Executor:
     executor = fleet.executor(store, Policies(plan, quick(**changes)))
     fleet.propose(executor)
     return executor
@@ -69,30 +67,34 @@ def suspended(fleet: Fleet) -> bool:
 # Proposals
 
 
-def test_observe_writes_nothing_at_all(store: SqliteRemediations) -> None:
+def test_observe_writes_nothing_at_all(store: RemediationStore) -> None:
     fleet = idle_fleet()
     start(fleet, store, PlanPolicy())
     assert store.all() == ()
     assert fleet.log == []
 
 
-def test_two_replicas_propose_the_same_object(store: SqliteRemediations) -> None:
+def test_two_replicas_propose_the_same_object(store: RemediationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = idle_fleet()
-    first, second = start(fleet, store), start(fleet, store)
+    start(fleet, store)
+    kept = only(store)
     fleet.now += timedelta(hours=3)
-    assert first.propose and second.propose
-    assert len(store.all()) == 1
-    assert only(store).name.endswith("-20260302")
+    with monkeypatch.context() as patched:
+        # The second one has listed before the first one's proposal was there.
+        patched.setattr(type(store), "all", lambda _: ())
+        (again,) = fleet.propose(fleet.executor(store, Policies(ENFORCE, quick())))
+    assert again == kept == only(store)
+    assert kept.name.endswith("-20260302")
 
 
-def test_what_is_open_is_not_proposed_again_on_another_day(store: SqliteRemediations) -> None:
+def test_what_is_open_is_not_proposed_again_on_another_day(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST)
     fleet.now += timedelta(days=1)
     assert fleet.propose(executor) == ()
 
 
-def test_a_suggestion_waits_for_a_person_and_expires(store: SqliteRemediations) -> None:
+def test_a_suggestion_waits_for_a_person_and_expires(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST, approval_timeout_seconds=86_400)
     drive(fleet, executor, 23.9, least_seconds=1800)
@@ -102,7 +104,7 @@ def test_a_suggestion_waits_for_a_person_and_expires(store: SqliteRemediations) 
     assert fleet.log == []
 
 
-def test_an_approved_suggestion_is_notified_and_done(store: SqliteRemediations) -> None:
+def test_an_approved_suggestion_is_notified_and_done(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST)
     store.approve(only(store).id, "ann")
@@ -113,7 +115,7 @@ def test_an_approved_suggestion_is_notified_and_done(store: SqliteRemediations) 
 
 
 def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
-    store: SqliteRemediations, monkeypatch: pytest.MonkeyPatch
+    store: RemediationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KubeRay suspends a RayJob by deleting its RayCluster, whose Pods go later."""
     fleet = idle_fleet()
@@ -134,7 +136,7 @@ def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
     assert only(store).phase is Phase.IN_EFFECT
 
 
-def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:
+def test_a_rejected_suggestion_is_never_done(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, SUGGEST)
     store.reject(only(store).id)
@@ -146,7 +148,7 @@ def test_a_rejected_suggestion_is_never_done(store: SqliteRemediations) -> None:
 # Notifications
 
 
-def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteRemediations) -> None:
+def test_owners_are_told_and_have_the_time_that_they_were_told(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store, notice_period_seconds=3600)
     drive(fleet, executor, 1)
@@ -162,7 +164,7 @@ def test_owners_are_told_and_have_the_time_that_they_were_told(store: SqliteReme
 
 
 def test_an_event_has_the_time_at_which_it_is_written_and_is_one_however_often_it_is_tried(
-    store: SqliteRemediations,
+    store: RemediationStore,
 ) -> None:
     """Approved two hours after it was proposed, by an executor that ends before it keeps that it said so."""
     fleet = idle_fleet()
@@ -202,7 +204,7 @@ def test_an_event_has_the_time_at_which_it_is_written_and_is_one_however_often_i
         (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.EXPIRED),
     ],
 )
-def test_an_owner_can_object_or_snooze(store: SqliteRemediations, key: str, value: str, end: Phase) -> None:
+def test_an_owner_can_object_or_snooze(store: RemediationStore, key: str, value: str, end: Phase) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, executor, 0.1)
@@ -218,7 +220,7 @@ def test_an_owner_can_object_or_snooze(store: SqliteRemediations, key: str, valu
 # The check before the first write
 
 
-def test_work_that_began_again_lapses_and_counts_against_the_detector(store: SqliteRemediations) -> None:
+def test_work_that_began_again_lapses_and_counts_against_the_detector(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     fleet.idle, fleet.busy = set(), {"chat"}
@@ -228,7 +230,7 @@ def test_work_that_began_again_lapses_and_counts_against_the_detector(store: Sql
     assert not suspended(fleet)
 
 
-def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: SqliteRemediations) -> None:
+def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     fleet.idle = set()
@@ -236,7 +238,7 @@ def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: SqliteRemedi
     assert (only(store).phase, only(store).verified) == (Phase.OBSOLETE, {})
 
 
-def test_what_telemetry_shows_no_more_is_waited_for(store: SqliteRemediations) -> None:
+def test_what_telemetry_shows_no_more_is_waited_for(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 0.1)
@@ -249,7 +251,7 @@ def test_what_telemetry_shows_no_more_is_waited_for(store: SqliteRemediations) -
     assert effects(fleet) != []
 
 
-def test_what_telemetry_shows_no_more_lapses_with_its_node(store: SqliteRemediations) -> None:
+def test_what_telemetry_shows_no_more_lapses_with_its_node(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 0.1)
@@ -259,7 +261,7 @@ def test_what_telemetry_shows_no_more_lapses_with_its_node(store: SqliteRemediat
     assert only(store).phase is Phase.OBSOLETE
 
 
-def test_other_pods_than_those_notified_are_left_alone(store: SqliteRemediations) -> None:
+def test_other_pods_than_those_notified_are_left_alone(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     fleet._end(fleet.pods("chat")[0])
@@ -269,7 +271,7 @@ def test_other_pods_than_those_notified_are_left_alone(store: SqliteRemediations
     assert not suspended(fleet)
 
 
-def test_another_node_of_the_name_is_left_alone(store: SqliteRemediations) -> None:
+def test_another_node_of_the_name_is_left_alone(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 0.1)
@@ -282,7 +284,7 @@ def test_another_node_of_the_name_is_left_alone(store: SqliteRemediations) -> No
 
 
 @pytest.mark.parametrize("why", ["brake", "stale", "pause"])
-def test_what_stops_everything_stops_it_until_it_passes(store: SqliteRemediations, why: str) -> None:
+def test_what_stops_everything_stops_it_until_it_passes(store: RemediationStore, why: str) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, executor, 0.1)
@@ -301,7 +303,26 @@ def test_what_stops_everything_stops_it_until_it_passes(store: SqliteRemediation
     assert only(store).phase is Phase.IN_EFFECT
 
 
-def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations) -> None:
+@pytest.mark.parametrize(
+    ("nature", "phase"),
+    [
+        (Nature.TRANSIENT, Phase.NOTIFIED),
+        (Nature.LASTING, Phase.REFUSED),
+        (Nature.OBJECTION, Phase.REJECTED),
+    ],
+)
+def test_a_guard_says_by_its_nature_what_becomes_of_what_it_refuses(
+    store: RemediationStore, monkeypatch: pytest.MonkeyPatch, nature: Nature, phase: Phase
+) -> None:
+    fleet = idle_fleet()
+    executor = start(fleet, store)
+    monkeypatch.setitem(GUARDS, "new", Guard(lambda _: "Not now.", nature))
+    drive(fleet, executor, 1)
+    assert only(store).phase is phase
+    assert not suspended(fleet)
+
+
+def test_a_mode_that_became_milder_is_asked_or_refused(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     milder = replace(executor, policies=replace(executor.policies, plan=SUGGEST))
@@ -314,7 +335,7 @@ def test_a_mode_that_became_milder_is_asked_or_refused(store: SqliteRemediations
     assert not suspended(fleet)
 
 
-def test_what_was_notified_before_a_person_was_asked_is_taken_back(store: SqliteRemediations) -> None:
+def test_what_was_notified_before_a_person_was_asked_is_taken_back(store: RemediationStore) -> None:
     """Rejected in the moment between the approval and the new notification."""
     fleet = idle_fleet()
     executor = start(fleet, store)
@@ -329,7 +350,7 @@ def test_what_was_notified_before_a_person_was_asked_is_taken_back(store: Sqlite
     assert not fleet.find("chat")["metadata"].get("annotations")
 
 
-def test_the_rate_is_counted_from_what_is_kept(store: SqliteRemediations) -> None:
+def test_the_rate_is_counted_from_what_is_kept(store: RemediationStore) -> None:
     fleet = Fleet(idle={"a", "b"})
     fleet.owner("Job", "a", 2)
     fleet.owner("Job", "b", 2)
@@ -346,40 +367,38 @@ def test_the_rate_is_counted_from_what_is_kept(store: SqliteRemediations) -> Non
     assert second - first >= timedelta(hours=1)
 
 
-def test_a_claim_that_was_given_up_is_no_action_of_the_rate(tmp_path: Path) -> None:
+def test_a_claim_that_was_given_up_is_no_action_of_the_rate(store: RemediationStore) -> None:
     """The first claims its turn, and the alert fires before it writes; its claim takes nobody's turn, before a restart
     and after it, and is counted while it stands."""
     fleet = Fleet(idle={"a", "b"})
     fleet.owner("Job", "a", 2)
     fleet.owner("Job", "b", 2)
-    with new_store(tmp_path / "kept.db") as store:
-        executor = start(fleet, store)
-        executor = replace(executor, policies=replace(executor.policies, plan=replace(ENFORCE, actions_per_hour=1)))
-        drive(fleet, executor, 0.1)
-        fleet.now += timedelta(minutes=10)
-        first, second = (each.id for each in store.all())
-        claimed = executor.run_once(first, fleet.now)
-        assert claimed is not None
-        assert claimed.phase is Phase.ACTING
-        waits = executor.run_once(second, fleet.now)
-        assert waits is not None
-        assert "1 actions began" in waits.history[-1].message
-        fleet.alerts = ("EtcdDown",)
-        given_up = executor.run_once(first, fleet.now)
-        assert given_up is not None
-        assert given_up.phase is Phase.NOTIFIED
-        fleet.alerts = ()
-        owner = fleet.find("a")
-        owner["metadata"]["annotations"][keys.SNOOZE_UNTIL] = "2026-03-02T16:00:00Z"
-        fleet.cluster.put(owner)
-    with new_store(tmp_path / "kept.db") as store:
-        restarted = fleet.executor(store, executor.policies)
-        drive(fleet, restarted, 0.1)
-        phases = {each.id: each.phase for each in store.all()}
-        assert phases == {first: Phase.NOTIFIED, second: Phase.IN_EFFECT}
+    executor = start(fleet, store)
+    executor = replace(executor, policies=replace(executor.policies, plan=replace(ENFORCE, actions_per_hour=1)))
+    drive(fleet, executor, 0.1)
+    fleet.now += timedelta(minutes=10)
+    first, second = (each.id for each in store.all())
+    claimed = executor.run_once(first, fleet.now)
+    assert claimed is not None
+    assert claimed.phase is Phase.ACTING
+    waits = executor.run_once(second, fleet.now)
+    assert waits is not None
+    assert "1 actions began" in waits.history[-1].message
+    fleet.alerts = ("EtcdDown",)
+    given_up = executor.run_once(first, fleet.now)
+    assert given_up is not None
+    assert given_up.phase is Phase.NOTIFIED
+    fleet.alerts = ()
+    owner = fleet.find("a")
+    owner["metadata"]["annotations"][keys.SNOOZE_UNTIL] = "2026-03-02T16:00:00Z"
+    fleet.cluster.put(owner)
+    restarted = fleet.executor(store, executor.policies)
+    drive(fleet, restarted, 0.1)
+    phases = {each.id: each.phase for each in store.all()}
+    assert phases == {first: Phase.NOTIFIED, second: Phase.IN_EFFECT}
 
 
-def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediations) -> None:
+def test_a_budget_holds_what_is_in_flight_by_the_records(store: RemediationStore) -> None:
     """Two Nodes were worth tainting; now the budget is one."""
     fleet = taint_fleet()
     fleet.owner("Job", "more", 8, node="n1")
@@ -396,7 +415,7 @@ def test_a_budget_holds_what_is_in_flight_by_the_records(store: SqliteRemediatio
 class Counted:
     """A store that counts how often all of it is read."""
 
-    def __init__(self, store: SqliteRemediations) -> None:
+    def __init__(self, store: RemediationStore) -> None:
         self._store = store
         self.reads = 0
 
@@ -408,7 +427,7 @@ class Counted:
         return getattr(self._store, name)
 
 
-def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: SqliteRemediations) -> None:
+def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: RemediationStore) -> None:
     """With a thousand final ones, this read is most of what a run costs."""
     fleet = Fleet(idle=set("abcd"))
     for name in "abcd":
@@ -436,7 +455,7 @@ def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: SqliteRem
 # Taints
 
 
-def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(store: SqliteRemediations) -> None:
+def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only(), hand_off_label="repair/wanted=yes", hand_off_when_empty=False)
     seen: list[list[str]] = []
@@ -463,7 +482,7 @@ def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(sto
     assert told["status"] == "False"
 
 
-def test_silence_is_no_proof_of_health(store: SqliteRemediations) -> None:
+def test_silence_is_no_proof_of_health(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 1)
@@ -475,7 +494,7 @@ def test_silence_is_no_proof_of_health(store: SqliteRemediations) -> None:
     assert effects(fleet) == []
 
 
-def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: SqliteRemediations) -> None:
+def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 1)
@@ -487,7 +506,7 @@ def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: S
     assert effects(fleet) == []
 
 
-def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: SqliteRemediations) -> None:
+def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only(), healthy_for_seconds=3600)
     drive(fleet, executor, 1)
@@ -506,7 +525,7 @@ def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: Sq
     assert only(store).phase is Phase.SUCCEEDED
 
 
-def test_a_taint_expires(store: SqliteRemediations) -> None:
+def test_a_taint_expires(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only(), taint_expiry_seconds=7200)
     drive(fleet, executor, 2.2)
@@ -517,7 +536,7 @@ def test_a_taint_expires(store: SqliteRemediations) -> None:
 
 
 @pytest.mark.parametrize("key", [keys.DEGRADED, "example.com/other"])
-def test_taints_of_others_are_never_touched(store: SqliteRemediations, key: str) -> None:
+def test_taints_of_others_are_never_touched(store: RemediationStore, key: str) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     theirs = {"key": key, "value": "theirs", "effect": "PreferNoSchedule"}
@@ -534,7 +553,7 @@ def test_taints_of_others_are_never_touched(store: SqliteRemediations, key: str)
     assert only(store).phase is Phase.UNDONE
 
 
-def test_a_taint_of_which_somebody_changed_the_value_is_theirs(store: SqliteRemediations) -> None:
+def test_a_taint_of_which_somebody_changed_the_value_is_theirs(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 1)
@@ -547,7 +566,7 @@ def test_a_taint_of_which_somebody_changed_the_value_is_theirs(store: SqliteReme
     assert not fleet.node("n0")["metadata"].get("annotations")
 
 
-def test_our_taint_goes_under_the_pause_and_the_brake_and_nothing_else_does(store: SqliteRemediations) -> None:
+def test_our_taint_goes_under_the_pause_and_the_brake_and_nothing_else_does(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
     drive(fleet, executor, 1)
@@ -565,7 +584,7 @@ def test_our_taint_goes_under_the_pause_and_the_brake_and_nothing_else_does(stor
 
 @pytest.mark.parametrize(("allowed", "end"), [(1, "NoExecute"), (0, "NoSchedule")])
 def test_no_execute_is_reached_only_where_asked_and_where_budgets_allow_an_eviction(
-    store: SqliteRemediations, allowed: int, end: str
+    store: RemediationStore, allowed: int, end: str
 ) -> None:
     fleet = taint_fleet()
     fleet.budget("train", allowed)
@@ -575,7 +594,7 @@ def test_no_execute_is_reached_only_where_asked_and_where_budgets_allow_an_evict
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: SqliteRemediations, served: bool) -> None:
+def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: RemediationStore, served: bool) -> None:
     claim = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0", device="GPU-n0-0")
     fleet = Fleet(sick={"GPU-n0-0"}, claims=(claim,), unserved=() if served else ("resource.k8s.io",))
     fleet.owner("Job", "train", 8)
@@ -599,7 +618,7 @@ def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: Sqlite
 # Releases
 
 
-def test_a_release_is_held_and_undone_exactly(store: SqliteRemediations) -> None:
+def test_a_release_is_held_and_undone_exactly(store: RemediationStore) -> None:
     fleet = idle_fleet()
     before = fleet.find("chat")["spec"]
     executor = start(fleet, store)
@@ -613,7 +632,7 @@ def test_a_release_is_held_and_undone_exactly(store: SqliteRemediations) -> None
     assert not fleet.find("chat")["metadata"].get("annotations")
 
 
-def test_a_release_can_be_undone_after_it_succeeded(store: SqliteRemediations) -> None:
+def test_a_release_can_be_undone_after_it_succeeded(store: RemediationStore) -> None:
     fleet = idle_fleet()
     before = fleet.find("chat")["spec"]
     executor = start(fleet, store)
@@ -626,7 +645,7 @@ def test_a_release_can_be_undone_after_it_succeeded(store: SqliteRemediations) -
     assert only(store).phase is Phase.UNDONE
 
 
-def test_what_an_owner_took_back_stays_as_they_have_it(store: SqliteRemediations) -> None:
+def test_what_an_owner_took_back_stays_as_they_have_it(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, executor, 1)
@@ -643,7 +662,7 @@ def test_what_an_owner_took_back_stays_as_they_have_it(store: SqliteRemediations
     assert not fleet.find("chat")["metadata"].get("annotations")
 
 
-def test_a_suspend_without_released_pods_is_a_failure_and_taken_back(store: SqliteRemediations) -> None:
+def test_a_suspend_without_released_pods_is_a_failure_and_taken_back(store: RemediationStore) -> None:
     fleet = idle_fleet()
     before = fleet.find("chat")["spec"]
     executor = start(fleet, store)
@@ -654,7 +673,7 @@ def test_a_suspend_without_released_pods_is_a_failure_and_taken_back(store: Sqli
     assert fleet.find("chat")["spec"] == before
 
 
-def test_a_failed_target_is_left_alone_for_longer_each_time(store: SqliteRemediations) -> None:
+def test_a_failed_target_is_left_alone_for_longer_each_time(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     fleet.settle = lambda: None  # type: ignore[method-assign]
@@ -669,7 +688,7 @@ def test_a_failed_target_is_left_alone_for_longer_each_time(store: SqliteRemedia
 
 
 @pytest.mark.parametrize("works_again", [True, False])
-def test_what_was_begun_and_did_not_happen_is_checked_again(store: SqliteRemediations, works_again: bool) -> None:
+def test_what_was_begun_and_did_not_happen_is_checked_again(store: RemediationStore, works_again: bool) -> None:
     """The process ends between the intent and the write. What was true before the first try may not be any more."""
     fleet = idle_fleet()
     executor = start(fleet, store)
@@ -697,7 +716,7 @@ def test_what_was_begun_and_did_not_happen_is_checked_again(store: SqliteRemedia
 # Moves
 
 
-def test_a_job_is_moved_whole_by_its_own_suspend(store: SqliteRemediations) -> None:
+def test_a_job_is_moved_whole_by_its_own_suspend(store: RemediationStore) -> None:
     fleet = taint_fleet()
     before = fleet.find("train")["spec"]
     executor = start(fleet, store)
@@ -710,7 +729,7 @@ def test_a_job_is_moved_whole_by_its_own_suspend(store: SqliteRemediations) -> N
     assert [step.kind for step in moved.steps[3:]] == [StepKind.RELEASE, StepKind.RESTORE, StepKind.CLEAR]
 
 
-def test_a_gang_is_moved_once_its_node_is_tainted(store: SqliteRemediations) -> None:
+def test_a_gang_is_moved_once_its_node_is_tainted(store: RemediationStore) -> None:
     """The taint is put off by the API server; without it the scheduler would put the gang back."""
     fleet = taint_fleet()
     executor = start(fleet, store)
@@ -744,7 +763,7 @@ def evictions_only() -> PlanPolicy:
     return replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE})
 
 
-def test_pods_are_evicted_one_after_the_other_as_their_budget_allows(store: SqliteRemediations) -> None:
+def test_pods_are_evicted_one_after_the_other_as_their_budget_allows(store: RemediationStore) -> None:
     fleet = evictable()
     fleet.budget("web", 2)
     executor = start(fleet, store, evictions_only())
@@ -767,7 +786,7 @@ def test_pods_are_evicted_one_after_the_other_as_their_budget_allows(store: Sqli
     assert {pod["spec"]["nodeName"] for pod in fleet.pods("web")} == {"n7"}
 
 
-def test_evictions_that_find_no_opening_end_at_the_deadline(store: SqliteRemediations) -> None:
+def test_evictions_that_find_no_opening_end_at_the_deadline(store: RemediationStore) -> None:
     fleet = evictable()
     fleet.budget("web", 2)
     executor = start(fleet, store, evictions_only(), action_timeout_seconds=3600)
@@ -785,7 +804,7 @@ def test_evictions_that_find_no_opening_end_at_the_deadline(store: SqliteRemedia
     assert waits == []  # what was never begun is not kept
 
 
-def test_a_lone_replica_gets_its_new_pod_by_a_rollout(store: SqliteRemediations) -> None:
+def test_a_lone_replica_gets_its_new_pod_by_a_rollout(store: RemediationStore) -> None:
     fleet = Fleet(sick={"GPU-n0-0"})
     fleet.owner("Deployment", "web", 8)
     executor = start(fleet, store)
@@ -796,7 +815,7 @@ def test_a_lone_replica_gets_its_new_pod_by_a_rollout(store: SqliteRemediations)
     assert not fleet.find("web")["metadata"].get("annotations")
 
 
-def test_what_would_be_undone_by_others_is_not_begun(store: SqliteRemediations) -> None:
+def test_what_would_be_undone_by_others_is_not_begun(store: RemediationStore) -> None:
     fleet = idle_fleet()
     owner = fleet.find("chat")
     owner["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
@@ -811,7 +830,7 @@ def test_what_would_be_undone_by_others_is_not_begun(store: SqliteRemediations) 
 # Learning
 
 
-def test_a_detector_that_was_wrong_only_suggests(store: SqliteRemediations) -> None:
+def test_a_detector_that_was_wrong_only_suggests(store: RemediationStore) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
     drive(fleet, executor, 1)
@@ -820,7 +839,7 @@ def test_a_detector_that_was_wrong_only_suggests(store: SqliteRemediations) -> N
     fleet.now += timedelta(days=1)
     fleet.propose(executor)
     drive(fleet, executor, 2)
-    (second,) = store.open_()
+    (second,) = [each for each in store.all() if each.phase.open]
     assert second.phase is Phase.PROPOSED
     assert "abandoned was right in 0 of 1 verified outcomes" in second.history[-1].message
     assert not suspended(fleet)

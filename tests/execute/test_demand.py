@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -15,16 +13,15 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 ON_DEMAND = replace(ENFORCE, reclaim_only_on_demand=True, budget_min_gpus=16, idle_storm_ratio=1.0)
 WAITER = "ml/late-0"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteRemediations]:
-    with new_store(tmp_path / "remediations.db") as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
 def crowded(**owners: int) -> Fleet:
@@ -37,23 +34,23 @@ def crowded(**owners: int) -> Fleet:
     return fleet
 
 
-def begun(fleet: Fleet, store: SqliteRemediations, plan: PlanPolicy = ON_DEMAND) -> Executor:
+def begun(fleet: Fleet, store: RemediationStore, plan: PlanPolicy = ON_DEMAND) -> Executor:
     executor = fleet.executor(store, Policies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
 
 
-def only(store: SqliteRemediations) -> Remediation:
+def only(store: RemediationStore) -> Remediation:
     (found,) = store.all()
     return found
 
 
-def until_released(fleet: Fleet, store: SqliteRemediations, executor: Executor) -> None:
+def until_released(fleet: Fleet, store: RemediationStore, executor: Executor) -> None:
     while only(store).phase is not Phase.VERIFYING:
         drive(fleet, executor, 1 / 60)
 
 
-def test_the_waiter_that_starts_is_told(store: SqliteRemediations) -> None:
+def test_the_waiter_that_starts_is_told(store: RemediationStore) -> None:
     fleet = crowded(chat=8)
     executor = begun(fleet, store)
     assert only(store).proposal.waiter == WAITER
@@ -66,7 +63,7 @@ def test_the_waiter_that_starts_is_told(store: SqliteRemediations) -> None:
 
 @pytest.mark.parametrize("on_demand", [True, False])
 def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
-    store: SqliteRemediations, on_demand: bool
+    store: RemediationStore, on_demand: bool
 ) -> None:
     fleet = crowded(chat=8)
     before = fleet.find("chat")["spec"]
@@ -97,7 +94,7 @@ def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
 
 
 @pytest.mark.parametrize("gone", ["deleted", "ending", "ended", "elsewhere"])
-def test_a_waiter_that_waits_no_more_is_no_failure_of_ours(store: SqliteRemediations, gone: str) -> None:
+def test_a_waiter_that_waits_no_more_is_no_failure_of_ours(store: RemediationStore, gone: str) -> None:
     fleet = crowded(chat=8)
     executor = begun(fleet, store)
     fleet.stuck = {"late"}
@@ -119,7 +116,7 @@ def test_a_waiter_that_waits_no_more_is_no_failure_of_ours(store: SqliteRemediat
     assert only(store).verified == told
 
 
-def test_it_is_looked_for_whom_it_was_released_and_not_for_whom_it_was_proposed(store: SqliteRemediations) -> None:
+def test_it_is_looked_for_whom_it_was_released_and_not_for_whom_it_was_proposed(store: RemediationStore) -> None:
     """The first one found a place while owners could object, and another waits."""
     fleet = crowded(chat=8)
     executor = begun(fleet, store)
@@ -134,7 +131,7 @@ def test_it_is_looked_for_whom_it_was_released_and_not_for_whom_it_was_proposed(
     assert (only(store).phase, only(store).verified["waiter_started"]) == (Phase.FAILED, False)
 
 
-def test_without_a_waiter_nothing_is_looked_for(store: SqliteRemediations) -> None:
+def test_without_a_waiter_nothing_is_looked_for(store: RemediationStore) -> None:
     fleet = crowded(chat=8)
     fleet.cluster.remove(ObjectRef("apps/v1", "Deployment", "late", "ml"))
     executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=False))
@@ -143,7 +140,7 @@ def test_without_a_waiter_nothing_is_looked_for(store: SqliteRemediations) -> No
     assert only(store).history[-1].message == "Its GPUs are free."
 
 
-def test_a_waiter_that_cannot_be_read_is_neither(store: SqliteRemediations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_that_cannot_be_read_is_neither(store: RemediationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = crowded(chat=8)
     executor = begun(fleet, store)
     fleet.stuck = {"late"}
@@ -165,7 +162,7 @@ def test_a_waiter_that_cannot_be_read_is_neither(store: SqliteRemediations, monk
     assert only(store).verified == {"released": True, "waiter_started": True}
 
 
-def test_releases_that_make_room_together_are_done_together(store: SqliteRemediations) -> None:
+def test_releases_that_make_room_together_are_done_together(store: RemediationStore) -> None:
     """The second has to wait for its turn, and the first waits with it: its time begins once the room is made."""
     fleet = crowded(chat=4, talk=4)
     slow = replace(ON_DEMAND, actions_per_hour=1)
@@ -180,7 +177,7 @@ def test_releases_that_make_room_together_are_done_together(store: SqliteRemedia
     ] * 2
 
 
-def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_all(store: SqliteRemediations) -> None:
+def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_all(store: RemediationStore) -> None:
     fleet = crowded(chat=4, talk=4)
     executor = begun(fleet, store, replace(ON_DEMAND, modes=SUGGEST.modes))
     first, second = (each.id for each in store.all())
@@ -192,7 +189,7 @@ def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_a
     assert [each.phase for each in store.all()] == [Phase.IN_EFFECT, Phase.IN_EFFECT]
 
 
-def test_one_of_several_that_comes_to_nothing_takes_the_others_back(store: SqliteRemediations) -> None:
+def test_one_of_several_that_comes_to_nothing_takes_the_others_back(store: RemediationStore) -> None:
     fleet = crowded(chat=4, talk=4)
     executor = begun(fleet, store)
     while Phase.VERIFYING not in {each.phase for each in store.all()}:

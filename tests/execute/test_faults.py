@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ COURSES = {
 class Watched:
     """A store whose writes, and questions for the pause, are told before and after."""
 
-    def __init__(self, store: SqliteRemediations, tell: Callable[[str], None]) -> None:
+    def __init__(self, store: RemediationStore, tell: Callable[[str], None]) -> None:
         self._store = store
         self._tell = tell
 
@@ -136,20 +134,15 @@ class Watched:
 class Lives:
     """Runs a course. Where the process is killed, another begins on the same store and cluster."""
 
-    def __init__(self, course: Course, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, course: Course, tell: Callable[[str], None] = lambda _: None) -> None:
         self.course = course
         self.fleet = course.make()
-        self.store = new_store(path)
+        self.store = new_store()
         self.tell = tell
         policy = quick(hand_off_label="repair=yes", hand_off_when_empty=False)
         self.policies = Policies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
         self.before = self.state()
         self.lives = 0
-
-    @contextmanager
-    def open(self) -> Iterator[Lives]:
-        with self.store:
-            yield self
 
     def executor(self) -> Executor:
         return self.fleet.executor(Watched(self.store, self.tell), self.policies)
@@ -206,7 +199,7 @@ def _left(fleet: Fleet, end: datetime) -> float:
     return max((end - fleet.now).total_seconds() / 3600, 0.0)
 
 
-def undisturbed(course: Course, path: Path) -> tuple[Remediation, Lives, int]:
+def undisturbed(course: Course) -> tuple[Remediation, Lives, int]:
     """How it goes when nothing fails, and how many points there are to be killed at."""
     points = 0
 
@@ -214,17 +207,16 @@ def undisturbed(course: Course, path: Path) -> tuple[Remediation, Lives, int]:
         nonlocal points
         points += 1
 
-    lives = Lives(course, path, count)
+    lives = Lives(course, count)
     lives.fleet.before_write = lambda _verb, what, done: count(what) if not what.startswith("?") else None
-    with lives.open():
-        return lives.run(), lives, points
+    return lives.run(), lives, points
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_a_kill_at_any_point_is_made_good(name: str, tmp_path: Path) -> None:
+def test_a_kill_at_any_point_is_made_good(name: str) -> None:
     """Before and after each write to the store and to the cluster: the same end, and every write happened once."""
     course = COURSES[name]
-    expected, reference, points = undisturbed(course, tmp_path / "reference.db")
+    expected, reference, points = undisturbed(course)
     assert expected.phase is course.end
     assert points > 60
     for at in range(1, points + 1):
@@ -236,10 +228,9 @@ def test_a_kill_at_any_point_is_made_good(name: str, tmp_path: Path) -> None:
             if left == 0:
                 raise Killed
 
-        lives = Lives(course, tmp_path / f"{at}.db", tell)
+        lives = Lives(course, tell)
         lives.fleet.before_write = lambda _verb, what, _done: tell(what)
-        with lives.open():
-            found = lives.run()
+        found = lives.run()
         assert lives.lives > reference.lives, at
         assert found.phase is expected.phase, (at, found.history)
         assert lives.fleet.log == reference.fleet.log, at
@@ -253,10 +244,10 @@ FAILS = [*((failure, False) for failure in Failure), (Failure.UNSURE, True)]
 @pytest.mark.parametrize("where", ["writer", "rehearsal"])
 @pytest.mark.parametrize(("failure", "happened"), FAILS, ids=str)
 @pytest.mark.parametrize("name", COURSES)
-def test_every_failure_of_every_write(name: str, failure: Failure, happened: bool, where: str, tmp_path: Path) -> None:
+def test_every_failure_of_every_write(name: str, failure: Failure, happened: bool, where: str) -> None:
     """What may pass passes; what may not ends it, and then nothing of ours stands. UNSURE writes nothing twice."""
     course = COURSES[name]
-    expected, reference, _ = undisturbed(course, tmp_path / "reference.db")
+    expected, reference, _ = undisturbed(course)
     if happened and where == "rehearsal":
         where = "writer"  # a rehearsal never happens
     for at in range(1, len(reference.fleet.log) + 1):
@@ -270,13 +261,12 @@ def test_every_failure_of_every_write(name: str, failure: Failure, happened: boo
             if left == 0:
                 raise WriteError(failure, f"injected {failure}")
 
-        lives = Lives(course, tmp_path / f"{at}.db")
+        lives = Lives(course)
         if where == "writer":
             lives.fleet.before_write = interfere
         else:
             lives.fleet.rehearsal.interfere = interfere
-        with lives.open():
-            found = lives.run()
+        found = lives.run()
         assert left <= 0, at
         if failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
             assert found.phase is expected.phase, (at, found.history)
@@ -294,10 +284,10 @@ def test_every_failure_of_every_write(name: str, failure: Failure, happened: boo
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_two_executors_at_once_never_act_twice(name: str, tmp_path: Path) -> None:
+def test_two_executors_at_once_never_act_twice(name: str) -> None:
     """One runs wherever the other is about to keep or to write something."""
     course = COURSES[name]
-    expected, reference, points = undisturbed(course, tmp_path / "reference.db")
+    expected, reference, points = undisturbed(course)
     for at in range(1, points + 1, 2):
         left = at
 
@@ -312,60 +302,57 @@ def test_two_executors_at_once_never_act_twice(name: str, tmp_path: Path) -> Non
                 for due in other.due(lives.fleet.now):
                     other.run_once(due, lives.fleet.now)
 
-        lives = Lives(course, tmp_path / f"{at}.db", tell)
+        lives = Lives(course, tell)
         here.append(lives)
         lives.fleet.before_write = lambda _verb, what, _done: tell(what)
-        with lives.open():
-            found = lives.run()
+        found = lives.run()
         assert found.phase is expected.phase, (at, found.history)
         assert lives.fleet.log == reference.fleet.log, at
         assert lives.state() == reference.state(), at
 
 
-def test_a_write_that_was_held_up_does_not_land_on_what_changed(tmp_path: Path) -> None:
+def test_a_write_that_was_held_up_does_not_land_on_what_changed() -> None:
     """One process stands still with its write in hand until another took it over, and goes on then."""
     course = COURSES["release"]
-    lives = Lives(course, tmp_path / "store.db")
+    lives = Lives(course)
     held: list[Callable[[], None]] = []
 
     def hold(verb: str, what: str, done: bool) -> None:
         if what.startswith("Job/ml/chat") and not done and len(held) == 1:
             raise WriteError(Failure.UNSURE, "no answer")
 
-    with lives.open():
-        executor = lives.executor()
-        lives.fleet.propose(executor)
-        send = lives.fleet.cluster.patch
+    executor = lives.executor()
+    lives.fleet.propose(executor)
+    send = lives.fleet.cluster.patch
 
-        def slow(*args: Any, **options: Any) -> Object:
-            body = args[1]
-            if not held and "spec" in body:
-                held.append(lambda: send(*args, **options))
-                raise WriteError(Failure.UNSURE, "no answer")
-            return send(*args, **options)
+    def slow(*args: Any, **options: Any) -> Object:
+        body = args[1]
+        if not held and "spec" in body:
+            held.append(lambda: send(*args, **options))
+            raise WriteError(Failure.UNSURE, "no answer")
+        return send(*args, **options)
 
-        lives.fleet.cluster.patch = slow  # type: ignore[method-assign]
-        drive(lives.fleet, executor, 1)
-        assert lives.store.all()[0].phase is Phase.IN_EFFECT
-        after = lives.state()
-        with pytest.raises(WriteError) as told:
-            held[0]()
-        assert told.value.failure is Failure.CONFLICT
-        assert lives.state() == after
+    lives.fleet.cluster.patch = slow  # type: ignore[method-assign]
+    drive(lives.fleet, executor, 1)
+    assert lives.store.all()[0].phase is Phase.IN_EFFECT
+    after = lives.state()
+    with pytest.raises(WriteError) as told:
+        held[0]()
+    assert told.value.failure is Failure.CONFLICT
+    assert lives.state() == after
 
 
-def test_a_notification_that_fails_is_told_again(tmp_path: Path) -> None:
-    lives = Lives(COURSES["release"], tmp_path / "store.db")
-    with lives.open():
-        executor = lives.executor()
-        failing = replace(executor, notify=_raise)
-        lives.fleet.propose(executor)
-        with pytest.raises(OSError, match="no mail"):
-            drive(lives.fleet, failing, 0.2)
-        drive(lives.fleet, executor, 1)
-        assert lives.store.all()[0].phase is Phase.IN_EFFECT
-        assert len(lives.fleet.notices) == 1
-        assert keys.NOTICE not in lives.state()["Job/chat"]["annotations"]
+def test_a_notification_that_fails_is_told_again() -> None:
+    lives = Lives(COURSES["release"])
+    executor = lives.executor()
+    failing = replace(executor, notify=_raise)
+    lives.fleet.propose(executor)
+    with pytest.raises(OSError, match="no mail"):
+        drive(lives.fleet, failing, 0.2)
+    drive(lives.fleet, executor, 1)
+    assert lives.store.all()[0].phase is Phase.IN_EFFECT
+    assert len(lives.fleet.notices) == 1
+    assert keys.NOTICE not in lives.state()["Job/chat"]["annotations"]
 
 
 def _raise(_: Remediation) -> None:

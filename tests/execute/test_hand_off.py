@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation, StepKind
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 
 MAINTENANCE: Object = {
     "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
@@ -29,12 +28,11 @@ OF_N0 = ("nodemaintenance.medik8s.io/v1beta1", "NodeMaintenance")
 
 
 @pytest.fixture
-def store() -> Iterator[SqliteRemediations]:
-    with new_store() as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
-def begun(store: SqliteRemediations, **changes: Any) -> tuple[Fleet, Executor]:
+def begun(store: RemediationStore, **changes: Any) -> tuple[Fleet, Executor]:
     """A gang holds all of n0, of which one GPU is sick; the Node is tainted with NoSchedule at once."""
     fleet = Fleet(sick={"GPU-n0-0"})
     fleet.owner("Job", "train", 8)
@@ -49,7 +47,7 @@ def handed(fleet: Fleet) -> list[Object]:
     return list(fleet.cluster.objects(*OF_N0))
 
 
-def only(store: SqliteRemediations) -> Remediation:
+def only(store: RemediationStore) -> Remediation:
     (found,) = store.all()
     return found
 
@@ -59,7 +57,7 @@ def empty(fleet: Fleet) -> None:
     fleet.cluster.remove(ref_of(fleet.find("train")))
 
 
-def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy(store: SqliteRemediations) -> None:
+def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy(store: RemediationStore) -> None:
     fleet, executor = begun(store, hand_off_label="repair=yes")
     drive(fleet, executor, 2)
     assert only(store).phase is Phase.IN_EFFECT
@@ -84,7 +82,7 @@ def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy
     assert len([line for line in fleet.log if "NodeMaintenance" in line]) == 2  # made and deleted once
 
 
-def test_a_node_that_may_take_new_pods_is_not_handed_off(store: SqliteRemediations) -> None:
+def test_a_node_that_may_take_new_pods_is_not_handed_off(store: RemediationStore) -> None:
     fleet, executor = begun(store, first_taint_effect="PreferNoSchedule", last_taint_effect="PreferNoSchedule")
     empty(fleet)
     drive(fleet, executor, 2)
@@ -92,14 +90,14 @@ def test_a_node_that_may_take_new_pods_is_not_handed_off(store: SqliteRemediatio
     assert handed(fleet) == []
 
 
-def test_a_node_is_handed_off_with_its_taint_where_that_is_asked_for(store: SqliteRemediations) -> None:
+def test_a_node_is_handed_off_with_its_taint_where_that_is_asked_for(store: RemediationStore) -> None:
     fleet, executor = begun(store, hand_off_when_empty=False)
     drive(fleet, executor, 0.5)
     assert len(handed(fleet)) == 1
     assert fleet.pods("train")
 
 
-def test_a_pause_and_old_facts_hold_a_hand_off_back(store: SqliteRemediations) -> None:
+def test_a_pause_and_old_facts_hold_a_hand_off_back(store: RemediationStore) -> None:
     fleet, executor = begun(store)
     drive(fleet, executor, 0.5)
     empty(fleet)
@@ -116,7 +114,7 @@ def test_a_pause_and_old_facts_hold_a_hand_off_back(store: SqliteRemediations) -
     assert len(handed(fleet)) == 1
 
 
-def test_what_another_asked_of_the_repair_system_is_theirs(store: SqliteRemediations) -> None:
+def test_what_another_asked_of_the_repair_system_is_theirs(store: RemediationStore) -> None:
     fleet, executor = begun(store)
     theirs = {**MAINTENANCE, "metadata": {"name": "gpuwatch-n0"}, "spec": {"nodeName": "n0"}}
     fleet.cluster.put(theirs)
@@ -132,7 +130,7 @@ def test_what_another_asked_of_the_repair_system_is_theirs(store: SqliteRemediat
     assert [item["spec"] for item in handed(fleet)] == [{"nodeName": "n0"}]
 
 
-def test_a_repair_system_that_is_done_deletes_its_order_and_gets_no_other(store: SqliteRemediations) -> None:
+def test_a_repair_system_that_is_done_deletes_its_order_and_gets_no_other(store: RemediationStore) -> None:
     fleet, executor = begun(store)
     drive(fleet, executor, 0.5)
     empty(fleet)
@@ -145,7 +143,7 @@ def test_a_repair_system_that_is_done_deletes_its_order_and_gets_no_other(store:
     assert only(store).phase is Phase.SUCCEEDED
 
 
-def test_the_taint_stands_where_no_order_can_be_made(store: SqliteRemediations) -> None:
+def test_the_taint_stands_where_no_order_can_be_made(store: RemediationStore) -> None:
     fleet, executor = begun(store)
     wanted = replace(executor.policies.execute, hand_off_object={**MAINTENANCE, "apiVersion": "v1", "kind": "Node"})
     executor = replace(executor, policies=replace(executor.policies, execute=wanted))

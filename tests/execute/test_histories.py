@@ -12,18 +12,16 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, drive, new_store, quick
+from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, attended, drive, new_store, quick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
 from gpuwatch.store.store import StoreError
 
 HISTORIES = int(os.environ.get("HISTORIES", "120"))
@@ -76,9 +74,9 @@ AFTER = ("500", "timeout", "kill")
 
 
 class History:
-    def __init__(self, seed: int, path: Path) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.store = new_store(path)
+        self.store = new_store()
         self.late = timedelta(minutes=self.random.choice([0, 0, 3, 20]))
         self.fleet = Fleet(nodes=NODES, takes_up=self.late, carries_out=self.late, frees=self.late)
         self.fleet.owner("Job", "train", 8, node="n0")
@@ -150,7 +148,7 @@ class History:
             if nodes[name]["spec"].get("unschedulable") or self.our_taints(nodes[name], name)
         }
         disturbed: dict[str, int] = {}
-        for each in self.store.open_():
+        for each in attended(self.store):
             moving = each.proposal.action is not ActionKind.TAINT_NODE
             if moving and each.name in self.acted and each.phase is not Phase.IN_EFFECT:
                 for name in set(each.proposal.nodes) - tainted:
@@ -171,7 +169,7 @@ class History:
         self.effects.add(effect)
 
     def alone(self, by: Remediation, target: ObjectRef) -> None:
-        for other in self.store.open_():
+        for other in attended(self.store):
             if other.name != by.name and other.phase in (Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT):
                 mine = {step.target for step in other.steps if not step.kind.only_notes and step.begun_at}
                 assert target not in mine, f"{by.name} and {other.name} act on {target}"
@@ -211,7 +209,7 @@ class History:
     # 4. Every action is recorded, before it is done.
 
     def recorded(self, what: str) -> Remediation:
-        for each in self.store.open_():
+        for each in attended(self.store):
             if each.step >= len(each.steps):
                 continue
             step = each.steps[each.step]
@@ -420,7 +418,7 @@ class History:
         for each in self.store.all():
             self.store.ask_undo(each.id)
         drive(self.fleet, self.executors[0], 12, least_seconds=300)
-        left = self.store.open_()
+        left = attended(self.store)
         assert not left, [(each.name, each.phase, each.history[-3:], each.steps[each.step :]) for each in left]
         for name in OWNERS:
             assert self.meant(name) == self.original[name], name
@@ -445,26 +443,22 @@ class History:
         }
 
 
-def tell(seed: int, path: Path) -> History:
-    history = History(seed, path)
-    with history.store:
-        try:
-            history.run()
-        except AssertionError as error:
-            error.add_note(f"history {seed}")
-            raise
+def tell(seed: int) -> History:
+    history = History(seed)
+    try:
+        history.run()
+    except AssertionError as error:
+        error.add_note(f"history {seed}")
+        raise
     return history
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_random_histories(chunk: int, tmp_path: Path) -> None:
+def test_random_histories(chunk: int) -> None:
     acted: dict[ActionKind, int] = dict.fromkeys(ActionKind, 0)
-    path = tmp_path / "store.db"
     for seed in range(chunk, HISTORIES, CHUNKS):
-        path.unlink(missing_ok=True)
-        history = tell(seed, path)
-        with SqliteRemediations.open(path) as store:
-            for each in store.all():
-                acted[each.proposal.action] += each.name in history.acted
+        history = tell(seed)
+        for each in history.store.all():
+            acted[each.proposal.action] += each.name in history.acted
     for kind in (ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
         assert acted[kind] > 0, f"no {kind} was done in any of them, so nothing was shown of it"

@@ -19,12 +19,11 @@ from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
 from gpuwatch.execute.advance import Policies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
-from gpuwatch.store.kubernetes import KubernetesRemediations
+from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import StoreError
 
 DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
@@ -168,10 +167,10 @@ class Served:
             self.fleet.queue("chat")
         self.fleet.settle()
         self.before = self.stands()
-        self.store = KubernetesRemediations(writer, "gpuwatch")
-        self.people = KubernetesRemediations(plain, "gpuwatch")
+        self.store = RemediationStore(writer, "gpuwatch")
+        self.people = RemediationStore(plain, "gpuwatch")
         policies = Policies(ONLY_RELEASES, quick(notice_period_seconds=60))
-        rehearsal = DryRunWriter(self.client)
+        rehearsal = LiveWriter(self.client, dry_run=True)
         self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
 
     def _lease_check(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.execute.executor import read_surroundings
 from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload, who_wrote
 from gpuwatch.frameworks.objects import Object, Refused
-from gpuwatch.kube.memory_cluster import MemoryCluster
+from kube.memory_cluster import MemoryCluster
 
 ARGO = {"annotations": {"argocd.argoproj.io/tracking-id": "apps:apps/Deployment:team-a/chat"}}
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

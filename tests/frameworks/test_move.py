@@ -13,7 +13,7 @@ from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.framework import How, MovePlan
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Object, Refused, ref_of
-from gpuwatch.kube.memory_cluster import MemoryCluster
+from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}

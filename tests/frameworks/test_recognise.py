@@ -64,7 +64,7 @@ EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
     "argo.yaml": {"Argo-Workflow/ml/pipeline": ("Workflow/ml/pipeline", 1, None, "owner Workflow")},
     "tekton.yaml": {"Tekton/ml/build": ("PipelineRun/ml/build", 1, None, "owner PipelineRun")},
     "kueue.json": {
-        "Kueue/ml/job-queued-1a2b": ("Job/ml/queued", 4, 2, "Kueue Workload ml/job-queued-1a2b"),
+        "Kueue/ml/job-admitted-1a2b": ("Job/ml/admitted", 4, 2, "Kueue Workload ml/job-admitted-1a2b"),
         "Kueue-pod-group/ml/plain": ("", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
         "Kueue/ml/ranked-9c": ("StatefulSet/ml/ranked", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
         "Kueue/ml/unread": ("RayCluster/ml/unread", 2, None, "label kueue.x-k8s.io/queue-name of RayCluster"),
@@ -118,7 +118,7 @@ def test_workloads_of_the_examples() -> None:
     assert found["TFJob/ml/wide"].suspended is True
     assert found["TFJob/ml/wide"].queue == "research"
     assert found["Job/ml/simulate"].queue == "batch"
-    assert found["Job/ml/queued"].queue == "team-queue"
+    assert found["Job/ml/admitted"].queue == "team-queue"
     assert found["Pod/ml/duo-0"].queue == "team-a"
     assert found["Notebook/ml/lab"].suspended is True
     assert found["CronJob/ml/nightly"].status is OwnerStatus.FOUND

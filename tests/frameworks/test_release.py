@@ -27,8 +27,8 @@ from gpuwatch.frameworks.release import (
     saved_state,
     still_holds,
 )
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, WriteError
+from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "release-4f2a"

@@ -12,7 +12,6 @@ from kubernetes.client import ApiClient, Configuration
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.kube.dry_run import DryRunWriter
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.transport import Limits
@@ -215,7 +214,7 @@ def unchanged(place: Place, *refs: ObjectRef) -> Iterator[None]:
 
 def test_a_dry_run_is_judged_and_changes_nothing(place: Place, control_plane: ControlPlane) -> None:
     job, pod = ref_of(place.writer.create(place.job())), ref_of(place.pod("worker", app="chat"))
-    dry = DryRunWriter(api_client(control_plane.administrator))
+    dry = LiveWriter(api_client(control_plane.administrator), dry_run=True)
     with unchanged(place, job, pod):
         assert dry.patch(job, {"spec": {"suspend": True}})["spec"]["suspend"] is True
         assert dry.create(place.job("other"))["metadata"]["name"] == "other"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
+from kube.memory_cluster import MemoryCluster
 from kube.writer_conformance import World, WriterConformance
 
 JOBS_ONLY = (("get", "jobs.batch"), ("list", "jobs.batch"))

@@ -19,6 +19,7 @@ from detect.builders import AT, device
 from gpuwatch.catalog.metrics import metric_rows, rows_for
 from gpuwatch.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.catalog.xids import XidClass, xids
+from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.detect import (
     capacity,
     contention,
@@ -45,7 +46,6 @@ from gpuwatch.plan.budget import LEDGER_GUARDS
 from gpuwatch.plan.guards import GUARDS
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile import explanation
-from gpuwatch.report.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.settings import load_settings
 from parts.prometheus_server import ServerBuild, running
 from report.sick_series import NOW, SHOWN, openmetrics

@@ -7,8 +7,8 @@ import io
 from rich.console import Console, RenderableType
 
 from detect.test_contention import ALONE_A, ALONE_B, SHARED, SISTERS, A, B, dram, snapshot
+from gpuwatch.cycle.analysis import Policies, analyse, assess
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.report.analysis import Policies, analyse
 from gpuwatch.report.explain import explain, explanation_tables
 from gpuwatch.report.tables import analysis_tables
 
@@ -33,7 +33,8 @@ def test_contention_is_in_the_analysis_with_its_reason() -> None:
 
 def test_an_explanation_says_what_was_looked_at_and_is_well_or_not_known() -> None:
     calm = state(shared=0.5, a=0.1, b=0.1)
-    found = explain(calm, Policies(), "device/gpu-0")
+    plan = analyse(calm, Policies()).plan
+    found = explain(calm, "device/gpu-0", assess(calm, Policies(), everything=True), plan)
     verdicts = {item.rule: str(item.verdict) for item in found.findings if item.rule.startswith("misfit.")}
     assert verdicts == {"misfit.hbm_contention": "healthy", "misfit.pcie_contention": "unknown"}
     assert "its workloads leave room on its memory's bandwidth" in shown(explanation_tables(found, calm))

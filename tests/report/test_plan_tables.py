@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,7 +19,7 @@ from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.remediation_tables import history_tables, remediation_detail
 from gpuwatch.report.tables import analysis_tables, plan_tables
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
+from gpuwatch.store.remediations import RemediationStore
 from plan.fleet import NOW, device, idle, node, pod, sick, snapshot, workload
 
 
@@ -164,12 +163,11 @@ def test_markup_in_names_is_shown_as_it_is() -> None:
 
 
 @pytest.fixture
-def store() -> Iterator[SqliteRemediations]:
-    with new_store() as opened:
-        yield opened
+def store() -> RemediationStore:
+    return new_store()
 
 
-def notified(store: SqliteRemediations, plan: PlanPolicy) -> tuple[Fleet, list[str]]:
+def notified(store: RemediationStore, plan: PlanPolicy) -> tuple[Fleet, list[str]]:
     """A fleet with a release and a taint, after the first steps; what is told of each."""
     fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
     fleet.owner("Job", "chat", 2, node="n1")
@@ -181,7 +179,7 @@ def notified(store: SqliteRemediations, plan: PlanPolicy) -> tuple[Fleet, list[s
     return fleet, [flat(shown(remediation_detail(each, fleet.now))) for each in store.all()]
 
 
-def test_what_is_notified_says_what_comes_next_and_how_it_is_stopped(store: SqliteRemediations) -> None:
+def test_what_is_notified_says_what_comes_next_and_how_it_is_stopped(store: RemediationStore) -> None:
     _, told = notified(store, ENFORCE)
     for each, text in zip(store.all(), told, strict=True):
         assert each.phase is Phase.NOTIFIED
@@ -191,7 +189,7 @@ def test_what_is_notified_says_what_comes_next_and_how_it_is_stopped(store: Sqli
         assert "× confidence 0.90" in text
 
 
-def test_what_waits_for_a_person_says_until_when(store: SqliteRemediations) -> None:
+def test_what_waits_for_a_person_says_until_when(store: RemediationStore) -> None:
     fleet, told = notified(store, SUGGEST)
     for each, text in zip(store.all(), told, strict=True):
         assert "Next waits for a person until 2026-03-05 12:00Z (in 3 d)" in text
@@ -201,7 +199,7 @@ def test_what_waits_for_a_person_says_until_when(store: SqliteRemediations) -> N
     assert f"{count} proposals to decide" in shown(history_tables(store.all(), Pause(), (), fleet.now, rows=9))
 
 
-def test_what_is_enforced_waits_for_nobody(store: SqliteRemediations) -> None:
+def test_what_is_enforced_waits_for_nobody(store: RemediationStore) -> None:
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
     executor = fleet.executor(store, Policies(ENFORCE, quick()))
@@ -215,7 +213,7 @@ def test_what_is_enforced_waits_for_nobody(store: SqliteRemediations) -> None:
     assert f"Take it back gpuwatch undo {held.name}" in text
 
 
-def test_what_holds_it_up_is_told(store: SqliteRemediations) -> None:
+def test_what_holds_it_up_is_told(store: RemediationStore) -> None:
     notified(store, ENFORCE)
     one = store.all()[0]
     steps = tuple(

@@ -43,16 +43,16 @@ def standing_by() -> Status:
 
 def full() -> Status:
     """A leader with everything that can be on the page, in names that want to be more."""
-    with new_store() as store:
-        fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
-        fleet.owner("Job", "chat", 2, node="n1")
-        fleet.owner("Job", "train", 8)
-        executor = fleet.executor(store, Policies(ENFORCE, quick()))
-        fleet.propose(executor)
-        drive(fleet, executor, 1.0)
-        known = store.all()
-        view, now = fleet.view(), fleet.now
-        plan = view.plan(ENFORCE, known, {})
+    store = new_store()
+    fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
+    fleet.owner("Job", "chat", 2, node="n1")
+    fleet.owner("Job", "train", 8)
+    executor = fleet.executor(store, Policies(ENFORCE, quick()))
+    fleet.propose(executor)
+    drive(fleet, executor, 1.0)
+    known = store.all()
+    view, now = fleet.view(), fleet.now
+    plan = view.plan(ENFORCE, known, {})
     refused = next(item for item in plan.items if not item.admitted)
     hostile = replace(refused, candidate=replace(refused.candidate, target=Subject(SubjectKind.GANG, HOSTILE)))
     budget = BudgetUse(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gpuwatch.catalog.xids import XidClass
+from gpuwatch.catalog.xids import XidClass, xids
 from parts.prometheus_server import ServerBuild
 from rules.alert_cases import all_cases
 from rules.promtool import Case, evaluate, wrong
+from tools.generated import with_runbooks
 from tools.rules import alerts as generator
 from tools.rules.__main__ import files, main
 
@@ -43,8 +45,54 @@ def test_the_files_are_what_the_list_says() -> None:
     assert main(["--check"]) == 0, "make rules"
 
 
+Source = dict[str, Any]
+
+
+def _without_severity(source: Source) -> None:
+    del source["groups"]["hardware"][0]["severity"]
+
+
+def _of_a_severity_that_is_none(source: Source) -> None:
+    source["groups"]["hardware"][0]["severity"] = "page"
+
+
+def _with_a_field_that_is_none(source: Source) -> None:
+    source["groups"]["hardware"][0]["labels"] = {}
+
+
+def _with_a_piece_that_is_none(source: Source) -> None:
+    source["groups"]["hardware"][0]["summary"] = "XID on << gpus >>"
+
+
+def _with_a_class_that_is_none(source: Source) -> None:
+    source["groups"]["hardware"][0]["expr"] = '<< new_xid("deadly", "1h") >>'
+
+
+def _with_a_piece_too_many(source: Source) -> None:
+    source["pieces"]["rack"] = "Rack {{ $labels.rack }}"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_without_severity, "alert GpuXidFatal: Object missing required field `severity`"),
+        (_of_a_severity_that_is_none, "alert GpuXidFatal: Invalid enum value 'page'"),
+        (_with_a_field_that_is_none, "alert GpuXidFatal: Object contains unknown field `labels`"),
+        (_with_a_piece_that_is_none, "alert GpuXidFatal, summary: 'gpus' is undefined"),
+        (_with_a_class_that_is_none, "alert GpuXidFatal, expr: 'deadly' is not a valid XidClass"),
+        (_with_a_piece_too_many, "nothing uses rack"),
+    ],
+)
+def test_a_mistake_in_the_list_is_named(spoil: Callable[[Source], None], said: str) -> None:
+    source = yaml.safe_load(generator.LIST.read_text())
+    assert generator.read(source)
+    spoil(source)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        generator.read(source)
+
+
 def test_another_place_for_the_runbooks_stands_in_every_alert() -> None:
-    written = files("https://wiki.example/gpu/")
+    written = with_runbooks(files(), "https://wiki.example/gpu/")
     for file in FILES:
         rules = [rule for group in yaml.safe_load(written[ROOT / file])["groups"] for rule in group["rules"]]
         assert {rule["annotations"]["runbook_url"] for rule in rules} == {
@@ -170,7 +218,7 @@ def test_the_runbook_says_what_a_person_needs(alert: str) -> None:
     assert re.search(rf"^amtool silence add alertname={alert} ", page, re.MULTILINE)
     listed = {each.name: each for each in generator.alerts()}[alert]
     assert f"Threshold: {listed.why}" in page
-    assert listed.off in page
+    assert listed.optional_because in page
     for link in re.findall(r"\]\(([^)#]+?)(?:#[\w-]+)?\)", page):
         assert (RUNBOOKS / link).exists(), link
     headings = {re.sub(r"[^\w-]", "", line.lower()) for line in (ROOT / "docs" / "rules.md").read_text().splitlines()}
@@ -185,7 +233,7 @@ def test_every_page_belongs_to_an_alert_and_stands_in_the_index() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md\) \| (\w+)(, off)? \| (\w+) \|", index, re.MULTILINE)
     listed = {each.name: each for each in generator.alerts()}
     assert [(name, link, severity, bool(off), wait) for name, link, severity, off, wait in rows] == [
-        (each.name, each.name, each.severity, bool(each.off), each.wait) for each in listed.values()
+        (each.name, each.name, each.severity, bool(each.optional_because), each.wait) for each in listed.values()
     ]
 
 
@@ -198,7 +246,12 @@ def test_every_page_belongs_to_an_alert_and_stands_in_the_index() -> None:
     ],
 )
 def test_the_runbooks_have_every_xid_of_their_class(alert: str, xid_class: XidClass) -> None:
-    assert generator.xid_table(xid_class) in (RUNBOOKS / f"{alert}.md").read_text()
+    rows = "".join(
+        f"| {code} | {xids()[code].description} | {xids()[code].action} | {xids()[code].reason} |\n"
+        for code in generator.xid_codes(xid_class)
+    )
+    table = f"| XID | name | NVIDIA asks for | meaning |\n|---|---|---|---|\n{rows}"
+    assert table in (RUNBOOKS / f"{alert}.md").read_text()
 
 
 @pytest.mark.prometheus

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.detectors import watch
+from evaluation.scoring import score_misfits
+from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.report.analysis import Policies
 from gpuwatch.simulate import Fleet, FleetPlan, Truth, build_fleet
 from gpuwatch.simulate.contention import BUSY_RATIO, dram_peak
-from gpuwatch.simulate.evaluate import watch
 from gpuwatch.simulate.runs import Run
-from gpuwatch.simulate.scoring import MISFIT_KINDS, SURE, Named, score_misfits
+from gpuwatch.simulate.scoring import MISFIT_KINDS, SURE, Named
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from gpuwatch.catalog.metrics import PLATFORM_METRICS, plausible_range, rows_named
+from catalog.platform_metrics import PLATFORM_METRICS
+from gpuwatch.catalog.metrics import metric_rows, plausible_range
 from gpuwatch.simulate import FaultKind, Fleet, FleetPlan, build_fleet
 from gpuwatch.telemetry.series import RecordedSeries, is_stale
 
@@ -111,7 +112,7 @@ def test_every_metric_is_in_the_catalog_of_its_vocabulary(recorded: dict[str, li
     for metric, members in recorded.items():
         if metric in PLATFORM_METRICS:
             continue
-        known = {row.vocabulary for row in rows_named(metric)}
+        known = {row.vocabulary for row in metric_rows() if row.metric == metric}
         spoken = {"dcgm49" if "hostname" in series.labels else "dcgm" for series in members}
         assert spoken <= known, metric
 
@@ -120,7 +121,7 @@ def test_values_are_physical_in_both_vocabularies(recorded: dict[str, list[Recor
     for metric, members in recorded.items():
         for series in members if metric not in PLATFORM_METRICS else ():
             vocabulary = "dcgm49" if "hostname" in series.labels else "dcgm"
-            row = next(row for row in rows_named(metric) if row.vocabulary == vocabulary)
+            row = next(row for row in metric_rows() if (row.metric, row.vocabulary) == (metric, vocabulary))
             low, high = plausible_range(row.signal)
             values = series.values[~is_stale(series.values)] * row.scale
             assert low <= values.min(), metric

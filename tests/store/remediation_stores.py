@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,10 +25,9 @@ from gpuwatch.model.remediation import (
     StepKind,
     Turn,
 )
-from gpuwatch.store.custom_resources import KIND, NODE_KIND
-from gpuwatch.store.kubernetes import PAUSE, KubernetesRemediations
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
+from gpuwatch.store.remediations import PAUSE, RemediationStore
+from kube.memory_cluster import MemoryCluster
 from parts.processes import wait_until
 
 T0 = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -71,56 +68,52 @@ class Place(Protocol):
         """Somebody's own idea of a pause."""
 
 
-class InFile:
-    """An SQLite file."""
+class InMemory:
+    """Custom resources in a MemoryCluster, which knows no definitions: it takes whatever is written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster()
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[SqliteRemediations]:
-        with SqliteRemediations.open(self.path) as store:
-            yield store
+    def opened(self) -> Iterator[RemediationStore]:
+        yield RemediationStore(self.cluster.writer(), NAMESPACE)
 
     def raw(self, at: RemediationId) -> dict[str, Any]:
-        with contextlib.closing(sqlite3.connect(self.path)) as db:
-            spec, status = db.execute("SELECT spec, status FROM remediation WHERE id = ?", (at,)).fetchone()
-        return {"spec": json.loads(spec), "status": json.loads(status)}
+        namespace, _, name = at.rpartition("/")
+        found = self.cluster.get(ObjectRef(API_VERSION, KIND if namespace else NODE_KIND, name, namespace))
+        assert found is not None
+        return found
 
     def of_a_later_version(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
-        with contextlib.closing(sqlite3.connect(self.path)) as db, db:
-            db.execute("UPDATE remediation SET status = ? WHERE id = ?", (json.dumps(status), at))
+        self.cluster.put({**self.raw(at), "status": status})
 
     @contextlib.contextmanager
-    def killed_at(self, request: int) -> Iterator[SqliteRemediations]:
-        with SqliteRemediations.open(self.path) as store:
-            store._db = _Ending(store._db, request)  # type: ignore[assignment]
-            yield store
+    def killed_at(self, request: int) -> Iterator[RemediationStore]:
+        yield RemediationStore(self.cluster.writer(lease_check=_ends_after(request)), NAMESPACE)
 
     def break_pause(self, text: str) -> None:
-        with contextlib.closing(sqlite3.connect(self.path)) as db, db:
-            db.execute("UPDATE pause SET body = ?", (text,))
+        self.cluster.create(_pause(text))
 
 
-class _Ending:
-    """A connection that ends before its nth statement that writes or commits, as a killed process does."""
+def _ends_after(writes: int) -> Callable[[], None]:
+    """A lease check that ends the process before its nth write, counted from 0."""
+    left = writes
 
-    def __init__(self, db: sqlite3.Connection, writes: int) -> None:
-        self._db = db
-        self._left = writes
+    def check() -> None:
+        nonlocal left
+        if not left:
+            raise Killed
+        left -= 1
 
-    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        if statement.startswith(("INSERT", "UPDATE", "DELETE", "COMMIT")):
-            if not self._left:
-                raise Killed
-            self._left -= 1
-        return self._db.execute(statement, *values)
+    return check
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
+
+def _pause(text: str) -> Object:
+    metadata = {"name": PAUSE, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"paused": text}}
 
 
 class InCluster:
@@ -131,9 +124,9 @@ class InCluster:
         self.kubeconfig = kubeconfig
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[KubernetesRemediations]:
+    def opened(self) -> Iterator[RemediationStore]:
         with api_client(self.kubeconfig) as client:
-            yield KubernetesRemediations(LiveWriter(client), NAMESPACE)
+            yield RemediationStore(LiveWriter(client), NAMESPACE)
 
     def raw(self, at: RemediationId) -> dict[str, Any]:
         return self.api.get(path_of(at))
@@ -176,22 +169,13 @@ class InCluster:
         assert answer.ok, answer.text
 
     @contextlib.contextmanager
-    def killed_at(self, request: int) -> Iterator[KubernetesRemediations]:
-        left = request
-
-        def lease_check() -> None:
-            nonlocal left
-            if not left:
-                raise Killed
-            left -= 1
-
+    def killed_at(self, request: int) -> Iterator[RemediationStore]:
         with api_client(self.kubeconfig) as client:
-            yield KubernetesRemediations(LiveWriter(client, lease_check=lease_check), NAMESPACE)
+            yield RemediationStore(LiveWriter(client, lease_check=_ends_after(request)), NAMESPACE)
 
     def break_pause(self, text: str) -> None:
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-        body: Object = {"metadata": {"name": PAUSE}, "data": {"paused": text}}
-        assert self.api.answer("POST", path, {"apiVersion": "v1", "kind": "ConfigMap", **body}).ok
+        assert self.api.answer("POST", path, _pause(text)).ok
 
     def clear(self) -> None:
         for path in (REMEDIATIONS, NODE_REMEDIATIONS):

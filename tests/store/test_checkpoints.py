@@ -16,7 +16,6 @@ from deploy.manifests import CRDS, apply, documents
 from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import ClusterWriter
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import GapKind
@@ -25,6 +24,7 @@ from gpuwatch.store import checkpoints
 from gpuwatch.store.checkpoints import KIND, LARGEST_BYTES, STATE, KubernetesStore
 from gpuwatch.store.custom_resources import API_VERSION
 from gpuwatch.store.store import StoreError
+from kube.memory_cluster import MemoryCluster
 from store.values import DAY, T0, advice, book, key, outcome, tags, without_options
 
 NAMESPACE = "gpuwatch"

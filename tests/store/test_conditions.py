@@ -14,7 +14,7 @@ from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.decision import Mode
 from gpuwatch.model.remediation import Phase, Remediation, Turn
 from gpuwatch.store.conditions import TYPES, conditions
-from gpuwatch.store.kubernetes import KubernetesRemediations
+from gpuwatch.store.remediations import RemediationStore
 from store.remediation_stores import (
     MERGE,
     MINUTE,
@@ -173,7 +173,7 @@ def test_they_are_written_at_once_and_follow_what_people_decide(control_plane: C
         }
 
     with api_client(control_plane.administrator) as client:
-        store = KubernetesRemediations(LiveWriter(client), NAMESPACE)
+        store = RemediationStore(LiveWriter(client), NAMESPACE)
         store.all()
         made = store.create(of_team(proposal=gang_proposal(mode=Mode.SUGGEST)))
         path = path_of(made.id)

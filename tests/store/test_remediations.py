@@ -1,11 +1,10 @@
-"""What every store of Remediations promises, held against each: a file, and custom resources on a real API server."""
+"""What the store of Remediations promises, in a cluster in memory and on a real API server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
@@ -17,7 +16,7 @@ from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.store.api_form import to_api
 from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
-from gpuwatch.store.remediations import ConflictError, RemediationStore
+from gpuwatch.store.remediations import ConflictError, RemediationStore, needs_attention
 from gpuwatch.store.store import StoreError
 from store.remediation_stores import (
     DAY,
@@ -30,7 +29,7 @@ from store.remediation_stores import (
     T0,
     TEAM,
     InCluster,
-    InFile,
+    InMemory,
     Killed,
     Place,
     course,
@@ -43,8 +42,8 @@ from store.remediation_stores import (
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Place:
-    return InFile(tmp_path / "remediations.sqlite")
+def memory() -> Place:
+    return InMemory()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def cluster(control_plane_build: object, in_cluster: InCluster) -> Place:
     return in_cluster
 
 
-@pytest.fixture(params=["file", pytest.param("cluster", marks=pytest.mark.cluster)])
+@pytest.fixture(params=["memory", pytest.param("cluster", marks=pytest.mark.cluster)])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found
@@ -92,7 +91,7 @@ def test_what_is_created_is_what_is_read(store: RemediationStore) -> None:
     assert same(created, given)
     assert created.version
     assert store.get(given.name) == created
-    assert store.all() == store.open_() == (created,)
+    assert store.all() == (created,)
 
 
 def test_what_is_saved_is_what_is_read(store: RemediationStore) -> None:
@@ -121,7 +120,7 @@ def test_decisions_are_not_created(store: RemediationStore) -> None:
 
 def test_what_is_not_there_is_none(store: RemediationStore) -> None:
     assert store.get("nobody") is None
-    assert store.all() == store.open_() == store.history("node/gpu-1") == ()
+    assert store.all() == ()
 
 
 def test_numbers_that_are_not_finite_are_refused_and_nothing_is_kept(store: RemediationStore) -> None:
@@ -134,25 +133,21 @@ def test_numbers_that_are_not_finite_are_refused_and_nothing_is_kept(store: Reme
 # Which are found
 
 
-def test_times_and_targets_select(store: RemediationStore) -> None:
-    names = ["a-first", "b-second", "c-third"]
-    for index, name in enumerate(names):
-        target = "node/gpu-2" if name == "b-second" else "node/gpu-1"
-        store.create(remediation(name, proposal=proposal(target, T0 + index * MINUTE)))
-    assert [each.name for each in store.all(T0 + MINUTE)] == ["b-second", "c-third"]
-    assert [each.name for each in store.all(T0 + MINUTE + MINUTE / 60)] == ["c-third"]
-    assert [each.name for each in store.history("node/gpu-1")] == ["a-first", "c-third"]
-    assert [each.name for each in store.history("node/gpu-1", T0 + MINUTE)] == ["c-third"]
+def test_the_oldest_proposal_comes_first(store: RemediationStore) -> None:
+    for index, name in enumerate(("c", "a", "b")):
+        store.create(remediation(name, proposal=proposal(at=T0 + index * MINUTE)))
+    assert [each.name for each in store.all()] == ["c", "a", "b"]
 
 
-def test_open_are_those_that_something_may_happen_to(store: RemediationStore) -> None:
+def test_those_need_attention_that_something_may_happen_to(store: RemediationStore) -> None:
     for phase in Phase:
         store.create(remediation(f"rem-{phase.lower()}", phase=phase))
     opened = {"proposed", "notified", "acting", "verifying", "ineffect", "undoing"}
-    assert {each.name for each in store.open_()} == {f"rem-{name}" for name in opened}
+    assert {each.name for each in store.all() if needs_attention(each)} == {f"rem-{name}" for name in opened}
     for phase in Phase:
         store.ask_undo(f"rem-{phase.lower()}")
-    assert {each.name for each in store.open_()} == {f"rem-{name}" for name in (*opened, "succeeded", "failed")}
+    asked = (*opened, "succeeded", "failed")
+    assert {each.name for each in store.all() if needs_attention(each)} == {f"rem-{name}" for name in asked}
 
 
 # Two writers
@@ -179,15 +174,16 @@ def test_what_is_gone_is_not_written(store: RemediationStore) -> None:
     assert store.get(created.name) == again
 
 
-def test_many_writers_lose_nothing(place: Place) -> None:
-    with place.opened() as store:
+@pytest.mark.cluster
+def test_many_writers_lose_nothing(cluster: Place) -> None:
+    with cluster.opened() as store:
         name = store.create(remediation()).name
     each_adds, writers = 10, 4
     all_have_read = Barrier(writers)
 
     def add(_: int) -> int:
         conflicts = added = 0
-        with place.opened() as store:
+        with cluster.opened() as store:
             found = read(store, name)
             all_have_read.wait()  # so that one of the first saves counts, and the others meet a conflict
             while added < each_adds:
@@ -202,17 +198,18 @@ def test_many_writers_lose_nothing(place: Place) -> None:
 
     with ThreadPoolExecutor(writers) as pool:
         conflicts = sum(pool.map(add, range(writers)))
-    with place.opened() as store:
+    with cluster.opened() as store:
         assert read(store, name).attempts == each_adds * writers
     assert conflicts >= writers - 1
 
 
-def test_many_creators_make_one(place: Place) -> None:
+@pytest.mark.cluster
+def test_many_creators_make_one(cluster: Place) -> None:
     creators = 4
     begin = Barrier(creators)
 
     def create(number: int) -> Remediation:
-        with place.opened() as store:
+        with cluster.opened() as store:
             begin.wait()
             return store.create(remediation(proposal=proposal(reason=f"of {number}")))
 
@@ -221,14 +218,15 @@ def test_many_creators_make_one(place: Place) -> None:
     assert len(found) == 1
 
 
-def test_an_approval_while_the_course_is_written_is_not_lost(place: Place) -> None:
-    with place.opened() as store:
+@pytest.mark.cluster
+def test_an_approval_while_the_course_is_written_is_not_lost(cluster: Place) -> None:
+    with cluster.opened() as store:
         name = store.create(remediation()).name
     begin, approved = Barrier(2), Event()
     turns = 30
 
     def write_course() -> None:
-        with place.opened() as store:
+        with cluster.opened() as store:
             begin.wait()
             done = 0
             # So long that the approval falls in between, and a few more after it.
@@ -241,7 +239,7 @@ def test_an_approval_while_the_course_is_written_is_not_lost(place: Place) -> No
                     continue
                 done += 1
 
-    with ThreadPoolExecutor(1) as pool, place.opened() as store:
+    with ThreadPoolExecutor(1) as pool, cluster.opened() as store:
         writing = pool.submit(write_course)
         begin.wait()
         store.approve(name, "ana")
@@ -282,15 +280,16 @@ def test_approved_and_rejected_exclude_each_other(store: RemediationStore) -> No
     assert (read(store, "one").rejected, read(store, "other").approved) == (False, False)
 
 
-def test_of_two_opposite_decisions_at_once_one_holds(place: Place) -> None:
+@pytest.mark.cluster
+def test_of_two_opposite_decisions_at_once_one_holds(cluster: Place) -> None:
     for attempt in range(5):
         name = f"rem-{attempt}"
         begin = Barrier(2)
-        with place.opened() as store:
+        with cluster.opened() as store:
             store.create(remediation(name))
 
         def decide(wanted: str, name: str = name, begin: Barrier = begin) -> bool:
-            with place.opened() as store:
+            with cluster.opened() as store:
                 begin.wait()
                 try:
                     if wanted == "approve":
@@ -303,7 +302,7 @@ def test_of_two_opposite_decisions_at_once_one_holds(place: Place) -> None:
 
         with ThreadPoolExecutor(2) as pool:
             held = list(pool.map(decide, ("approve", "reject")))
-        with place.opened() as store:
+        with cluster.opened() as store:
             found = read(store, name)
         assert [found.approved, found.rejected] == held
         assert sum(held) == 1
@@ -383,7 +382,7 @@ def test_one_for_a_workload_lies_in_its_namespace(place: Place, store: Remediati
     assert store.get(created.name) is None
     assert store.get(f"team-b/{created.name}") is None
     assert place.raw(created.id)["spec"]["proposal"]["action"] == "ReleaseGang"
-    assert store.all() == store.open_() == store.history(created.proposal.target) == (created,)
+    assert store.all() == (created,)
     stored = store.save(replace(created, attempts=8))
     with pytest.raises(ConflictError):
         store.save(created)
@@ -477,7 +476,7 @@ def test_nonsense_is_a_gap_and_the_rest_goes_on(place: Place, store: Remediation
     with place.of_a_later_version():
         good, bad = store.create(remediation("good", **course())), store.create(remediation("bad", **course()))
         place.write_raw(bad.id, {**place.raw(bad.id)["status"], "phase": "Resting"})
-        assert store.all() == store.open_() == (read(store, good.name),)
+        assert store.all() == (read(store, good.name),)
         (gap,) = store.gaps
         assert (gap.kind, gap.what) == (GapKind.BAD_INPUT, "remediation bad")
         assert "status.phase is 'Resting'" in gap.detail

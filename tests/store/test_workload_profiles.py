@@ -15,13 +15,13 @@ from deploy.manifests import CRDS, apply, documents
 from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.memory_cluster import MemoryCluster
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.sizing import Abstention, AbstentionKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.store.custom_resources import API_VERSION
 from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import KIND, name_of, publish
+from kube.memory_cluster import MemoryCluster
 from store.remediation_stores import table
 from store.values import HOUR, T0, advice, book, key
 

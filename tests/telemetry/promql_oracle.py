@@ -26,7 +26,7 @@ def answer(samples: Samples, expression: Expression, at_ms: int, *, prometheus: 
         recent = [value for time, value in samples if end - 300_000 < time <= end]
         return recent[-1] if recent else None
     inside = [(time, value) for time, value in samples if begin < time <= end and value is not None]
-    if function in (Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.FIRST_TIME, Function.LAST_TIME):
+    if function in (Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.LAST_TIME):
         return _steps(samples, expression, begin, end)
     values = [value for _, value in inside]
     if not values:
@@ -124,8 +124,6 @@ def _steps(samples: Samples, expression: Expression, begin_ms: int, end_ms: int)
     if not seen:
         return None
     match expression.function:
-        case Function.FIRST_TIME:
-            return seen[0][0] / 1000
         case Function.LAST_TIME:
             return seen[-1][0] / 1000
         case Function.FRACTION_ABOVE:

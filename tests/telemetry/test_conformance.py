@@ -59,7 +59,6 @@ FUNCTIONS: tuple[tuple[Function, float | None], ...] = (
     *((function, None) for function in Function if function.value in {"last", "last_in_window", "min", "max", "avg"}),
     (Function.COUNT, None),
     (Function.CHANGES, None),
-    (Function.FIRST_TIME, None),
     (Function.LAST_TIME, None),
     (Function.QUANTILE, 0.37),
     (Function.QUANTILE, 1.0),
@@ -282,13 +281,10 @@ MATCHERS = (
     (),
     (Matcher("UUID", MatchOp.EQUAL, "GPU-node-b-3"),),
     (Matcher("exported_pod", MatchOp.EQUAL, ""),),
-    (Matcher("exported_pod", MatchOp.NOT_EQUAL, ""),),
     (Matcher("missing", MatchOp.MATCHES, ".*"),),
     (Matcher("missing", MatchOp.MATCHES, ".+"),),
-    (Matcher("missing", MatchOp.NOT_MATCHES, "x"),),
     (Matcher("Hostname", MatchOp.MATCHES, "node"),),
-    (Matcher("Hostname", MatchOp.MATCHES, "node-(a|b)"), Matcher("gpu", MatchOp.NOT_EQUAL, "1")),
-    (Matcher("Hostname", MatchOp.NOT_MATCHES, "node-a|x"),),
+    (Matcher("Hostname", MatchOp.MATCHES, "node-(a|b)"), Matcher("gpu", MatchOp.EQUAL, "1")),
     (Matcher("instance", MatchOp.MATCHES, r"10\.0\.0\.[0-9]+:94\d\d"),),
     (Matcher("err_msg", MatchOp.MATCHES, '.*"off".*\\\\\n'),),
 )
@@ -439,4 +435,4 @@ def test_what_real_scrapes_leave_behind(newest_prometheus: ServerBuild, tmp_path
     assert [gap.detail.partition(" single")[0] for gap in opened.problems] == ["1"]
     lived = {one.labels["gpu"]: len(one.times) for one in expected}
     assert 0 < lived["1"] < lived["0"]
-    assert timedelta() < opened.end - opened.start < end - begin + timedelta(seconds=2)
+    assert begin < opened.end < end + timedelta(seconds=1)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gpuwatch.model.telemetry import GapKind
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.samples import (
@@ -300,9 +301,11 @@ def test_warnings_are_kept_once_and_remarks_are_not() -> None:
     said = ["No StoreAPIs matched for this query", "PromQL info: metric might not be a counter"]
     with scripted(always(vector(({"node": "a"}, "1"), warnings=said))) as server:
         store = PrometheusStore(connection(server.url))
-        assert store.warnings == ()
+        assert store.problems == ()
         store.evaluate_many([QUESTION, QUESTION], AT)
-        assert store.warnings == ("No StoreAPIs matched for this query",)
+        (gap,) = store.problems
+        assert gap.kind is GapKind.PARTIAL
+        assert gap.detail.startswith("No StoreAPIs matched for this query ")
 
 
 def test_values_that_json_cannot_carry() -> None:

@@ -58,7 +58,6 @@ def test_servers_that_close_windows_are_asked_a_millisecond_less() -> None:
         (Function.INCREASE, 'increase_prometheus(m{node="a"}[1h])'),
         (Function.CHANGES, 'changes_prometheus(m{node="a"}[1h])'),
         (Function.AVG, 'avg_over_time(m{node="a"}[1h])'),
-        (Function.FIRST_TIME, 'min_over_time((present_over_time(m{node="a"}[30s]) * time())[1h:30s])'),
         (Function.LAST_TIME, 'max_over_time((present_over_time(m{node="a"}[30s]) * time())[1h:30s])'),
     ],
 )

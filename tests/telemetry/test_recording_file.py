@@ -38,8 +38,9 @@ def test_each_metric_is_read_for_itself(tmp_path: Path) -> None:
     first = [series("b", "0", [1000, 2000], [1.0, 2.0]), series("b", "1", [1500], [3.0])]
     second = [series("a", "0", [-5, 7000], [-1.0, 0.0])]
     write_recording(path, [*first, *second], note="a test", interval_seconds=0.5)
+    about = json.loads(pq.read_schema(path).metadata[b"gpuwatch.recording"])
+    assert about == {"version": 1, "note": "a test", "interval_seconds": 0.5}
     read = RecordingFile(path)
-    assert (read.note, read.interval_seconds) == ("a test", 0.5)
     assert read.spans_ms == {"b": (1000, 2000), "a": (-5, 7000)}
     same(read.read("b"), first)
     same(read.read("a"), second)

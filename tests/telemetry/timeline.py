@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuwatch.model.telemetry import Gap
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
@@ -122,6 +123,17 @@ class Witness:
     @property
     def description(self) -> str:
         return self._store.description
+
+    @property
+    def end(self) -> datetime | None:
+        return self._store.end
+
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        return self._store.problems
+
+    def clock_skew_seconds(self, at: datetime) -> float | None:
+        return self._store.clock_skew_seconds(at)
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         return self._store.metric_names(at, lookback_seconds)

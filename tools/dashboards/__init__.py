@@ -1,4 +1,4 @@
 """The Grafana dashboards that gpuwatch ships, built for Grafana 11.6: `python -m tools.dashboards` writes dashboards/.
 
-`parts` has what all boards share, `hardware` and `controller` have four boards each.
+A YAML file here is a board; `boards` reads it, `queries` has the PromQL that panels share, `grafana` makes the JSON.
 """

@@ -1,4 +1,7 @@
-"""Write dashboards/*.json, or with --check say which of them are not as the code makes them."""
+"""Writes dashboards/*.json, or with --check says which of them differ.
+
+python -m tools.dashboards [--check] [--runbooks URL]
+"""
 
 from __future__ import annotations
 
@@ -8,42 +11,25 @@ from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from tools.dashboards import controller, hardware
-from tools.dashboards.parts import Board, built
-
-FOLDER = Path(__file__).parents[2] / "dashboards"
-BOARDS: tuple[Board, ...] = (
-    hardware.FLEET,
-    hardware.NODES,
-    hardware.GPU,
-    controller.WORKLOAD,
-    hardware.HEALTH,
-    controller.MONEY,
-    controller.REMEDIATION,
-    controller.SELF,
-)
+from tools import generated
+from tools.dashboards.boards import boards
+from tools.dashboards.grafana import built
 
 
-def files() -> dict[str, str]:
-    """What each file of dashboards/ has to hold, by its name."""
+def files() -> dict[Path, str]:
+    """Path → text of every board."""
     return {
-        f"gpuwatch-{board.name}.json": json.dumps(built(board), cls=JSONEncoder, sort_keys=True, indent=1) + "\n"
-        for board in BOARDS
+        generated.ROOT / "dashboards" / f"gpuwatch-{name}.json": json.dumps(
+            built(name, board), cls=JSONEncoder, sort_keys=True, indent=1
+        )
+        + "\n"
+        for name, board in boards().items()
     }
 
 
-def main() -> None:
-    wanted = files()
-    if "--check" in sys.argv:
-        there = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
-        old = sorted(name for name in {*wanted, *there} if wanted.get(name) != there.get(name))
-        sys.exit(f"dashboards/ is out of date ({', '.join(old)}): make dashboards" if old else 0)
-    FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.glob("*.json"):
-        path.unlink()
-    for name, text in wanted.items():
-        (FOLDER / name).write_text(text)
+def main(arguments: list[str]) -> int:
+    return generated.main("dashboards", files, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

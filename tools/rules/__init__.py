@@ -1,1 +1,1 @@
-"""Rules for Prometheus, written from gpuwatch's own catalog: `python -m tools.rules [--check]`."""
+"""Rules for Prometheus, from alerts.yaml and gpuwatch's own catalog: `python -m tools.rules [--check]`."""

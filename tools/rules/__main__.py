@@ -5,22 +5,22 @@ python -m tools.rules [--check] [--runbooks URL]: writes the files, or compares 
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from textwrap import indent, wrap
 from typing import Any
 
 import yaml
 
+from tools import generated
 from tools.rules import alerts, recorded
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = "# Written by `make rules`. Change tools/rules/ and write it anew.\n"
+OPTIONAL = "# Alerts that are often wrong, or need a threshold of yours. Load the file, or copy what you want.\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    pass
+    """Texts of several lines stand as they are."""
 
 
 _Dumper.add_representer(
@@ -29,52 +29,59 @@ _Dumper.add_representer(
 )
 
 
-def files(runbooks: str = alerts.RUNBOOKS) -> dict[Path, str]:
-    """Path → text of every file that is written. runbooks: where the runbook pages are served."""
-    named = {"recording": recorded.rule_groups()}
-    pages = {"recording": _text({"groups": named["recording"]})}
-    for name, optional in (("alerts", False), ("alerts-optional", True)):
-        named[name] = alerts.groups(optional=optional, runbooks=runbooks)
-        pages[name] = alerts.page(optional=optional, runbooks=runbooks)
-    return {
-        **{ROOT / "rules" / f"gpuwatch-{name}.yaml": text for name, text in pages.items()},
-        **{
-            ROOT / "deploy" / "optional" / f"prometheus-rule-{name}.yaml": _text(_object(name, groups))
-            for name, groups in named.items()
-        },
+def files() -> dict[Path, str]:
+    """Path → text of every file that is written."""
+    recording = recorded.rule_groups()
+    made = {
+        **_both("recording", recording, HEAD + _dumped({"groups": recording})),
+        **_alerts("alerts", alerts.groups(optional=False), HEAD),
+        **_alerts("alerts-optional", alerts.groups(optional=True), HEAD + OPTIONAL),
     }
+    return {generated.ROOT / path: text for path, text in made.items()}
 
 
-def _object(name: str, groups: list[dict[str, Any]]) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": "gpuwatch", "app.kubernetes.io/component": "rules"}
-    metadata = {"name": f"gpuwatch-{name}", "namespace": "gpuwatch", "labels": labels}
-    return {
+def _alerts(name: str, groups: dict[str, list[alerts.Alert]], head: str) -> dict[str, str]:
+    rules = [{"name": group, "rules": [alerts.rule(alert) for alert in listed]} for group, listed in groups.items()]
+    return _both(name, rules, head + _explained(groups))
+
+
+def _both(name: str, groups: list[dict[str, Any]], page: str) -> dict[str, str]:
+    """The rule file, and the groups as an object."""
+    rule_object = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": metadata,
+        "metadata": {
+            "name": f"gpuwatch-{name}",
+            "namespace": "gpuwatch",
+            "labels": {"app.kubernetes.io/name": "gpuwatch", "app.kubernetes.io/component": "rules"},
+        },
         "spec": {"groups": groups},
+    }
+    return {
+        f"rules/gpuwatch-{name}.yaml": page,
+        f"deploy/optional/prometheus-rule-{name}.yaml": HEAD + _dumped(rule_object),
     }
 
 
-def _text(content: Mapping[str, Any]) -> str:
-    dumped: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=100_000, allow_unicode=True)
-    return HEAD + dumped
+def _explained(groups: dict[str, list[alerts.Alert]]) -> str:
+    """Groups of alerts with the source of each threshold beside it."""
+    lines = ["groups:\n"]
+    for group, listed in groups.items():
+        lines.append(f"- name: {group}\n  rules:\n")
+        for alert in listed:
+            why = [alert.why, *([f"Off: {alert.optional_because}"] if alert.optional_because else [])]
+            lines.extend(f"  # {line}\n" for text in why for line in wrap(text, 110))
+            lines.append(indent(_dumped([alerts.rule(alert)]), "  "))
+    return "".join(lines)
+
+
+def _dumped(content: Any) -> str:
+    text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=100_000, allow_unicode=True)
+    return text
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.rules", description="Writes the rules.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a file differs")
-    parser.add_argument("--runbooks", default=alerts.RUNBOOKS, metavar="URL", help="where the runbook pages are served")
-    options = parser.parse_args(arguments)
-    written = files(options.runbooks)
-    stale = [path for path, text in written.items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        if options.check:
-            print(f"{path.relative_to(ROOT)} is out of date: make rules", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(written[path])
-    return 1 if options.check and stale else 0
+    return generated.main("rules", files, arguments)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def _nvlink_errors() -> str:
 
 def _named(vendor: Vendor, inner: str) -> str:
     """The rows with `node` and with DCGM's labels. `node` is the first label of NODE_LABELS that says something."""
-    hosted = _first_of(inner, "node", NODE_LABELS)
+    hosted = first_of(inner, "node", NODE_LABELS)
     if vendor is Vendor.AMD:
         return _amd(hosted)
     if vendor is Vendor.INTEL:
@@ -221,7 +221,7 @@ def _amd(rows: str) -> str:
     rows = _replace(rows, "GPU_I_ID", "$1", "ids", f"{_WHOLE}:.*|(?:{one}){{2}}([^:]*):.*")
     rows = _replace(rows, "GPU_I_PROFILE", "${1}_$2", "ids", f"({text}):({text}):.*")
     rows = _replace(rows, "GPU_I_PROFILE", "", "ids", f"{_WHOLE}:.*")
-    return _first_of(rows, "modelName", ("card_series", "card_model"))
+    return first_of(rows, "modelName", ("card_series", "card_model"))
 
 
 def _intel(rows: str) -> str:
@@ -231,10 +231,10 @@ def _intel(rows: str) -> str:
     rows = _replace(place, "UUID", "$1$2:$3$4", "ids", f";{host};{pci}")
     rows = _replace(rows, "UUID", "$1", "uuid", "(.+)")
     rows = _replace(rows, "gpu", "$1", "card", "(.+)")
-    return _first_of(rows, "modelName", ("dev_name", "hw_name"))
+    return first_of(rows, "modelName", ("dev_name", "hw_name"))
 
 
-def _first_of(rows: str, label: str, sources: Sequence[str]) -> str:
+def first_of(rows: str, label: str, sources: Sequence[str]) -> str:
     """The first of the labels that is not empty."""
     return _replace(_label_join(rows, "first", ";", sources), label, "$1", "first", ";*([^;]+).*")
 

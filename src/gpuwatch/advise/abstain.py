@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuwatch.advise.apart import apart
 from gpuwatch.advise.choice import ranked, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.ready import Ready
+from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, TargetKind
 
 
@@ -45,7 +45,7 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     unsure = next((option for option in worth if would_do(option) and only(option, "target_speed", "latency")), None)
     if unsure is not None:
         speed = unsure.speed
-        low, needed = apart(speed.low_ratio, policy.target_speed_ratio)
+        low, needed = rounded_apart(speed.low_ratio, policy.target_speed_ratio)
         return answer(
             AbstentionKind.UNCERTAIN,
             f"{unsure.target.name} likely keeps {speed.likely_ratio:.2f} of the speed, but perhaps {low}; {needed} is "

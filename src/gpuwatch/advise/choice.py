@@ -32,15 +32,11 @@ def expected_cost(option: Option, current: Option, hours_now: float, policy: Adv
     return hours_now - option.projected_saving_gpu_hours_per_week + policy.penalty_ratio * missed * hours_now
 
 
-def hours_now(item: Ready) -> float:
-    return item.pod_hours * item.now.gpu_share_ratio * item.now.gpus_per_pod
-
-
 def ranked(item: Ready, facts: Facts) -> list[Option]:
     """Best first, the vetoed ones last."""
 
     def order(option: Option) -> tuple[bool, float, int, str]:
-        cost = expected_cost(option, item.current, hours_now(item), facts.policy)
+        cost = expected_cost(option, item.current, item.gpu_hours, facts.policy)
         return not option.allowed, cost, _PREFERENCE.index(option.target.kind), option.target.name
 
     return sorted(item.options, key=order)
@@ -60,7 +56,7 @@ def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
     ):
         return False
     if item.current.projected_cost_per_week is None:
-        return option.projected_saving_gpu_hours_per_week >= policy.min_saving_ratio * hours_now(item)
+        return option.projected_saving_gpu_hours_per_week >= policy.min_saving_ratio * item.gpu_hours
     saving = option.projected_saving_per_week
     return (
         saving is not None and saving > 0 and saving >= policy.min_saving_ratio * item.current.projected_cost_per_week

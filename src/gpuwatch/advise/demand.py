@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from gpuwatch.advise.capability import Capability
+from gpuwatch.model.bounds import require
 from gpuwatch.model.sizing import EvidenceTier
 from gpuwatch.model.workload_profile import PowerEnvelope, WorkloadProfile
 
@@ -76,11 +77,9 @@ class SpeedPolicy:
     tier_share_ratio: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 < self.dram_peak_ratio <= 1:
-            raise ValueError(f"dram_peak_ratio is {self.dram_peak_ratio!r}; it has to be above 0 and at most 1")
-        for name in ("power_margin_ratio", "sm_burst_ratio", "tier_share_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be a ratio from 0 to 1")
+        require(self, "", ("dram_peak_ratio",), lambda value: 0 < value <= 1, "above 0 and at most 1")
+        others = ("power_margin_ratio", "sm_burst_ratio", "tier_share_ratio")
+        require(self, "", others, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
 
 
 def demand_of(

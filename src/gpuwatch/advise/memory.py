@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpuwatch.model.bounds import require
 from gpuwatch.model.sizing import MemoryNeed
 from gpuwatch.model.workload_profile import MemoryRun, WorkloadProfile
 
@@ -38,23 +39,14 @@ class MemoryPolicy:
     out_of_memory_headroom_ratio: float = 0.20
 
     def __post_init__(self) -> None:
-        for name in (
-            "headroom_ratio",
-            "headroom_few_runs_ratio",
-            "elastic_growth_ratio",
-            "out_of_memory_headroom_ratio",
-        ):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be a ratio from 0 to 1")
-        for name in ("elastic_fill_ratio", "out_of_memory_ratio"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be above 0 and at most 1")
+        added = ("headroom_ratio", "headroom_few_runs_ratio", "elastic_growth_ratio", "out_of_memory_headroom_ratio")
+        require(self, "", added, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
+        shares = ("elastic_fill_ratio", "out_of_memory_ratio")
+        require(self, "", shares, lambda value: 0 < value <= 1, "above 0 and at most 1")
         if self.headroom_few_runs_ratio < self.headroom_ratio:
             raise ValueError("headroom_few_runs_ratio is below headroom_ratio; fewer runs cannot need less headroom")
-        if self.many_runs < 1:
-            raise ValueError(f"many_runs is {self.many_runs!r}; it has to be 1 or more")
-        if not 0 <= self.context_bytes < float("inf"):
-            raise ValueError(f"context_bytes is {self.context_bytes!r}; it has to be finite, 0 or more")
+        require(self, "", ("many_runs",), lambda value: value >= 1, "1 or more")
+        require(self, "", ("context_bytes",), lambda value: 0 <= value < float("inf"), "finite, 0 or more")
 
 
 def memory_need(

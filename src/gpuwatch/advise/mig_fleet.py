@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ _SAME_MEMORY_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class DeviceRow:
     """One device row: an instance, or the whole GPU (`profile` '')."""
 
     device: DeviceId
@@ -38,7 +38,7 @@ class FleetGpu:
     index: int
     model: str  # Gpu.name
     cut: Cut
-    rows: tuple[Held, ...]
+    rows: tuple[DeviceRow, ...]
     strategy: str  # mixed or single
     closed: str = ""
 
@@ -52,7 +52,7 @@ class FleetGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class MigFleet:
     """gpus: by UUID. bystanders: Node → index → instances, of GPUs of other models beside them. spellings: (Node or
     'model …', the catalog's profile) → how it is spelled there. left_out: sentences about what is left alone."""
 
@@ -119,13 +119,13 @@ def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tu
 
 def read_fleet(
     demands: Sequence[SliceDemand], cluster: Cluster, devices: Sequence[Device], avoid: Collection[DeviceId] = ()
-) -> Fleet:
+) -> MigFleet:
     """The GPUs of the models that slices are asked of. `avoid`: devices or UUIDs that get nothing new."""
     models = {demand.gpu_model for demand in demands if demand.mig_profile}
-    return _Reading(cluster, devices, frozenset(avoid)).fleet(models)
+    return _FleetReader(cluster, devices, frozenset(avoid)).fleet(models)
 
 
-class _Reading:
+class _FleetReader:
     def __init__(self, cluster: Cluster, devices: Sequence[Device], avoid: frozenset[str]) -> None:
         self.cluster = cluster
         self.nodes = {node.name: node for node in cluster.nodes}
@@ -138,7 +138,7 @@ class _Reading:
         self.spellings: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.unattributed = self._unattributed()
 
-    def fleet(self, models: Collection[str]) -> Fleet:
+    def fleet(self, models: Collection[str]) -> MigFleet:
         strays: Counter[tuple[str, str]] = Counter()
         by_node: dict[str, list[list[Device]]] = defaultdict(list)
         wanted: set[str] = set()
@@ -171,7 +171,7 @@ class _Reading:
                 else:
                     cut = tuple(sorted(row.mig_profile or "" for row in rows if row.mig_instance is not None))
                     bystanders[name][_index(rows[0])] = cut
-        return Fleet(
+        return MigFleet(
             gpus=gpus,
             bystanders=bystanders,
             spellings={key: min(found, key=lambda text: (-found[text], text)) for key, found in self.spellings.items()},
@@ -222,7 +222,7 @@ class _Reading:
             if row.mig_instance is not None and row.mig_profile:
                 profile = (profile_name(shape, row.mig_profile) if shape else None) or row.mig_profile
                 self.spellings[f"model {found.name}", profile][row.mig_profile] += 1
-            held.append(Held(device=row.id, profile=profile, pods=self.holders.get(row.id, ())))
+            held.append(DeviceRow(device=row.id, profile=profile, pods=self.holders.get(row.id, ())))
         # A claim may name the parent of the instances; then nobody knows which of them it is.
         parent = self.holders.get(rows[0].uuid, ())
         if instances and parent:
@@ -268,3 +268,31 @@ def _no_strategy(strategy: str) -> str:
     if strategy:
         return f"its MIG strategy is {strategy!r}, which is none of mixed, single and none"
     return "its MIG strategy is not known (no label nvidia.com/mig.strategy)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeCapacity:
+    """What one GPU has free. share: of its memory slices, what nobody holds (0 to 1). serves: profiles that could start
+    there now ('' for a whole GPU). mix: profile → how many ask for it."""
+
+    share: float
+    serves: frozenset[str]
+    mix: Mapping[str, int]
+
+
+def fragmentation_ratio(gpus: Iterable[FreeCapacity]) -> float | None:
+    """The share of the free capacity that a demand of the mix cannot use, on average; None where nothing is free.
+
+    After FGD (Weng et al., 'Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+    Descent', USENIX ATC 2023): the fragmentation of a GPU is what it has free, times the probability that a demand
+    drawn from the workload mix cannot run there; that of the fleet is the sum. Here the free capacity is memory slices,
+    and what can run on a GPU in use is what its free instances are: the others would need it empty, and cut anew.
+    """
+    free = unusable = 0.0
+    for gpu in gpus:
+        asked = sum(gpu.mix.values())
+        if not asked:
+            continue
+        free += gpu.share
+        unusable += gpu.share * sum(count for name, count in gpu.mix.items() if name not in gpu.serves) / asked
+    return unusable / free if free > 0 else None

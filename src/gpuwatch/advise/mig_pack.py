@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpuwatch.catalog.mig import MigGeometry, geometry, maximal
+from gpuwatch.catalog.mig import geometry, maximal
 
 Cut: TypeAlias = tuple[str, ...]
 """Instances of one GPU by profile, sorted; where they lie is the driver's choice."""
@@ -80,12 +80,6 @@ def patterns(family: str, profiles: tuple[str, ...]) -> tuple[Cut, ...]:
     # A set that cannot be extended in place may still be part of one that begins elsewhere.
     best = [cut for cut in cuts if not any(cut != other and counts[cut] <= counts[other] for other in cuts)]
     return tuple(sorted(best, key=lambda cut: (-len(cut), cut)))
-
-
-def valid_cut(found: MigGeometry, cut: Cut) -> bool:
-    """Can one GPU hold these instances, wherever they lie?"""
-    wanted = Counter(cut)
-    return any(wanted <= Counter(pattern) for pattern in patterns(found.family, tuple(sorted(wanted))))
 
 
 def pack(problem: Problem) -> Packing | None:

@@ -14,9 +14,6 @@ from collections.abc import Mapping
 
 from gpuwatch.catalog.mig import MigGeometry
 
-LABEL = "nvidia.com/mig.config"
-"""The Node label that the MIG manager follows."""
-
 
 def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
     """Entries for one Node: GPU index → instances, () for MIG off. GPUs that are alike share an entry."""

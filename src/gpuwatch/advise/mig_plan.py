@@ -13,16 +13,45 @@ from datetime import datetime
 from functools import lru_cache
 
 from gpuwatch.advise import mig_parted
-from gpuwatch.advise.mig_fleet import Fleet, FleetGpu, gpu_of, holders_of, profile_name, read_fleet
-from gpuwatch.advise.mig_fragmentation import Free, fragmentation_ratio
+from gpuwatch.advise.mig_fleet import (
+    FleetGpu,
+    FreeCapacity,
+    MigFleet,
+    fragmentation_ratio,
+    gpu_of,
+    holders_of,
+    profile_name,
+    read_fleet,
+)
 from gpuwatch.advise.mig_pack import Cut, KeptClass, Packing, Problem, UniformClass, pack, shortage
-from gpuwatch.advise.mig_policy import MigPlanPolicy
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.mig import MigGeometry, geometry
+from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.sizing import MigPlan, NodeMigChange, Recommendation, SliceDemand, TargetKind
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.model.workload_profile import WorkloadKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigPlanPolicy:
+    """How far the fleet MIG plan may go.
+
+    move_tenants: whether a Pod that needs exactly the slice it has may be moved to save a GPU. Fewest GPUs come
+        first, so yes; such Pods are listed (`MigPlan.moved`), and of plans with as few GPUs the one that moves and
+        cuts least is taken.
+    protected_priority: Pods at or above it are never moved for others (2,000,000,000: the system-critical classes).
+    nodes_per_batch: Nodes that are drained together. One: a cut takes minutes, a mistake in it costs one Node.
+    displaced_pods_per_batch: a batch of several Nodes displaces no more Pods than this.
+    """
+
+    move_tenants: bool = True
+    protected_priority: int = 2_000_000_000
+    nodes_per_batch: int = 1
+    displaced_pods_per_batch: int = 32
+
+    def __post_init__(self) -> None:
+        require(self, "mig_plan.", named(self, "_per_batch"), lambda value: value >= 1, "1 or more")
 
 
 def slice_demands(
@@ -96,14 +125,15 @@ def plan_mig(
         _Pool(fleet, model, [item for item in usable if item.gpu_model == model], policy).planned() for model in models
     ]
     changes = [change for pool in pools for change in pool.changes]
-    order = _order(changes, fleet)
+    displaced = _displaced(changes)
+    order = _order(displaced, fleet)
     rank = {name: number for number, name in enumerate(order)}
     placements: dict[str, str] = {}
     waiting: set[PodRef] = set()
-    batches = _batches(order, changes, policy)
+    batches = _batches(order, displaced, policy)
     stage = {name: number for number, batch in enumerate(batches, 1) for name in batch}
-    after_free: list[Free] = []
-    before_free: list[Free] = []
+    after_free: list[FreeCapacity] = []
+    before_free: list[FreeCapacity] = []
     gpus_after = gpus_before = 0
     freed: list[str] = []
     replicas: Counter[WorkloadKey] = Counter()
@@ -117,7 +147,7 @@ def plan_mig(
                 f"{uuid} {fleet.spelled(fleet.gpus[uuid].node, pool.model, name)}" for uuid, name in spots
             )
             placements[f"{demand.key} #{replicas[demand.key]}"] = where
-        before, after = pool.used_before(), placed.used | pool.held_whole()
+        before, after = pool.used_before(), set(placed.taken) | pool.held_whole()
         gpus_before += len(before)
         gpus_after += len(after)
         freed += sorted(before - after, key=lambda uuid: fleet.gpus[uuid].order)
@@ -182,22 +212,18 @@ def _who(demand: SliceDemand) -> str:
 
 
 @dataclass(slots=True)
-class _Placed:
+class _Placements:
     """spots: demand → (UUID, profile) of its slices. taken: UUID → profiles of the slices in use."""
 
     spots: list[tuple[SliceDemand, tuple[tuple[str, str], ...]]] = field(default_factory=list)
     taken: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     waiting: set[PodRef] = field(default_factory=set)
 
-    @property
-    def used(self) -> set[str]:
-        return set(self.taken)
-
 
 class _Pool:
     """One GPU model. Demands that find no place become fixed where they are now, and the rest is packed again."""
 
-    def __init__(self, fleet: Fleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy) -> None:
+    def __init__(self, fleet: MigFleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy) -> None:
         self.fleet = fleet
         self.model = model
         self.policy = policy
@@ -230,7 +256,6 @@ class _Pool:
 
     def _sort_out(self) -> None:
         """Who goes, who may be moved, and which GPUs nothing may be done to."""
-        self.leaving: dict[DeviceId, PodRef] = {}
         self.tenants: dict[str, list[int]] = defaultdict(list)  # UUID → demands that stay, and could be moved
         self.fixed: set[str] = {uuid for uuid, gpu in self.gpus.items() if gpu.closed}
         self.sitting: set[int] = set()  # demands that stay on fixed GPUs
@@ -476,6 +501,16 @@ class _Pool:
                 room[node][demand.mig_profile] -= demand.count
         return failed
 
+    @property
+    def changed(self) -> set[str]:
+        """GPUs that are cut anew."""
+        return self.recut | self.uniform_recut
+
+    @property
+    def kept(self) -> set[str]:
+        """GPUs that slices may be on, and that stay cut as they are."""
+        return set(self.after) - self.changed
+
     def groups(self) -> list[int]:
         """Demands of several slices for one Pod, largest first."""
         found = [number for number in self.placeable if self.all_demands[number].count > 1]
@@ -483,7 +518,7 @@ class _Pool:
 
     def _list_changes(self) -> None:
         uniform = {self.gpus[uuid].node: cut for uuid, cut in self.after.items() if uuid in self.uniform_recut}
-        for uuid in sorted(self.recut | self.uniform_recut, key=lambda item: self.gpus[item].order):
+        for uuid in sorted(self.changed, key=lambda item: self.gpus[item].order):
             gpu = self.gpus[uuid]
             # A GPU of a `single` Node that no slice needs is cut like the others there.
             after = self.after[uuid] if uuid in self.after else uniform[gpu.node]
@@ -498,7 +533,7 @@ class _Pool:
                     displaced=gpu.pods,
                 )
             )
-        kept = {uuid for uuid in self.after if uuid not in self.recut and uuid not in self.uniform_recut}
+        kept = self.kept
         self.moved = [
             self.all_demands[number].pod
             for uuid, numbers in self.tenants.items()
@@ -518,23 +553,22 @@ class _Pool:
     def used_before(self) -> set[str]:
         return {uuid for uuid, gpu in self.gpus.items() if gpu.pods}
 
-    def free_before(self) -> list[Free]:
+    def free_before(self) -> list[FreeCapacity]:
         found = []
         for gpu in self.gpus.values():
             held = Counter(row.profile for row in gpu.rows if row.pods)
             found.append(self._free(gpu, gpu.cut, held, bool(gpu.pods)))
         return found
 
-    def free_after(self, taken: Mapping[str, Counter[str]], used: Collection[str]) -> list[Free]:
-        found = []
+    def free_after(self, taken: Mapping[str, Counter[str]], used: Collection[str]) -> list[FreeCapacity]:
+        found, changed = [], self.changed
         for uuid, gpu in self.gpus.items():
             held = taken.get(uuid, Counter()) + (self._remaining(gpu) if uuid in self.fixed else Counter())
-            recut = uuid in self.recut or uuid in self.uniform_recut
-            cut = self.after.get(uuid, gpu.cut) if recut else gpu.cut
+            cut = self.after.get(uuid, gpu.cut) if uuid in changed else gpu.cut
             found.append(self._free(gpu, cut, held, uuid in used))
         return found
 
-    def _free(self, gpu: FleetGpu, cut: Cut, held: Counter[str], used: bool) -> Free:
+    def _free(self, gpu: FleetGpu, cut: Cut, held: Counter[str], used: bool) -> FreeCapacity:
         taken = self.shape.grid_units
         if not held[""]:
             taken = sum(self.units.get(name, 0) * count for name, count in held.items())
@@ -545,17 +579,17 @@ class _Pool:
         else:
             # Nobody is on it: it can be cut in any way, or serve as a whole.
             serves = self.asked
-        return Free(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
+        return FreeCapacity(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
 
 
-def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placed:
+def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placements:
     """Gives each demand its slices. Who must leave early gets what is there early; whoever cannot, waits."""
-    placed = _Placed()
+    placed = _Placements()
     room: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))  # profile → Node → UUID
     for uuid, cut in pool.after.items():
         for name, count in Counter(cut).items():
             room[name][pool.gpus[uuid].node][uuid] = count
-    kept = {uuid for uuid in pool.after if uuid not in pool.recut and uuid not in pool.uniform_recut}
+    kept, changed = pool.kept, pool.changed
     home = {number: uuid for uuid, numbers in pool.tenants.items() if uuid in kept for number in numbers}
 
     def take(number: int, spots: Sequence[tuple[str, str]]) -> None:
@@ -580,7 +614,6 @@ def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placed:
         by_node[node].subtract(spots)
         take(number, [(uuid, demand.mig_profile) for uuid in spots])
     ready = {uuid: 0 if uuid in kept else stage[pool.gpus[uuid].node] for uuid in pool.after}
-    changed = pool.recut | pool.uniform_recut
     queues = {
         name: deque(
             sorted(
@@ -610,21 +643,23 @@ def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placed:
     return placed
 
 
-def _order(changes: Sequence[NodeMigChange], fleet: Fleet) -> tuple[str, ...]:
-    """Nodes by the Pods that must leave, then by the GPUs in use on them."""
+def _displaced(changes: Sequence[NodeMigChange]) -> Mapping[str, set[PodRef]]:
+    """Node → Pods that must leave it."""
     displaced: dict[str, set[PodRef]] = defaultdict(set)
     for change in changes:
         displaced[change.node] |= set(change.displaced)
+    return displaced
+
+
+def _order(displaced: Mapping[str, set[PodRef]], fleet: MigFleet) -> tuple[str, ...]:
+    """Nodes by the Pods that must leave, then by the GPUs in use on them."""
     busy = Counter(gpu.node for gpu in fleet.gpus.values() if gpu.pods)
     return tuple(sorted(displaced, key=lambda name: (len(displaced[name]), busy[name], name)))
 
 
 def _batches(
-    order: Sequence[str], changes: Sequence[NodeMigChange], policy: MigPlanPolicy
+    order: Sequence[str], displaced: Mapping[str, set[PodRef]], policy: MigPlanPolicy
 ) -> tuple[tuple[str, ...], ...]:
-    displaced: dict[str, set[PodRef]] = defaultdict(set)
-    for change in changes:
-        displaced[change.node] |= set(change.displaced)
     batches: list[list[str]] = []
     pods = 0
     for name in order:
@@ -637,7 +672,7 @@ def _batches(
     return tuple(tuple(batch) for batch in batches)
 
 
-def _config(changes: Sequence[NodeMigChange], fleet: Fleet) -> tuple[Mapping[str, object], Mapping[str, str]]:
+def _config(changes: Sequence[NodeMigChange], fleet: MigFleet) -> tuple[Mapping[str, object], Mapping[str, str]]:
     """mig-parted's config and the labels, for the Nodes that change."""
     touched = {change.node for change in changes}
     after = {change.device: change.after for change in changes}

@@ -76,7 +76,7 @@ class PriceList:
                 f"{self.currency} in the price file.",
             )
         spot = any(node.labels.get(label) == value for label, value in _SPOT_LABELS)
-        return Price(found.price_per_gpu_hour, _source(found), spot)
+        return Price(found.price_per_gpu_hour, source_of(found), spot)
 
     def of_nodes(self, nodes: Sequence[Node]) -> Price:
         """The mean over these Nodes' GPUs; unknown where one has no price, as a mean of the rest is another number."""
@@ -97,15 +97,11 @@ class PriceList:
         return tuple(one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
 
 
-def _source(found: InstanceType) -> str:
+def source_of(found: InstanceType) -> str:
+    """What the price is and where it comes from, for people."""
     where = "" if found.region == ANY_REGION else f" in {found.region}"
     each = f", of its {found.gpu_count} GPUs each" if found.gpu_count > 1 else ""
     return f"{found.name}{where} on demand{each}, {found.price_date} ({found.source})"
-
-
-def source_of(found: InstanceType) -> str:
-    """What the price is and where it comes from, for people."""
-    return _source(found)
 
 
 def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool) -> float:

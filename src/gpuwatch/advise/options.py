@@ -14,7 +14,7 @@ from gpuwatch.advise.ready import Ready, usable_bytes, widened
 from gpuwatch.advise.sharing import Sharer, groups, mean, shared_speed, sharer
 from gpuwatch.advise.speed import predict_speeds
 from gpuwatch.advise.targets import candidates, gpu_of, shared
-from gpuwatch.advise.vetoes import Case, veto
+from gpuwatch.advise.vetoes import VetoCase, veto
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import EvidenceTier, Option, SpeedEstimate, Target, TargetKind
@@ -88,12 +88,11 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
         if target.kind is TargetKind.FEWER:
             speed = fewer_speed(item.profile, item.now, target, item.tier, facts.policy)
         problem = "" if speed is not None else problems.get(index, "nothing was measured")
-        found.append((speed or _no_speed(item.tier, problem), problem))
+        no_speed = SpeedEstimate(
+            low_ratio=0.0, likely_ratio=0.0, high_ratio=0.0, tier=item.tier, basis=f"Not known: {problem}."
+        )
+        found.append((speed or no_speed, problem))
     return found
-
-
-def _no_speed(tier: EvidenceTier, problem: str) -> SpeedEstimate:
-    return SpeedEstimate(low_ratio=0.0, likely_ratio=0.0, high_ratio=0.0, tier=tier, basis=f"Not known: {problem}.")
 
 
 def fewer_speed(
@@ -133,7 +132,7 @@ def _option(
     target_gpu = gpu_of(target)
     if target_gpu is None:
         raise ValueError(f"{target.gpu_model} is not in the catalog")
-    case = Case(
+    case = VetoCase(
         profile=item.profile,
         now=item.now,
         now_gpu=item.gpu,
@@ -149,7 +148,6 @@ def _option(
     longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
     cost = None if target.price_per_hour is None else target.price_per_hour * item.pod_hours * longer
     before = item.current.projected_cost_per_week
-    now_hours = item.pod_hours * item.now.gpu_share_ratio * item.now.gpus_per_pod
     other = target.gpu_model != item.now.gpu_model
     held = item.pod_hours * longer * target.gpu_share_ratio * target.gpus_per_pod
     return Option(
@@ -160,5 +158,5 @@ def _option(
         projected_cost_per_week=cost,
         projected_saving_per_week=None if cost is None or before is None else before - cost,
         projected_gpu_hours_per_week=held,
-        projected_saving_gpu_hours_per_week=now_hours - (0.0 if other else held),
+        projected_saving_gpu_hours_per_week=item.gpu_hours - (0.0 if other else held),
     )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
-from gpuwatch.advise.apart import apart
 from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.advise.sharing import mean
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.frameworks import ends, kind_name
@@ -28,7 +28,7 @@ _MIN_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
+class FinishedRun:
     """One finished run of work that has an end. completed: None where nobody knows how it ended."""
 
     started: datetime
@@ -49,7 +49,7 @@ def judge(
     *,
     before: WorkloadProfile | None = None,
     cluster: Cluster | None = None,
-    runs: Sequence[JobRun] = (),
+    runs: Sequence[FinishedRun] = (),
     currency: str | None = None,
 ) -> Outcome:
     """Hold a recommendation against what happened since.
@@ -90,7 +90,7 @@ def judge(
     hit = measured >= least
     verdict = OutcomeVerdict.HIT if hit else OutcomeVerdict.MISS
     held = "is at least" if hit else "is below"
-    share, promised = apart(measured, least)
+    share, promised = rounded_apart(measured, least)
     return replace(
         found,
         verdict=verdict,
@@ -136,7 +136,7 @@ def _speed(
     applied_at: datetime,
     before: WorkloadProfile | None,
     after: WorkloadProfile | None,
-    runs: Sequence[JobRun],
+    runs: Sequence[FinishedRun],
     policy: AdvicePolicy,
 ) -> tuple[float | None, str]:
     """Measured speed relative to before, and what it was read from or why it was not."""
@@ -169,7 +169,7 @@ def _speed(
     )
 
 
-def _speed_of_runs(applied_at: datetime, runs: Sequence[JobRun]) -> tuple[float | None, str]:
+def _speed_of_runs(applied_at: datetime, runs: Sequence[FinishedRun]) -> tuple[float | None, str]:
     """Median run time before over after, of runs that are known to have completed."""
     completed = [run for run in runs if run.completed and run.hours > 0]
     earlier = [run.hours for run in completed if run.ended <= applied_at]

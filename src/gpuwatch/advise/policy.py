@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from gpuwatch.advise.memory import MemoryPolicy
 from gpuwatch.advise.speed import SpeedPolicy
+from gpuwatch.model.bounds import named, require
 
 _GIB = 2**30
 
@@ -71,13 +72,9 @@ class AdvicePolicy:
     allow_older_architecture: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            item.name for item in fields(self) if item.name.endswith("_ratio") and item.name != "penalty_ratio"
-        ):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"advice.{name} is {value!r}; it has to be a ratio from 0 to 1")
-        for name in (
+        ratios = [name for name in named(self, "_ratio") if name != "penalty_ratio"]
+        require(self, "advice.", ratios, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
+        amounts = (
             "penalty_ratio",
             "min_observed_hours",
             "min_serving_days",
@@ -87,13 +84,10 @@ class AdvicePolicy:
             "nvlink_floor_bytes_per_second",
             "shared_context_bytes",
             "moved_after_hours",
-        ):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"advice.{name} is {value!r}; it has to be a finite number, 0 or more")
-        for name, least in (("min_runs", 1), ("max_partners", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"advice.{name} is {getattr(self, name)!r}; it has to be {least} or more")
+        )
+        require(self, "advice.", amounts, lambda value: 0 <= value < float("inf"), "a finite number, 0 or more")
+        require(self, "advice.", ("min_runs",), lambda value: value >= 1, "1 or more")
+        require(self, "advice.", ("max_partners",), lambda value: value >= 2, "2 or more")
 
     def usable_ratio(self, mig_profile: str) -> float:
         """Share of its nominal memory that a whole GPU ('') or a slice has for containers."""

@@ -39,6 +39,11 @@ class Ready:
     def key(self) -> WorkloadKey:
         return self.profile.key
 
+    @property
+    def gpu_hours(self) -> float:
+        """Whole GPUs × hours that it holds in a week."""
+        return self.current.projected_gpu_hours_per_week
+
 
 def confidence_days(profile: WorkloadProfile) -> float:
     """The smaller of the profile's life and of its samples, in days."""

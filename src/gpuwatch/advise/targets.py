@@ -7,10 +7,11 @@ cluster's region. What nobody offers is no target.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import ceil
 
 from gpuwatch.advise.facts import Facts, in_service
-from gpuwatch.advise.money import Price, instance_type_of, region_of, regions, source_of
+from gpuwatch.advise.money import instance_type_of, region_of, regions, source_of
 from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus
 from gpuwatch.catalog.instances import InstanceType
 from gpuwatch.catalog.mig import geometry
@@ -74,7 +75,7 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
         resource=asked.pop() if len(asked) == 1 else usual,
         instance_type=types.pop() if len(types) == 1 else "",
         region=next(iter(where)) if len(where) == 1 else "",
-        price_per_hour=_times(price, share * count),
+        price_per_hour=_times(price.price_per_gpu_hour, share * count),
         price_source=price.reason,
     )
 
@@ -87,17 +88,16 @@ def candidates(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) ->
 def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts: Facts) -> Target:
     """Its part of one GPU that it shares with these."""
     share = 1.0 / (len(partners) + 1)
-    return Target(
+    return replace(
+        now,
         kind=TargetKind.SHARED,
-        gpu_model=now.gpu_model,
         gpus_per_pod=1,
         gpu_share_ratio=share,
         sharing=sharing,
         partners=tuple(sorted(partners)),
         resource=shared_resource(facts.nodes_of.get(now.gpu_model, ()), sharing),
-        region=now.region,
-        price_per_hour=None if now.price_per_hour is None else now.price_per_hour * share,
-        price_source=now.price_source,
+        instance_type="",
+        price_per_hour=_times(now.price_per_hour, share),
     )
 
 
@@ -110,16 +110,14 @@ def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
         if not found.name.endswith("gb") or found.name == profile.key.mig_profile:
             continue
         share = gpu_share_ratio(gpu.name, found.name)
-        yield Target(
+        yield replace(
+            now,
             kind=TargetKind.MIG,
-            gpu_model=gpu.name,
-            gpus_per_pod=now.gpus_per_pod,
             gpu_share_ratio=share,
             mig_profile=found.name,
             resource=mig_resource(gpu, found.name, nodes),
-            region=now.region,
+            instance_type="",
             price_per_hour=None if whole is None else whole * share * now.gpus_per_pod,
-            price_source=now.price_source,
         )
 
 
@@ -127,16 +125,8 @@ def _fewer(now: Target) -> Iterable[Target]:
     """Every divisor, so that work which is cut in equal parts stays so."""
     for count in range(now.gpus_per_pod - 1, 0, -1):
         if now.gpus_per_pod % count == 0 and not now.mig_profile:
-            yield Target(
-                kind=TargetKind.FEWER,
-                gpu_model=now.gpu_model,
-                gpus_per_pod=count,
-                gpu_share_ratio=now.gpu_share_ratio,
-                resource=now.resource,
-                region=now.region,
-                price_per_hour=None if now.price_per_hour is None else now.price_per_hour * count / now.gpus_per_pod,
-                price_source=now.price_source,
-            )
+            price = None if now.price_per_hour is None else now.price_per_hour * count / now.gpus_per_pod
+            yield replace(now, kind=TargetKind.FEWER, gpus_per_pod=count, instance_type="", price_per_hour=price)
 
 
 def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> Iterable[Target]:
@@ -172,7 +162,7 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
         resource=whole_resource(model.vendor),
         instance_type=types.pop() if len(types) == 1 else "",
         region=where.pop() if len(where) == 1 else "",
-        price_per_hour=_times(price, count),
+        price_per_hour=_times(price.price_per_gpu_hour, count),
         price_source=price.reason,
     )
 
@@ -227,8 +217,8 @@ def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
     return 1 if any(have is None and want > 0 for want, have in pairs) else 0
 
 
-def _times(price: Price, factor: float) -> float | None:
-    return None if price.price_per_gpu_hour is None else price.price_per_gpu_hour * factor
+def _times(price: float | None, factor: float) -> float | None:
+    return None if price is None else price * factor
 
 
 def gpu_of(target: Target) -> Gpu | None:

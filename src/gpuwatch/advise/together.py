@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from gpuwatch.advise.choice import best_of, expected_cost, hours_now, worth_it
+from gpuwatch.advise.choice import best_of, expected_cost, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready
@@ -42,14 +42,14 @@ def _common(
     if not all(key in ready for key in keys):
         return None
     members = [ready[key] for key in keys]
-    stay = sum(expected_cost(item.current, item.current, hours_now(item), policy) for item in members)
+    stay = sum(expected_cost(item.current, item.current, item.gpu_hours, policy) for item in members)
     best, least = None, stay
     for where in sorted({_where(option.target) for item in members for option in item.options if option.allowed}):
         cost = 0.0
         for item in members:
             there = [option for option in item.options if option.allowed and _where(option.target) == where]
             moves = [option for option in there if option is item.current or worth_it(item, option, policy)]
-            costs = [expected_cost(option, item.current, hours_now(item), policy) for option in moves]
+            costs = [expected_cost(option, item.current, item.gpu_hours, policy) for option in moves]
             cost += min(costs, default=float("inf"))
         if cost < least:
             best, least = where, cost

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuwatch.advise.apart import apart
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
+from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.advise.sharing import mean
 from gpuwatch.catalog.gpus import Gpu
 from gpuwatch.frameworks import keys, kind_name
@@ -25,7 +25,7 @@ _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class VetoCase:
     """What a veto looks at: one target for one workload, and the world around both.
 
     offered_bytes: framebuffer per GPU that the target leaves for it; present_bytes: that it can have now. speed is
@@ -45,10 +45,10 @@ class Case:
     speed_unknown: str = ""
 
 
-VetoRule = Callable[[Case], str | None]
+VetoRule = Callable[[VetoCase], str | None]
 
 
-def veto(case: Case) -> tuple[Veto, ...]:
+def veto(case: VetoCase) -> tuple[Veto, ...]:
     """All reasons against the target; empty means that it may be advised."""
     if case.target.kind is TargetKind.SAME:
         return ()
@@ -60,22 +60,22 @@ def veto(case: Case) -> tuple[Veto, ...]:
     return tuple(found)
 
 
-def _framebuffer(case: Case) -> str | None:
+def _framebuffer(case: VetoCase) -> str | None:
     need = case.memory.need_bytes * (case.now.gpus_per_pod / case.target.gpus_per_pod)
     if need <= case.offered_bytes:
         return None
     spread = "" if case.now.gpus_per_pod == case.target.gpus_per_pod else ", all of its GPUs' together"
-    needed, left = apart(need / _GIB, case.offered_bytes / _GIB, digits=1)
+    needed, left = rounded_apart(need / _GIB, case.offered_bytes / _GIB, digits=1)
     return f"It needs {needed} GiB of framebuffer per GPU{spread}, and {case.target.name} leaves {left} GiB for it."
 
 
-def _elastic_memory(case: Case) -> str | None:
+def _elastic_memory(case: VetoCase) -> str | None:
     if not case.memory.elastic or case.offered_bytes >= case.present_bytes:
         return None
     return f"Nothing tells how much memory it needs, and the target has less than it has now. {case.memory.reason}"
 
 
-def _nvlink(case: Case) -> str | None:
+def _nvlink(case: VetoCase) -> str | None:
     peak = max((cell.nvlink_bytes_per_second or 0.0 for cell in case.profile.cells), default=0.0)
     if peak <= case.facts.policy.nvlink_floor_bytes_per_second:
         return None
@@ -93,7 +93,7 @@ def _nvlink(case: Case) -> str | None:
     return None
 
 
-def _nvlink_unseen(case: Case) -> str | None:
+def _nvlink_unseen(case: VetoCase) -> str | None:
     several = case.now.gpus_per_pod > 1
     if not several or case.target.kind is not TargetKind.FEWER:
         return None
@@ -105,7 +105,7 @@ def _nvlink_unseen(case: Case) -> str | None:
     return None
 
 
-def _one_process_one_slice(case: Case) -> str | None:
+def _one_process_one_slice(case: VetoCase) -> str | None:
     if case.target.kind is TargetKind.MIG and case.now.gpus_per_pod > 1:
         return (
             f"Its Pods use {case.now.gpus_per_pod} GPUs each; a process sees one MIG instance only, so several slices "
@@ -114,7 +114,7 @@ def _one_process_one_slice(case: Case) -> str | None:
     return None
 
 
-def _latency(case: Case) -> str | None:
+def _latency(case: VetoCase) -> str | None:
     """Who waits for an answer waits for the work on the GPU, not for the pauses between requests."""
     if not case.facts.serves(case.profile.key):
         return None
@@ -131,14 +131,14 @@ def _latency(case: Case) -> str | None:
     bound = case.facts.policy.target_speed_ratio
     if work >= bound:
         return None
-    share, needed = apart(work, bound)
+    share, needed = rounded_apart(work, bound)
     return (
         f"A {kind} answers requests, and the work on the GPU itself, without the pauses, "
         f"may run at {share} of its speed; {needed} is needed."
     )
 
 
-def _gang(case: Case) -> str | None:
+def _gang(case: VetoCase) -> str | None:
     members = case.facts.gang_pods(case.profile)
     if members < 2:
         return None
@@ -151,14 +151,14 @@ def _gang(case: Case) -> str | None:
     return None
 
 
-def _tenancy(case: Case) -> str | None:
+def _tenancy(case: VetoCase) -> str | None:
     others = sorted({one.namespace for one in case.target.partners} - {case.profile.key.namespace})
     if others:
         return f"It would share a GPU with namespace {others[0]}; memory and faults are not isolated between partners."
     return None
 
 
-def _measure_first(case: Case) -> str | None:
+def _measure_first(case: VetoCase) -> str | None:
     if case.speed.tier is EvidenceTier.UTILISATION:
         return (
             "Only GPU utilisation is known, which says that some kernel ran, not how much of the GPU it used; export "
@@ -167,7 +167,7 @@ def _measure_first(case: Case) -> str | None:
     return None
 
 
-def _container_image(case: Case) -> str | None:
+def _container_image(case: VetoCase) -> str | None:
     policy, now, target = case.facts.policy, case.now_gpu, case.target_gpu
     if target.vendor is not now.vendor and not policy.allow_vendor_change:
         return f"{target.name} is made by {target.vendor}, not {now.vendor}: it needs another container image."
@@ -183,7 +183,7 @@ def _arm(gpu: Gpu) -> bool:
     return gpu.name.startswith(_ARM_HOSTS)
 
 
-def _mig_support(case: Case) -> str | None:
+def _mig_support(case: VetoCase) -> str | None:
     if case.target.kind is not TargetKind.MIG:
         return None
     nodes = case.facts.nodes_of.get(case.target.gpu_model, ())
@@ -193,19 +193,19 @@ def _mig_support(case: Case) -> str | None:
     return None
 
 
-def _speed_known(case: Case) -> str | None:
+def _speed_known(case: VetoCase) -> str | None:
     return f"Its speed there is not known: {case.speed_unknown}." if case.speed_unknown else None
 
 
-def _target_speed(case: Case) -> str | None:
+def _target_speed(case: VetoCase) -> str | None:
     bound = case.facts.policy.target_speed_ratio
     if case.speed_unknown or case.speed.low_ratio >= bound:
         return None
-    share, needed = apart(case.speed.low_ratio, bound)
+    share, needed = rounded_apart(case.speed.low_ratio, bound)
     return f"It may run at {share} of its speed; {needed} is needed."
 
 
-def _host_resources(case: Case) -> str | None:
+def _host_resources(case: VetoCase) -> str | None:
     """A Pod may take its GPUs' share of the host, on Nodes that are there or on a machine that somebody would add:
     more would leave GPUs without host. A host of unknown size vetoes nothing; a caveat says so."""
     if case.target.kind is not TargetKind.MODEL:
@@ -230,18 +230,18 @@ def _host_resources(case: Case) -> str | None:
     return f"A Pod {lack} per {target.gpus_per_pod} GPUs." if lack else None
 
 
-def _lack(case: Case, where: str, have_cores: float | None, have_bytes: float | None) -> str:
+def _lack(case: VetoCase, where: str, have_cores: float | None, have_bytes: float | None) -> str:
     """What a Pod asks for and this share of a host has not; '' where it has all, or nobody knows."""
     cores, memory = case.profile.cpu_cores or 0.0, case.profile.host_memory_bytes or 0.0
     if have_cores is not None and cores > have_cores:
         return f"asks for {cores:g} CPU cores, and {where} has {have_cores:g}"
     if have_bytes is not None and memory > have_bytes:
-        asked, there = apart(memory / _GIB, have_bytes / _GIB, digits=1)
+        asked, there = rounded_apart(memory / _GIB, have_bytes / _GIB, digits=1)
         return f"asks for {asked} GiB of host memory, and {where} has {there} GiB"
     return ""
 
 
-def _capacity(case: Case) -> str | None:
+def _capacity(case: VetoCase) -> str | None:
     if case.target.kind is not TargetKind.MODEL:
         return None
     count = case.target.gpus_per_pod
@@ -262,7 +262,7 @@ def _capacity(case: Case) -> str | None:
     return None
 
 
-def _price(case: Case) -> str | None:
+def _price(case: VetoCase) -> str | None:
     """Hours of different models do not compare; only money does."""
     if case.target.kind is not TargetKind.MODEL:
         return None
@@ -272,7 +272,7 @@ def _price(case: Case) -> str | None:
     return None
 
 
-def _opted_out(case: Case) -> str | None:
+def _opted_out(case: VetoCase) -> str | None:
     for where, marks in case.facts.annotated(case.profile.key):
         value = marks.get(keys.OPT_OUT)
         if value is not None and value.lower() != "false":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,12 +30,33 @@ class Moment(click.ParamType[datetime]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        from gpuwatch.app.moment import parse_moment
-
         try:
             return parse_moment(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def parse_moment(text: str) -> datetime:
+    """ISO 8601 with a zone, or seconds since the epoch; the answer is in UTC.
+
+    >>> parse_moment("2026-01-31T18:00Z").isoformat()
+    '2026-01-31T18:00:00+00:00'
+    >>> parse_moment("1773114089").isoformat()
+    '2026-03-10T03:41:29+00:00'
+
+    ValueError where it is neither, or has no zone (whose six o'clock would it be?).
+    """
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; write it as 2026-01-31T18:00Z or in seconds since 1970") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; add Z for UTC or an offset such as +01:00")
+    return moment.astimezone(UTC)
 
 
 def _sources(command: F) -> F:
@@ -298,14 +319,8 @@ def run(log_format: Any, **sources: Any) -> None:
 
 
 def _remediations(command: F) -> F:
-    """The options that say where Remediations are kept."""
+    """The options that say which cluster keeps the Remediations."""
     options = (
-        click.option(
-            "--state",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="Those that `gpuwatch run` keeps beside this file where it has no cluster; else those of the cluster.",
-        ),
         click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option(
@@ -403,7 +418,7 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 @cli.command()
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
-@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster, or here with --state.")
+@click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 def pause(reason: str, by: str | None, **where: Any) -> None:
     """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
     from gpuwatch.app.remediation_commands import run_pause

@@ -3,75 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.sources import SourceError, open_sources, take_snapshot
-from gpuwatch.app.terminal import output
+from gpuwatch.app.remediation_commands import plan_context
+from gpuwatch.app.sizing import size
+from gpuwatch.app.sources import open_sources, take_snapshot
+from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.collect.pseudonyms import pseudonymise
-from gpuwatch.collect.snapshot_file import SnapshotFileError, save_snapshot
-from gpuwatch.deliver.outbox import OutboxError
-from gpuwatch.kube.reader import ClusterError
+from gpuwatch.collect.snapshot_file import save_snapshot
+from gpuwatch.cycle.analysis import analyse, assess
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import GapKind
-from gpuwatch.report.analysis import analyse
-from gpuwatch.report.doctor import Diagnosis, RuleLimit, diagnose, diagnosis_tables
-from gpuwatch.report.explain import UnknownSubject, explain, explanation_tables, workloads_of
-from gpuwatch.report.machine import findings_to_csv, to_json, to_yaml
+from gpuwatch.report.doctor import diagnose, diagnosis_tables
+from gpuwatch.report.explain import explain, explanation_tables, workloads_of
+from gpuwatch.report.machine import findings_to_csv
 from gpuwatch.report.tables import analysis_tables
-from gpuwatch.settings import SettingsError, load_settings
-from gpuwatch.store.store import StoreError
-from gpuwatch.telemetry.samples import TelemetryError
-
-P = ParamSpec("P")
-
-EXPECTED = (
-    SourceError,
-    SettingsError,
-    SnapshotFileError,
-    TelemetryError,
-    ClusterError,
-    UnknownSubject,
-    StoreError,
-    OutboxError,
-)
-
-
-def reported(command: Callable[P, int]) -> Callable[P, int]:
-    """A fault of the input is a sentence on stderr; anything else is a bug and keeps its traceback."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except EXPECTED as error:
-            Console(stderr=True, soft_wrap=True, highlight=False).print(f"gpuwatch: {error}", style="red", markup=False)
-            return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.FAILED
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            Console(stderr=True, soft_wrap=True, highlight=False).print(
-                f"gpuwatch: {place}{error.strerror or error}", style="red", markup=False
-            )
-            return ExitCode.FAILED
-
-    return run
-
-
-def print_answer(value: object, form: str, table: Callable[[], RenderableType]) -> None:
-    if form == "json":
-        sys.stdout.write(to_json(value) + "\n")
-    elif form == "yaml":
-        sys.stdout.write(to_yaml(value))
-    else:
-        output().print(table())
 
 
 @reported
@@ -97,23 +51,19 @@ _FEW_DEVICES = 256
 def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    from gpuwatch.app.remediation_commands import beside_of
-
-    beside, gaps = beside_of(opened, options)
+    context, gaps = plan_context(opened, options)
     for gap in gaps:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"{gap.what}: {gap.detail}", markup=False)
-    explanation = explain(snapshot, opened.policies, subject, beside)
+        remark(f"{gap.what}: {gap.detail}")
+    concluded = assess(snapshot, opened.policies, everything=True)
+    explanation = explain(snapshot, subject, concluded, analyse(snapshot, opened.policies, context).plan)
     workloads = workloads_of(snapshot, explanation)
     if workloads and opened.store is not None:
-        settings = load_settings(options["config"])
-        kept = state or settings.state
+        kept = state or opened.settings.state
         if kept is None and len(snapshot.devices) > _FEW_DEVICES:
             note = f"not worked out: profiling {len(snapshot.devices)} devices takes a while; give --state FILE"
             explanation = replace(explanation, sizing_note=note)
         else:
-            from gpuwatch.app.sizing import size
-
-            sized = size(replace(opened, snapshot=snapshot), settings, kept, timedelta(days=days), Console(stderr=True))
+            sized = size(replace(opened, snapshot=snapshot), kept, timedelta(days=days), Console(stderr=True))
             both: list[Recommendation | Abstention] = [*sized.recommendations, *sized.abstentions]
             mine = tuple(item for item in both if item.key.workload in workloads)
             note = "" if mine else "no profile yet: too little of it was measured"
@@ -131,44 +81,13 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
     if opened.snapshot is not None:
         telemetry = cluster = opened.description
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
-    print_answer(_Diagnosed.of(diagnosis), form, lambda: diagnosis_tables(diagnosis))
+    print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
-        Console(stderr=True).print(f"wrote {csv_out}", markup=False)
+        remark(f"wrote {csv_out}")
     if diagnosis.unreadable:
         return ExitCode.FAILED
     return ExitCode.LIMITED if diagnosis.limited else ExitCode.OK
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Diagnosed:
-    """The machine form of a Diagnosis, with its conclusions spelled out."""
-
-    telemetry: str
-    cluster: str
-    unreadable: bool
-    limited: bool
-    facts: dict[str, str]
-    rules: tuple[RuleLimit, ...]
-    gaps: tuple[object, ...]
-    telemetry_schema: object
-    counters_csv: str
-    service_monitor: str
-
-    @classmethod
-    def of(cls, item: Diagnosis) -> _Diagnosed:
-        return cls(
-            telemetry=item.telemetry,
-            cluster=item.cluster,
-            unreadable=item.unreadable,
-            limited=item.limited,
-            facts=dict(item.facts),
-            rules=item.rules,
-            gaps=item.gaps,
-            telemetry_schema=item.telemetry_schema,
-            counters_csv=item.counters_csv,
-            service_monitor=item.service_monitor,
-        )
 
 
 @reported
@@ -176,10 +95,8 @@ def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> i
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output)
-    console = Console(stderr=True, highlight=False)
-    console.print(
+    remark(
         f"wrote {output}: {len(snapshot.devices)} devices, {len(snapshot.cluster.pods)} GPU Pods, "
-        f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output}",
-        markup=False,
+        f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output}"
     )
     return ExitCode.OK

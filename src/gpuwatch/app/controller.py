@@ -17,33 +17,34 @@ from rich.console import Console
 
 from gpuwatch import __version__
 from gpuwatch.app import notifications, weekly_job
-from gpuwatch.app.commands import EXPECTED
-from gpuwatch.app.inventory import followed, following, rest
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, state_of
+from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
+from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
-from gpuwatch.detect.health import assess_health
+from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
+from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.execute.advance import Policies as ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.frameworks import keys
+from gpuwatch.kube.followed import Followed, FollowedCluster
+from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
-from gpuwatch.model.decision import ActionKind, Analysis, Finding, Mode, PlanItem, Snapshot, Verdict
+from gpuwatch.model.decision import ActionKind, Analysis, Mode
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Beside, Policies, analyse
-from gpuwatch.report.fleet_cost import FleetCost, advice_counts, fleet_cost
+from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.settings import Settings
 from gpuwatch.store.checkpoints import KubernetesStore
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
@@ -57,9 +58,6 @@ _FRESH_SECONDS = 15
 
 _STEPS_AT_ONCE = 12
 """Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
-
-_SHOWN = 4
-"""Refused candidates in a line for people; JSON has all."""
 
 _WEEK = timedelta(days=7)
 
@@ -86,7 +84,6 @@ class Controller:
     def __init__(
         self,
         options: Mapping[str, Any],
-        settings: Settings,
         opened: Opened,
         writers: Writers | None,
         election: Election | None,
@@ -94,7 +91,6 @@ class Controller:
         stopping: threading.Event,
     ) -> None:
         self._options = options
-        self._settings = settings
         self._opened = following(opened)
         self._writers = writers
         self._election = election
@@ -116,11 +112,12 @@ class Controller:
 
     @property
     def settings(self) -> Settings:
-        return self._settings
+        """Those that the sources were opened with."""
+        return self._opened.settings
 
     def jobs(self) -> tuple[Job, ...]:
         """All that is to be done, with the times that the settings say."""
-        run = self._settings.run
+        run = self.settings.run
 
         def every(name: str, work: Callable[[], bool | None], seconds: int) -> Job:
             return Job(name, work, max(run.stuck_after_seconds, 10 * seconds), seconds=seconds)
@@ -146,7 +143,7 @@ class Controller:
         found = [self._wrong] if self._wrong else []
         if self._election is not None and not self._election.answered:
             found.append("the API server does not answer")
-        run = self._settings.run
+        run = self.settings.run
         if (
             self._good_at is not None
             and time.monotonic() - self._good_at > run.stuck_after_seconds + 5 * run.cycle_interval_seconds
@@ -179,7 +176,7 @@ class Controller:
         )
 
     def _modes(self) -> tuple[tuple[str, Mode], ...]:
-        plan = self._settings.plan
+        plan = self.settings.plan
         kinds = (kind for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD)
         return (
             *((str(kind), plan.mode(kind)) for kind in kinds),
@@ -189,11 +186,10 @@ class Controller:
     def take(self) -> None:
         """Take the settings anew, with the sources that they name. Raises where they cannot be taken; nothing changes
         then."""
-        settings = load_settings(self._options["config"])
         opened = following(open_sources(self._options))
         with self._looking:
             rest(self._opened)
-            self._settings, self._opened = settings, opened
+            self._opened = opened
 
     def close(self) -> None:
         """Nothing is watched any more. No job runs then."""
@@ -208,12 +204,12 @@ class Controller:
             return
         began = time.monotonic()
         with self._remediations() as store:
-            known, pause = store.all(), store.paused()
+            known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
             with self._looking:
-                analysis, view = self._look(known, pause, store.gaps)
+                analysis, view = self._look(known, pause, unread)
             self._remember_storm(analysis.plan.last_storm)
-            proposed = self._propose(store, analysis, view)
-            if proposed:
+            proposed = self._propose(store, analysis, view) if store else ()
+            if store and proposed:
                 known = store.all()
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
@@ -223,17 +219,18 @@ class Controller:
         self.board.remembered(known, pause)
         self._cycles += 1
         seconds = time.monotonic() - began
-        told = told_cycle(analysis, proposed, known, pause)
         log.info(
-            "cycle %d in %.1f s: %s", self._cycles, seconds, told,
-            extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **_cycle_fields(analysis, proposed, pause)),
+            "cycle %d in %.1f s: %s", self._cycles, seconds, cycle_line(analysis, proposed, known, pause),
+            extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **cycle_fields(analysis, proposed, pause)),
         )  # fmt: skip
 
     def advance(self) -> None:
         """Take every Remediation that is due as far as it goes now."""
-        if not self._leading() or self._writers is None:
+        if not self._leading():
             return
         with self._remediations() as store:
+            if store is None or self._writers is None:
+                return
             executor = self._executor(store, self._writers)
             for name in executor.due(_now()):
                 if self._stopping.is_set() or not self._leading():
@@ -247,7 +244,7 @@ class Controller:
         if not self._leading():
             return
         with self._remediations() as store:
-            forgotten = store.forget_final(_now())
+            forgotten = store.forget_final(_now()) if store else 0
         if forgotten:
             log.info("%s forgotten: final for long", plural(forgotten, "Remediation"))
         self._notifications().forget(_now())
@@ -259,7 +256,7 @@ class Controller:
         from gpuwatch.app.sizing import size
 
         with self._sizing:
-            sized = size(self._own_sources(), self._settings, self._profiles(), _WEEK, _quiet())
+            sized = size(self._own_sources(), self._profiles(), _WEEK, _quiet())
             if self._writers is not None:
                 gaps = publish(self._writers.plain, sized.book, sized.recommendations, sized.abstentions)
                 for gap in gaps:
@@ -276,12 +273,12 @@ class Controller:
         """Make and send the weekly report where it is due; was it?"""
         if not self._leading():
             return False
-        settings = self._settings
+        settings = self.settings
         return self._weekly.look(_now(), settings.run, settings.delivery, self._made_report)
 
     def notify(self) -> bool:
         """Send the notifications that have not arrived; were there any?"""
-        return self._leading() and self._notifications().send(self._settings.delivery, _now())
+        return self._leading() and self._notifications().send(self.settings.delivery, _now())
 
     # Parts of them
 
@@ -299,16 +296,14 @@ class Controller:
     def _costs(self, analysis: Analysis) -> FleetCost:
         from gpuwatch.app.sizing import price_list
 
-        return fleet_cost(analysis, price_list(self._settings), self._advice)
+        return fleet_cost(analysis, price_list(self.settings), self._advice)
 
     def _stand_by(self) -> None:
         with self._looking:
             rest(self._opened)
-            store = self._opened.store
-            ask: Callable[[datetime], float | None] | None = getattr(store, "clock_skew_seconds", None)
-            if ask is not None:
+            if self._opened.store is not None:
                 self._wrong = "telemetry does not answer"
-                ask(_now())
+                self._opened.store.clock_skew_seconds(_now())
         self._good()
         assert self._election is not None
         holder = self._election.holder
@@ -330,12 +325,12 @@ class Controller:
             and (opened.cluster is not None or gap.what != "cluster")  # what was not asked for is not missed
         ]
         if lost and not snapshot.devices:
-            self._wrong = _said(lost)
+            self._wrong = joined(lost)
             raise UnreachableError(self._wrong)
         alerts, gaps = self._alerts(opened)
         snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps, *unread))
         bound = opened.policies.plan.min_precision_ratio
-        beside = Beside(
+        context = PlanContext(
             history=known,
             recommendations=self._advice,
             alerts=alerts,
@@ -343,13 +338,13 @@ class Controller:
             precision=poor_detectors(known, bound),
             storm_at=self._storm_at,
         )
-        analysis = analyse(snapshot, opened.policies, beside)
-        findings = (*analysis.findings, *_proofs(snapshot, opened.policies, known))
+        analysis = analyse(snapshot, opened.policies, context)
+        findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
         view = View(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
-            self._wrong = _said(unreachable)
+            self._wrong = joined(unreachable)
         else:
             self._good()
         return self._seen
@@ -412,7 +407,7 @@ class Controller:
             log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)
 
     def _executor(self, store: RemediationStore, writers: Writers) -> Executor:
-        policies = ExecutorPolicies(plan=self._settings.plan, execute=self._settings.execute)
+        policies = ExecutorPolicies(plan=self.settings.plan, execute=self.settings.execute)
         return Executor(store, writers.plain, writers.rehearsal, lambda: self._fresh(store), self._notify, policies)
 
     def _carry_on(self, executor: Executor, name: str) -> None:
@@ -458,13 +453,13 @@ class Controller:
             )  # fmt: skip
 
     def _notifications(self) -> Notifications:
-        folder = self._settings.run.folder / "notifications"
+        folder = self.settings.run.folder / "notifications"
         if self._told is None or self._told.folder != folder:
             self._told = Notifications(folder, self._metrics, self._stopping)
         return self._told
 
     def _notify(self, remediation: Remediation) -> None:
-        self._notifications().tell(remediation, self._settings.delivery)
+        self._notifications().tell(remediation, self.settings.delivery)
 
     def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """The files and the summary of the report of the seven days before `end`."""
@@ -474,134 +469,60 @@ class Controller:
 
         with self._sizing:
             opened = self._own_sources()
-            sized = size(opened, self._settings, self._profiles(), 2 * _WEEK, _quiet())
+            sized = size(opened, self._profiles(), 2 * _WEEK, _quiet())
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
             if lost and not sized.snapshot.devices:
-                raise UnreachableError(_said(lost))  # a week of which nobody could tell is worth waiting for
+                raise UnreachableError(joined(lost))  # a week of which nobody could tell is worth waiting for
             with self._remediations() as store:
-                acted = Acted.of(store.all(), self._settings.plan)
+                acted = Acted.of(store.all() if store else (), opened.settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
         return report_files(week), weekly_summary(week)
 
     @contextmanager
-    def _remediations(self) -> Iterator[RemediationStore]:
-        writer = self._writers.plain if self._writers is not None else None
-        with open_remediations(writer, namespace_of(self._settings), file_beside(self._state())) as store:
-            yield store
+    def _remediations(self) -> Iterator[RemediationStore | None]:
+        """None without a live cluster: nothing is proposed there, and nothing can be paused."""
+        if self._writers is None:
+            yield None
+            return
+        store = RemediationStore(self._writers.plain, namespace_of(self.settings))
+        yield store
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
 
     def _own_sources(self) -> Opened:
         """Connections of the long jobs, so that the short ones never wait for them."""
-        return replace(open_sources(self._options), at=_now())
+        opened = self._opened
+        return replace(open_sources(self._options, opened.settings), at=_now(), policies=opened.policies)
 
     def _profiles(self) -> Path | Callable[[], AbstractContextManager[Store]]:
         """Where the profiles are kept: in the file that is set, else in the cluster, else in a file of our own."""
-        if self._settings.state is not None or self._writers is None:
+        if self.settings.state is not None or self._writers is None:
             return self._state()
-        writer, namespace = self._writers.plain, namespace_of(self._settings)
-        scratch = self._settings.run.folder
+        writer, namespace = self._writers.plain, namespace_of(self.settings)
+        scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
         return lambda: KubernetesStore.open(writer, namespace, scratch)
 
     def _state(self) -> Path:
-        state = state_of(self._settings)
+        state = state_of(self.settings)
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
 
 
-def _proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
-    """What the rules that tainted a Node conclude of its devices now, where it is nothing bad: an Analysis leaves good
-    news out, and without it no taint ever goes."""
-    wanted = {
-        (device, detector)
-        for each in known
-        if each.phase.open and each.proposal.action is ActionKind.TAINT_NODE
-        for device in each.proposal.devices
-        for detector in each.proposal.detectors
-    }
-    if not wanted:
-        return ()
-    concluded = assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
-    return tuple(
-        item
-        for item in concluded
-        if item.verdict in (Verdict.HEALTHY, Verdict.UNKNOWN)
-        and any((device, str(item.kind)) in wanted for device in item.devices)
-    )
+def following(opened: Opened) -> Opened:
+    """The same sources; a live cluster is followed from its first read on, until `rest`."""
+    cluster = opened.cluster
+    return replace(opened, cluster=cluster.followed()) if isinstance(cluster, LiveCluster) else opened
 
 
-def told_cycle(
-    analysis: Analysis, proposed: tuple[Remediation, ...], known: tuple[Remediation, ...], pause: Pause
-) -> str:
-    """One line: what is there, what was decided about it, and why."""
-    coverage = analysis.coverage
-    verdicts = [str(item.verdict) for item in analysis.findings]
-    parts = [
-        f"{coverage.devices_present} of {plural(coverage.devices, 'device')} report, "
-        f"{verdicts.count('degraded')} degraded, {verdicts.count('idle')} idle, {verdicts.count('unknown')} unknown"
-    ]
-    now = {(each.proposal.action, each.proposal.target) for each in proposed}
-    open_ = {(each.proposal.action, each.proposal.target): each for each in known if each.phase.open}
-    admitted = [item for item in analysis.plan.items if item.admitted]
-    refused = [item for item in analysis.plan.items if not item.admitted]
-    for item in admitted:
-        target = (item.candidate.action, str(item.candidate.target))
-        if target in now:
-            what = f"proposed ({item.mode})"
-        elif target in open_:
-            what = f"is {open_[target].phase} already"
-        else:
-            what = "would be worth it (observe)" if item.mode is Mode.OBSERVE else "left alone for now"
-        parts.append(f"{item.candidate.id} {what}")
-    parts += [_refused(item) for item in refused[:_SHOWN]]
-    if len(refused) > _SHOWN:
-        parts.append(f"{len(refused) - _SHOWN} more refused")
-    if not analysis.plan.items:
-        parts.append("nothing to do")
-    if analysis.plan.brake:
-        parts.append(f"brake: {analysis.plan.brake.rstrip('.')}")
-    if pause.paused:
-        parts.append(f"paused by {pause.by or 'somebody'}" + (f": {pause.reason}" if pause.reason else ""))
-    lost = [gap for gap in analysis.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
-    if lost:
-        parts.append(f"not read: {_said(lost)}")
-    return "; ".join(parts)
+def rest(opened: Opened) -> None:
+    """Watch nothing until the next read."""
+    if isinstance(opened.cluster, FollowedCluster):
+        opened.cluster.close()
 
 
-def _refused(item: PlanItem) -> str:
-    refusal = item.refusals[0]
-    more = f" and {len(item.refusals) - 1} more" if len(item.refusals) > 1 else ""
-    return f"{item.candidate.id} refused by {refusal.guard}{more}: {refusal.reason.rstrip('.')}"
-
-
-def _cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: Pause) -> dict[str, object]:
-    return {
-        "at": f"{analysis.at:%Y-%m-%dT%H:%M:%SZ}",
-        "devices": analysis.coverage.devices,
-        "reporting": analysis.coverage.devices_present,
-        "findings": {
-            str(verdict): sum(item.verdict == verdict for item in analysis.findings)
-            for verdict in sorted({item.verdict for item in analysis.findings})
-        },
-        "plan": [
-            {
-                "candidate": item.candidate.id,
-                "mode": str(item.mode),
-                "score": round(item.score.value, 6),
-                "refusals": [f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals],
-            }
-            for item in analysis.plan.items
-        ],
-        "proposed": [each.name for each in proposed],
-        "brake": analysis.plan.brake,
-        "paused": pause.paused,
-        "gaps": len(analysis.gaps),
-    }
-
-
-def _said(gaps: list[Gap]) -> str:
-    return "; ".join(dict.fromkeys(f"{gap.what}: {gap.detail.rstrip('.')}" for gap in gaps))
+def followed(opened: Opened) -> tuple[Followed, ...]:
+    return opened.cluster.followed() if isinstance(opened.cluster, FollowedCluster) else ()
 
 
 def _now() -> datetime:

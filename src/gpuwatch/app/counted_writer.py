@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -41,7 +41,7 @@ class CountedWriter:
     def patch(
         self,
         ref: ObjectRef,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch: Mapping[str, Any],
         *,
         kind: PatchKind = PatchKind.MERGE,
         subresource: str = "",
@@ -50,9 +50,9 @@ class CountedWriter:
         with self._counted("patch"):
             return self._writer.patch(ref, patch, kind=kind, subresource=subresource, version=version)
 
-    def evict(self, pod: ObjectRef, *, dry_run: bool = False) -> None:
+    def evict(self, pod: ObjectRef) -> None:
         with self._counted("evict"):
-            self._writer.evict(pod, dry_run=dry_run)
+            self._writer.evict(pod)
 
     def delete(self, ref: ObjectRef) -> None:
         with self._counted("delete"):

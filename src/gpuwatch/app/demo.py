@@ -14,18 +14,17 @@ from rich.table import Table
 
 from gpuwatch.app.terminal import output
 from gpuwatch.collect.collect import collect
+from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.detect.idle import assess_idle
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import SubjectKind
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.analysis import Policies, analyse, needs_of
 from gpuwatch.report.name import Name
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
-from gpuwatch.simulate.evaluate import moments_of
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, named_of
+from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, moments_of, named_of
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
@@ -85,9 +84,9 @@ def _report(fleet: Fleet, folder: Path, console: Console) -> Path:
 
     options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))
     options |= {"telemetry": (folder / "telemetry.parquet",), "cluster": folder / "cluster", "no_cluster": False}
-    opened = open_sources(options)
+    opened = open_sources(options, Settings())
     length = fleet.plan.end - fleet.plan.start
-    sized = size(opened, Settings(), None, length, Console(stderr=True))
+    sized = size(opened, None, length, Console(stderr=True))
     console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS))
     # A Notebook that is gone is known by its StatefulSet, so kinds are left out of the comparison.
     advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}

@@ -16,12 +16,12 @@ from prometheus_client.process_collector import ProcessCollector
 
 from gpuwatch import __version__
 from gpuwatch.app.metric_table import ALL_METRICS, DROPPED, METRICS, ExportedBy, MetricDescription, MetricType
+from gpuwatch.cycle.culprits import culprits, health_unknown, tainted_since, worst_first
+from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.execute.precision import precision
 from gpuwatch.kube.followed import Followed
 from gpuwatch.model.decision import Analysis, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
-from gpuwatch.report.culprits import culprits, health_unknown, tainted_since, worst_first
-from gpuwatch.report.fleet_cost import FleetCost
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 

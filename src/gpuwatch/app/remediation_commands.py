@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import difflib
-import getpass
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.app.commands import print_answer, reported
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.remediation_stores import file_beside, namespace_of, open_remediations, poor_detectors, who_is_it
+from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, who_is_it
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
-from gpuwatch.app.terminal import output
+from gpuwatch.app.terminal import output, print_answer, remark, reported
+from gpuwatch.cycle.analysis import PlanContext, analyse
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Beside, analyse
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
@@ -64,14 +61,14 @@ class Kept:
 def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    beside, gaps = beside_of(opened, options)
-    analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, beside)
+    context, gaps = plan_context(opened, options)
+    analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, context)
     answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
-def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple[Gap, ...]]:
+def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContext, tuple[Gap, ...]]:
     """What the controller would weigh too: what a live cluster remembers, and which alerts fire."""
     alerts: tuple[str, ...] | None = ()
     gaps: tuple[Gap, ...] = ()
@@ -79,30 +76,26 @@ def beside_of(opened: Opened, options: Mapping[str, Any]) -> tuple[Beside, tuple
     if names and opened.store is not None:
         alerts, gaps = firing(opened.store, names, opened.at)
     if options["at"] is not None:
-        return Beside(alerts=alerts), gaps
-    kept, more = kept_of(opened, options, None)
+        return PlanContext(alerts=alerts), gaps
+    kept, more = kept_of(opened, options)
     if kept is None:
-        return Beside(alerts=alerts), (*gaps, *more)
+        return PlanContext(alerts=alerts), (*gaps, *more)
     known, pause = kept
     poor = poor_detectors(known, opened.policies.plan.min_precision_ratio)
-    return Beside(history=known, pause=pause, precision=poor, alerts=alerts), (*gaps, *more)
+    return PlanContext(history=known, pause=pause, precision=poor, alerts=alerts), (*gaps, *more)
 
 
 def kept_of(
-    opened: Opened, options: Mapping[str, Any], state: Path | None
+    opened: Opened, options: Mapping[str, Any]
 ) -> tuple[tuple[tuple[Remediation, ...], Pause] | None, tuple[Gap, ...]]:
-    """The Remediations that a live cluster keeps, else those of the file beside `state`, and the pause; None where
-    there are neither, or they cannot be read, which is a gap."""
-    file = file_beside(state) if state is not None else None
-    writer = None
-    if isinstance(opened.cluster, LiveCluster):
-        writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
-    elif file is None or not file.exists():
+    """The Remediations of a live cluster, and the pause; None without one, or where they cannot be read, which is a
+    gap."""
+    if not isinstance(opened.cluster, LiveCluster):
         return None, ()
-    namespace = namespace_of(load_settings(options["config"]))
+    writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
+    store = RemediationStore(writer, namespace_of(opened.settings))
     try:
-        with open_remediations(writer, namespace, file or Path()) as store:
-            return (store.all(), store.paused()), store.gaps
+        return (store.all(), store.paused()), store.gaps
     except StoreError as error:
         return None, (Gap(kind=GapKind.REFUSED, what="remediations", detail=str(error)),)
 
@@ -110,10 +103,10 @@ def kept_of(
 @reported
 def run_history(name: str | None, form: str, rows: int, open_only: bool, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
-    with _store(options) as (store, _):
-        known = (_one(store, name, options),) if name is not None else _all(store, options)
-        gaps = store.gaps
-        pause, unread = _pause(store)
+    store, _ = _store(options)
+    known = (_one(store, name, options),) if name is not None else _all(store, options)
+    gaps = store.gaps
+    pause, unread = _pause(store)
     if open_only and name is None:
         known = tuple(each for each in known if each.phase.open)
     answer = Kept(version=VERSION, at=now, pause=pause, remediations=known, gaps=(*gaps, *unread))
@@ -126,14 +119,14 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 
 @reported
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
-    with _store(options) as (store, who):
-        found = _one(store, name, options)
-        # In mode enforce it may be held back because no owner could be notified.
-        if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
-            raise StoreError(f"{found.id} is {found.phase}{_because(found)}: there is nothing to approve")
-        if not found.approved:
-            found = store.approve(found.id, by if by is not None else who())
-        pause, _ = _pause(store)
+    store, writer = _store(options)
+    found = _one(store, name, options)
+    # In mode enforce it may be held back because no owner could be notified.
+    if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
+        raise StoreError(f"{found.id} is {found.phase}{_because(found)}: there is nothing to approve")
+    if not found.approved:
+        found = store.approve(found.id, by if by is not None else who_is_it(writer))
+    pause, _ = _pause(store)
     _tell(
         f"{found.name} is approved by {found.approved_by or 'somebody'}: owners are notified, and it is done once "
         "the notice period is over and all guards agree."
@@ -144,27 +137,27 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 
 @reported
 def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
-    with _store(options) as (store, _):
-        found = _one(store, name, options)
-        if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
-            what = f"take it back: gpuwatch undo {as_argument(found)}"
-            what = what if found.phase.open else "there is nothing to reject"
-            raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
-        found = store.reject(found.id, finding_correct)
+    store, _ = _store(options)
+    found = _one(store, name, options)
+    if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
+        what = f"take it back: gpuwatch undo {as_argument(found)}"
+        what = what if found.phase.open else "there is nothing to reject"
+        raise StoreError(f"{found.name} is {found.phase}{_because(found)}: {what}")
+    found = store.reject(found.id, finding_correct)
     _tell(f"{found.name} is rejected, and is not done.")
     return ExitCode.OK
 
 
 @reported
 def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
-    with _store(options) as (store, _):
-        found = _one(store, name, options)
-        if found.phase is Phase.PROPOSED:
-            raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {as_argument(found)}")
-        if not found.phase.open and found.phase not in (Phase.SUCCEEDED, Phase.FAILED):
-            raise StoreError(f"{found.name} is {found.phase}{_because(found)}: nothing of it stands")
-        found = store.ask_undo(found.id, finding_correct)
-        pause, _ = _pause(store)
+    store, _ = _store(options)
+    found = _one(store, name, options)
+    if found.phase is Phase.PROPOSED:
+        raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {as_argument(found)}")
+    if not found.phase.open and found.phase not in (Phase.SUCCEEDED, Phase.FAILED):
+        raise StoreError(f"{found.name} is {found.phase}{_because(found)}: nothing of it stands")
+    found = store.ask_undo(found.id, finding_correct)
+    pause, _ = _pause(store)
     _tell(
         f"{found.name} is taken back: what is still as gpuwatch left it becomes as it was before, and what others "
         "changed since stays."
@@ -176,46 +169,34 @@ def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> in
 @reported
 def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
-    with _store(options, create=True) as (store, who):
-        pause = store.pause(by if by is not None else who(), reason, now)
+    store, writer = _store(options)
+    pause = store.pause(by if by is not None else who_is_it(writer), reason, now)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
     return ExitCode.OK
 
 
 @reported
 def run_resume(options: Mapping[str, Any]) -> int:
-    with _store(options, create=True) as (store, _):
-        before = store.paused()
-        store.resume()
+    store, _ = _store(options)
+    before = store.paused()
+    store.resume()
     _tell("It goes on." if before.paused else "It was not paused.")
     return ExitCode.OK
 
 
-@contextmanager
-def _store(options: Mapping[str, Any], create: bool = False) -> Iterator[tuple[RemediationStore, Callable[[], str]]]:
-    """That of --state, else that of the cluster, and what tells who decides there. create: an SQLite file may be
-    made."""
+def _store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
+    """That of the cluster, and what writes there."""
     settings = load_settings(options["config"])
-    state: Path | None = options["state"]
-    if state is not None:
-        file = file_beside(state)
-        if not create and not file.exists():
-            raise SourceError(
-                f"{file}: there is no such file, so nothing was proposed beside {state}; leave --state out for the "
-                "Remediations of a cluster"
-            )
-        with open_remediations(None, "", file) as store:
-            yield store, _user_here
-        return
     try:
         client = api_client(options["kubeconfig"], options["context"])
     except ClusterError as error:
-        raise SourceError(f"{error} Or use --state FILE, where `gpuwatch run` keeps them without a cluster.") from error
+        raise SourceError(
+            f"{error} Remediations and the pause are kept in the cluster alone: `gpuwatch run` without a cluster "
+            "proposes nothing."
+        ) from error
     writer = LiveWriter(client, instance="gpuwatch-cli")
     namespace = options["controller_namespace"] or namespace_of(settings)
-    within = options.get("namespace") or ""
-    with open_remediations(writer, namespace, Path(), within=within, forgiving=True) as store:
-        yield store, lambda: who_is_it(writer)
+    return RemediationStore(writer, namespace, within=options.get("namespace") or "", forgiving=True), writer
 
 
 def _all(store: RemediationStore, options: Mapping[str, Any]) -> tuple[Remediation, ...]:
@@ -224,7 +205,7 @@ def _all(store: RemediationStore, options: Mapping[str, Any]) -> tuple[Remediati
     try:
         known = store.all()
     except StoreError as error:
-        if namespace or options["state"] is not None:
+        if namespace:
             raise
         raise StoreError(f"{error} Your rights in one Namespace may do: -n NAMESPACE") from error
     return tuple(each for each in known if not namespace or each.namespace == namespace)
@@ -274,20 +255,11 @@ def _because(remediation: Remediation) -> str:
     return f" since {last.at:%Y-%m-%d %H:%MZ} ({last.message.rstrip('.')})"
 
 
-def _user_here() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return ""
-
-
 def _tell(text: str) -> None:
     output().print(text, markup=False, soft_wrap=True)
 
 
 def _tell_pause(pause: Pause | None) -> None:
     if pause is not None and pause.paused:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"gpuwatch is paused ({pause.reason or 'no reason given'}): nothing is done before `gpuwatch resume`.",
-            style="yellow", markup=False,
-        )  # fmt: skip
+        why = pause.reason or "no reason given"
+        remark(f"gpuwatch is paused ({why}): nothing is done before `gpuwatch resume`.", "yellow")

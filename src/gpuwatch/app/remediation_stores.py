@@ -1,10 +1,9 @@
-"""Where Remediations are kept: in the cluster, or where there is none in a file beside the profiles."""
+"""Where the pause and the profiles are kept, who decides, and what is known of each detector."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpuwatch.execute.precision import poor, precision
@@ -14,9 +13,6 @@ from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.weekly import DetectorRecord
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.settings import Settings
-from gpuwatch.store.kubernetes import KubernetesRemediations
-from gpuwatch.store.remediation_sqlite import SqliteRemediations
-from gpuwatch.store.remediations import RemediationStore
 
 NAMESPACE = "gpuwatch"
 _WHO = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -30,26 +26,6 @@ def namespace_of(settings: Settings) -> str:
 def state_of(settings: Settings) -> Path:
     """The file of the profiles of a process that runs."""
     return settings.state or settings.run.folder / "state.sqlite"
-
-
-def file_beside(state: Path) -> Path:
-    """The file of the Remediations that belongs to a file of profiles; itself, where it is one already."""
-    name = "remediations"
-    return state if state.stem.endswith(name) else state.with_name(f"{state.stem}-{name}.sqlite")
-
-
-@contextmanager
-def open_remediations(
-    writer: ClusterWriter | None, namespace: str, file: Path, *, within: str = "", forgiving: bool = False
-) -> Iterator[RemediationStore]:
-    """For one thread. within, forgiving: of a cluster, see KubernetesRemediations. Raises StoreError where the file
-    cannot be used."""
-    if writer is not None:
-        yield KubernetesRemediations(writer, namespace, within=within, forgiving=forgiving)
-    else:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with SqliteRemediations.open(file) as store:
-            yield store
 
 
 def who_is_it(writer: ClusterWriter) -> str:

@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.commands import EXPECTED, reported
 from gpuwatch.app.controller import Controller, UnreachableError, Writers
 from gpuwatch.app.counted_writer import CountedWriter
 from gpuwatch.app.exit_code import ExitCode
@@ -32,13 +31,13 @@ from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.pages import Pages
 from gpuwatch.app.remediation_stores import namespace_of, observes
 from gpuwatch.app.sources import SourceError, open_sources
-from gpuwatch.kube.dry_run import DryRunWriter
+from gpuwatch.app.terminal import EXPECTED, reported
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.transport import Limits
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.report.status_page import Status
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.settings import Settings
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -51,8 +50,8 @@ _PULSE_SECONDS = 30
 def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
     """Until SIGTERM or SIGINT. Returns the exit code: 0 where it ended in order."""
     log_to_stderr(log_format)
-    settings = load_settings(options["config"])
     opened = open_sources(options)
+    settings = opened.settings
     if opened.store is None:
         raise SourceError("there is nothing to watch without telemetry: set prometheus.url, or use --prometheus URL")
     stopping = threading.Event()
@@ -65,7 +64,7 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
     election = _election(settings, identity, options) if live else None
     writers = _writers(election, identity, options, metrics) if election is not None else None
-    controller = Controller(options, settings, opened, writers, election, metrics, stopping)
+    controller = Controller(options, opened, writers, election, metrics, stopping)
     expected = (*EXPECTED, NotLeadingError, UnreachableError, OSError)
     jobs = Jobs(controller.jobs(), metrics, expected)
     metrics.settings(True, datetime.now(UTC))
@@ -150,7 +149,7 @@ def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> 
 def _writers(election: Election, identity: str, options: Mapping[str, Any], metrics: Metrics) -> Writers:
     client = api_client(options["kubeconfig"], options["context"])
     plain = LiveWriter(client, lease_check=election.check_lease, instance=identity)
-    rehearsal = DryRunWriter(client, instance=identity)
+    rehearsal = LiveWriter(client, instance=identity, dry_run=True)
     return Writers(
         CountedWriter(plain, metrics.requested(rehearsal=False)),
         CountedWriter(rehearsal, metrics.requested(rehearsal=True)),

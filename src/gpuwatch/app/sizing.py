@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,18 +13,20 @@ from rich.console import Console
 from rich.markup import escape
 
 from gpuwatch.advise.money import PriceList
-from gpuwatch.advise.outcome import JobRun, judge
+from gpuwatch.advise.outcome import FinishedRun, judge
 from gpuwatch.advise.recommend import advise
 from gpuwatch.app.sources import Opened, SourceError, take_snapshot
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
-from gpuwatch.collect.profiles import FetchPolicy, update_profiles
+from gpuwatch.collect.collect import Progress
+from gpuwatch.collect.profiles import update_profiles
+from gpuwatch.cycle.analysis import analyse
+from gpuwatch.detect.unfit import unfit_by_findings
 from gpuwatch.model.cluster import Cluster, Node
-from gpuwatch.model.decision import Analysis, Finding, Snapshot, Verdict
+from gpuwatch.model.decision import Analysis, Snapshot
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.model.workload_profile import ProfileBook, Unfit
-from gpuwatch.report.analysis import analyse
+from gpuwatch.model.workload_profile import ProfileBook
 from gpuwatch.settings import Settings
 from gpuwatch.store.sqlite import SqliteStore
 from gpuwatch.store.store import Store
@@ -51,7 +53,6 @@ class Sized:
 
 def size(
     opened: Opened,
-    settings: Settings,
     state: Path | Callable[[], AbstractContextManager[Store]] | None,
     history: timedelta,
     console: Console,
@@ -65,7 +66,7 @@ def size(
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"workloads are profiled over days, but {given}: use --prometheus URL or --telemetry FILE")
-    source = TelemetrySource(opened.store)
+    source, settings = TelemetrySource(opened.store), opened.settings
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     with ExitStack() as stack:
@@ -79,7 +80,13 @@ def size(
         if store is not None:
             book, damaged = store.load_book()
             gaps += damaged
-        book, found = _updated(source, opened, settings, fetch, snapshot, analysis, book, console)
+        unfit = unfit_by_findings(analysis.findings, opened.at)
+        xids = opened.policies.xids
+        with console.status("profiles") if console.is_terminal else nullcontext() as status:
+            told: Progress = (lambda step: status.update(escape(f"{step} …"))) if status is not None else lambda _: None
+            book, found = update_profiles(
+                book, source, snapshot.cluster, opened.at, settings.profiles, told, unfit, fetch, xids
+            )
         gaps += found
         recommendations, abstentions = advise(
             book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings, settings.currency
@@ -103,42 +110,6 @@ def size(
         price_per_gpu_hour=gpu_hour_prices(snapshot.cluster, prices, settings.currency),
         currency=settings.currency,
         gaps=tuple(dict.fromkeys(gaps)),
-    )
-
-
-def _updated(
-    source: TelemetrySource,
-    opened: Opened,
-    settings: Settings,
-    fetch: FetchPolicy,
-    snapshot: Snapshot,
-    analysis: Analysis,
-    book: ProfileBook | None,
-    console: Console,
-) -> tuple[ProfileBook, tuple[Gap, ...]]:
-    unfit = unfit_of(analysis.findings, opened)
-    if not console.is_terminal:
-        return update_profiles(book, source, snapshot.cluster, opened.at, settings.profiles, unfit=unfit, fetch=fetch)
-    with console.status("profiles") as status:
-        return update_profiles(
-            book,
-            source,
-            snapshot.cluster,
-            opened.at,
-            settings.profiles,
-            lambda step: status.update(escape(f"{step} …")),
-            unfit,
-            fetch,
-        )
-
-
-def unfit_of(findings: Sequence[Finding], opened: Opened) -> tuple[Unfit, ...]:
-    """Stretches that the findings of now know to say nothing about a workload: a degraded device, from its fault on."""
-    return tuple(
-        Unfit(device_uuid=name.split("/")[0], start=item.since, end=opened.at, cause=str(item.kind))
-        for item in findings
-        if item.verdict is Verdict.DEGRADED and item.since is not None
-        for name in item.devices
     )
 
 
@@ -180,10 +151,10 @@ def _judged(
     if not given:
         return (), ()
     jobs, gaps = source.job_runs(opened.at - FOLLOWED, opened.at)
-    runs: dict[str, list[JobRun]] = defaultdict(list)
+    runs: dict[str, list[FinishedRun]] = defaultdict(list)
     for job in jobs:
         if job.completed is not None:
-            run = JobRun(started=job.started, ended=job.completed, completed=True)
+            run = FinishedRun(started=job.started, ended=job.completed, completed=True)
             runs[job.workload or job.job].append(run)
     outcomes = tuple(
         judge(

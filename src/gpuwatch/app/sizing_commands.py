@@ -13,13 +13,13 @@ from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
-from gpuwatch.app.commands import print_answer, reported
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.remediation_stores import detector_records, observes
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
-from gpuwatch.app.terminal import output
+from gpuwatch.app.terminal import output, print_answer, remark, reported
+from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.deliver.policy import DeliveryPolicy
@@ -31,11 +31,9 @@ from gpuwatch.model.weekly import DetectorRecord, WeeklyReport
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.report.tables import gap_tables
-from gpuwatch.report.weekly import assemble_weekly
 from gpuwatch.report.weekly_html import weekly_html
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
-from gpuwatch.settings import Settings, load_settings
 
 VERSION = 1
 """Version of the JSON of `recommend`. Fields may be added; a removal or a change of meaning raises it."""
@@ -65,7 +63,7 @@ def run_recommend(
     days: float,
     options: Mapping[str, Any],
 ) -> int:
-    opened, _, sized = _sized(state, timedelta(days=days), options)
+    opened, sized = _sized(state, timedelta(days=days), options)
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
         key = item.key
@@ -117,11 +115,11 @@ def _advice_tables(answer: Advised, rows: int, *, detail: bool) -> RenderableTyp
 
 @reported
 def run_mig_plan(form: str, rows: int, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
-    opened, settings, sized = _sized(state, timedelta(days=days), options)
+    opened, sized = _sized(state, timedelta(days=days), options)
     cluster, devices = sized.snapshot.cluster, sized.snapshot.devices
     degraded = {name for item in sized.analysis.findings if item.verdict is Verdict.DEGRADED for name in item.devices}
     demands = slice_demands(sized.recommendations, cluster, devices)
-    plan: MigPlan = plan_mig(demands, cluster, devices, settings.mig_plan, opened.at, avoid=degraded)
+    plan: MigPlan = plan_mig(demands, cluster, devices, opened.settings.mig_plan, opened.at, avoid=degraded)
     gaps = (*sized.snapshot.gaps, *sized.gaps)
     if form == "mig-parted":
         from gpuwatch.report.machine import to_yaml
@@ -155,23 +153,23 @@ def run_report(
         raise SourceError(f"--from {begin:%Y-%m-%dT%H:%MZ} is not before {opened.at:%Y-%m-%dT%H:%MZ}, the report's end")
     length = opened.at - begin
     # As much again before it, for the trend.
-    opened, settings, sized = _sized(state, 2 * length, options, opened)
-    kept, unread = kept_of(opened, options, state or settings.state)
+    settings = opened.settings
+    sized = size(opened, state or settings.state, 2 * length, Console(stderr=True))
+    kept, unread = kept_of(opened, options)
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def tell(text: str) -> None:
-        console.print(text, markup=False, style="dim")
+        remark(text, "dim")
 
     policy = settings.delivery if send else DeliveryPolicy()
     if send:
-        _complain(deliver_pending(policy, folder, tell), console)
+        _complain(deliver_pending(policy, folder, tell))
     title = f"GPUs from {report.start:%Y-%m-%d} to {report.end:%Y-%m-%d}"
     summary = weekly_summary(report)
     sent = deliver(files, title, summary, policy, folder, tell)
     written = folder / report_id(files, title, summary) / "report.html"
-    _complain(sent, console)
+    _complain(sent)
     if form == "json":
         sys.stdout.write(weekly_json(report) + "\n")
     elif form == "markdown":
@@ -195,13 +193,13 @@ def report_files(report: WeeklyReport) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()}
 
 
-def _complain(deliveries: Sequence[Delivery], console: Console) -> None:
+def _complain(deliveries: Sequence[Delivery]) -> None:
     for item in deliveries:
         if item.state is DeliveryState.SENT:
-            console.print(f"sent to {item.destination}", markup=False, style="green")
+            remark(f"sent to {item.destination}", "green")
         else:
             tries = f"{item.attempts} tries so far; the next run tries again"
-            console.print(f"not sent to {item.destination}: {item.error} ({tries})", markup=False, style="red")
+            remark(f"not sent to {item.destination}: {item.error} ({tries})", "red")
 
 
 def week_of(
@@ -248,12 +246,9 @@ class Acted:
         return cls(known=known, observed=observes(policy), detectors=detector_records(known or ()), gaps=gaps)
 
 
-def _sized(
-    state: Path | None, history: timedelta, options: Mapping[str, Any], opened: Opened | None = None
-) -> tuple[Opened, Settings, Sized]:
-    opened = open_sources(options) if opened is None else opened
-    settings = load_settings(options["config"])
-    return opened, settings, size(opened, settings, state or settings.state, history, Console(stderr=True))
+def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -> tuple[Opened, Sized]:
+    opened = open_sources(options)
+    return opened, size(opened, state or opened.settings.state, history, Console(stderr=True))
 
 
 def _code(sized: Sized) -> int:

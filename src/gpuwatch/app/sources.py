@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +13,10 @@ from rich.markup import escape
 
 from gpuwatch.collect.collect import collect
 from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
+from gpuwatch.cycle.analysis import Policies, needs_of
 from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.report.analysis import Policies, needs_of
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.telemetry.samples import SampleStore, TelemetryError
 from gpuwatch.telemetry.source import TelemetrySource
@@ -28,9 +28,11 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The sources of one command."""
+    """The sources of one command, and the settings that they were opened with: read once, so that an edit in between
+    mixes no two policies."""
 
-    policies: Policies
+    settings: Settings
+    policies: Policies  # those of the settings, with the operator's XIDs
     store: SampleStore | None
     cluster: ClusterReader | None
     snapshot: Snapshot | None  # a capture stands for both sources
@@ -39,21 +41,25 @@ class Opened:
     gaps: tuple[Gap, ...] = ()  # what was wrong with the operator's own files
 
 
-def open_sources(options: Mapping[str, Any]) -> Opened:
-    """Open what the options name. SourceError, SettingsError, TelemetryError or ClusterError where it fails."""
-    settings = load_settings(options["config"])
+def open_sources(options: Mapping[str, Any], settings: Settings | None = None) -> Opened:
+    """Open what the options name. SourceError, SettingsError, TelemetryError or ClusterError where it fails.
+
+    settings: those of the file that the options name where None.
+    """
+    if settings is None:
+        settings = load_settings(options["config"])
     recorded: tuple[Path, ...] = options["telemetry"]
     if options["prometheus"] and recorded:
         raise SourceError("--prometheus and --telemetry exclude each other: telemetry comes from one place")
     captures = [path for path in recorded if path.is_file() and is_snapshot(path)]
     policies, gaps = _policies(settings)
     if captures:
-        return _open_capture(policies, gaps, captures, recorded, options)
+        return _open_capture(settings, policies, gaps, captures, recorded, options)
     store = _open_store(settings, recorded, options)
     cluster = _open_cluster(options)
     at: datetime = options["at"] or _default_moment(store)
     names = [store.description if store else "no telemetry", cluster.description if cluster else "no cluster"]
-    return Opened(policies, store, cluster, None, at, " · ".join(names), gaps)
+    return Opened(settings, policies, store, cluster, None, at, " · ".join(names), gaps)
 
 
 def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
@@ -67,6 +73,7 @@ def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
 
 
 def _open_capture(
+    settings: Settings,
     policies: Policies,
     gaps: tuple[Gap, ...],
     captures: list[Path],
@@ -80,7 +87,7 @@ def _open_capture(
     snapshot = load_snapshot(captures[0])
     if options["at"] and options["at"] != snapshot.at:
         raise SourceError(f"{captures[0]} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
-    return Opened(policies, None, None, snapshot, snapshot.at, f"capture {captures[0].name}", gaps)
+    return Opened(settings, policies, None, None, snapshot, snapshot.at, f"capture {captures[0].name}", gaps)
 
 
 def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleStore | None:
@@ -122,8 +129,7 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
 
 def _default_moment(store: SampleStore | None) -> datetime:
     """Now; for a recording, its last sample, because a recorded fleet has no other now."""
-    end = getattr(store, "end", None)
-    return end if isinstance(end, datetime) else datetime.now(UTC)
+    return (store.end if store else None) or datetime.now(UTC)
 
 
 def take_snapshot(opened: Opened, console: Console) -> Snapshot:
@@ -139,7 +145,7 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
             )
     else:
         snapshot = collect(telemetry, opened.cluster, opened.at, needs)
-    noticed = _noticed(opened.store, opened.at)
+    noticed = _noticed(opened.store, opened.at) if opened.store is not None else ()
     return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *noticed))))
 
 
@@ -147,23 +153,17 @@ _MOST_SKEW_SECONDS = 60.0
 """Clocks further apart hide the newest samples, or show old ones as new: two samples at the exporters' 30 s."""
 
 
-def _noticed(store: SampleStore | None, at: datetime) -> Iterator[Gap]:
-    """What a store has to say beside its answers: lines of a file that could not be read, parts that did not answer,
-    a clock that is off."""
-    yield from getattr(store, "problems", ())
-    for warning in getattr(store, "warnings", ()):
-        yield Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{warning} Parts of the fleet may be missing.")
+def _noticed(store: SampleStore, at: datetime) -> tuple[Gap, ...]:
+    """What a store has to say beside its answers: what it could not read, and a clock that is off."""
     now = datetime.now(UTC)
-    clock_skew_seconds: Callable[[datetime], float | None] | None = getattr(store, "clock_skew_seconds", None)
-    if clock_skew_seconds is not None and abs((now - at).total_seconds()) < 10 * _MOST_SKEW_SECONDS:
-        try:
-            skew = clock_skew_seconds(now)
-        except TelemetryError:
-            return  # that it does not answer is a gap already
-        if skew is not None and abs(skew) > _MOST_SKEW_SECONDS:
-            way = "ahead of" if skew > 0 else "behind"
-            yield Gap(
-                kind=GapKind.CLOCK,
-                what="clocks",
-                detail=f"The server's clock is {abs(skew):.0f} s {way} the one here; set both by NTP, or give --at.",
-            )
+    if abs((now - at).total_seconds()) >= 10 * _MOST_SKEW_SECONDS:
+        return store.problems
+    try:
+        skew = store.clock_skew_seconds(now)
+    except TelemetryError:
+        return store.problems  # that it does not answer is a gap already
+    if skew is None or abs(skew) <= _MOST_SKEW_SECONDS:
+        return store.problems
+    way = "ahead of" if skew > 0 else "behind"
+    detail = f"The server's clock is {abs(skew):.0f} s {way} the one here; set both by NTP, or give --at."
+    return (*store.problems, Gap(kind=GapKind.CLOCK, what="clocks", detail=detail))

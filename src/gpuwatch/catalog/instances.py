@@ -9,7 +9,7 @@ it with its own source, and is empty where no source was found.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -18,8 +18,8 @@ from pathlib import Path
 import yaml
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.tables import CatalogError, Row, csv_row, packaged, read_csv
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.catalog.tables import CatalogError, Row, bad_input, csv_row, packaged, read_csv
+from gpuwatch.model.telemetry import Gap
 
 CURRENCY = "USD"
 """The currency of the catalog's own prices, ISO 4217. Sums over a fleet need one: the setting `currency`."""
@@ -92,16 +92,6 @@ def instance_types() -> tuple[InstanceType, ...]:
     return parse_instances(packaged("instances.csv"), "instances.csv")
 
 
-def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | None = None) -> InstanceType | None:
-    """The type as it is priced in this region, or everywhere; None where that is unknown.
-
-    A price of another region is no answer: the same type costs up to 1.6 times as much elsewhere in the catalog.
-    """
-    found = [one for one in (instance_types() if types is None else types) if one.name == name]
-    exact = next((one for one in found if one.region == region), None)
-    return exact or next((one for one in found if one.region == ANY_REGION), None)
-
-
 def instance_types_with_overrides(
     path: Path, currency: str = CURRENCY
 ) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
@@ -121,7 +111,7 @@ def instance_types_with_overrides(
             one = _with_host(_instance(_completed(row, str(path)), currency))
             _once(one, own, row)
         except CatalogError as refused:
-            gaps.append(_gap(refused.place, refused.problem))
+            gaps.append(bad_input(refused.place, refused.problem))
             continue
         own[one.name, one.region] = one
     everywhere = {name for name, region in own if region == ANY_REGION}
@@ -230,7 +220,7 @@ def _read(path: Path) -> tuple[list[Row], list[Gap]]:
         detail = "is no UTF-8 text; save it as UTF-8"
     except yaml.YAMLError as problem:
         detail = f"is no valid YAML ({' '.join(str(problem).split())}); correct it"
-    return [], [_gap(str(path), f"{detail}. The catalog's own prices stand")]
+    return [], [bad_input(str(path), f"{detail}. The catalog's own prices stand")]
 
 
 def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
@@ -242,7 +232,7 @@ def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
             try:
                 rows.append(csv_row(f"{file}, line {lines.line_num}", header, cells))
             except CatalogError as refused:
-                gaps.append(_gap(refused.place, refused.problem))
+                gaps.append(bad_input(refused.place, refused.problem))
     return rows, gaps
 
 
@@ -251,16 +241,12 @@ def _yaml_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
     entries = yaml.safe_load(text)
     if not isinstance(entries, list):
         detail = f"expected a list of mappings with the keys {', '.join(_COLUMNS)}. The catalog's own prices stand"
-        return [], [_gap(file, detail)]
+        return [], [bad_input(file, detail)]
     for number, entry in enumerate(entries, 1):
         place = f"{file}, entry {number}"
         if isinstance(entry, dict):
             cells = {str(key): "" if value is None else str(value) for key, value in entry.items()}
             rows.append(Row(place, cells))
         else:
-            gaps.append(_gap(place, f"expected a mapping with the keys {', '.join(_COLUMNS)}; it is {entry!r}"))
+            gaps.append(bad_input(place, f"expected a mapping with the keys {', '.join(_COLUMNS)}; it is {entry!r}"))
     return rows, gaps
-
-
-def _gap(what: str, detail: str) -> Gap:
-    return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)

@@ -8,13 +8,12 @@ in `mig.json` has its own source.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
-from gpuwatch.catalog.tables import CatalogError, packaged
+from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,6 @@ class MigProfile:
     """One kind of instance. `size` and `starts` are in units of the grid; `starts` are all that the driver allows."""
 
     name: str  # as in GPU_I_PROFILE, e.g. 1g.5gb
-    smi_profile_id: int  # of `nvidia-smi mig -cgi`
     compute_slices: int
     size: int
     starts: tuple[int, ...]
@@ -66,14 +64,14 @@ class MigGeometry:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Placement:
+class MigPlacement:
     """An instance of `profile` at grid unit `start`."""
 
     start: int
     profile: str
 
 
-PlacementSet: TypeAlias = tuple[Placement, ...]
+PlacementSet: TypeAlias = tuple[MigPlacement, ...]
 """Instances that lie side by side on one GPU, by start. () is a GPU with MIG on and no instance."""
 
 
@@ -125,7 +123,9 @@ def _extend(
     for profile in profiles:
         for start in profile.starts:
             if start >= first_start and _fits(geometry, placed, profile, start):
-                yield from _extend(geometry, profiles, start + profile.size, (*placed, Placement(start, profile.name)))
+                yield from _extend(
+                    geometry, profiles, start + profile.size, (*placed, MigPlacement(start, profile.name))
+                )
 
 
 def _fits(geometry: MigGeometry, placed: PlacementSet, profile: MigProfile, start: int) -> bool:
@@ -145,10 +145,7 @@ def _geometries() -> Mapping[str, MigGeometry]:
 
 def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
     """Geometries per family. Raises CatalogError that names the file and the family or layout."""
-    try:
-        tables = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
+    tables = read_json(text, file)
     found: dict[str, MigGeometry] = {}
     where = "the top level"
     try:
@@ -167,7 +164,6 @@ def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) 
     for slot in layout["profiles"]:
         profile = MigProfile(
             name=entry["names"][slot["kind"]],
-            smi_profile_id=slot["smi_profile_id"],
             compute_slices=slot["compute_slices"],
             size=slot["size"],
             starts=tuple(slot["starts"]),

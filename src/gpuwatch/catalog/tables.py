@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
 
@@ -97,6 +100,19 @@ def csv_row(place: str, header: list[str], cells: list[str]) -> Row:
             place, f"{len(cells)} cells where the header has {len(header)}; quote a cell that contains a comma"
         )
     return Row(place, dict(zip(header, cells, strict=True)))
+
+
+def read_json(text: str, file: str) -> Any:
+    """Raises CatalogError that names file and line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
+
+
+def bad_input(what: str, detail: str) -> Gap:
+    """A Gap for what an operator wrote and gpuwatch cannot use."""
+    return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
 
 
 def packaged(file: str) -> str:

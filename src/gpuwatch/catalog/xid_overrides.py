@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 import yaml
 
+from gpuwatch.catalog.tables import bad_input
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, xids
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.model.telemetry import Gap
 
 _KEYS = ("class", "reason", "description", "repeat_is_fatal")
 
@@ -30,16 +31,18 @@ def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]
     gaps = []
     entries, problem = _read(path)
     if problem:
-        gaps.append(_gap(str(path), problem))
+        gaps.append(bad_input(str(path), problem))
     for code, entry in entries.items():
         if type(code) is not int or code < 1:
-            gaps.append(_gap(f"{path}, XID {code}", "the key must be the XID's number, for example 63; correct it"))
+            gaps.append(
+                bad_input(f"{path}, XID {code}", "the key must be the XID's number, for example 63; correct it")
+            )
             continue
         changed = _changed(code, entry, found.get(code), str(path))
         if isinstance(changed, Xid):
             found[code] = changed
         else:
-            gaps.append(_gap(f"{path}, XID {code}", changed))
+            gaps.append(bad_input(f"{path}, XID {code}", changed))
     return MappingProxyType(found), tuple(gaps)
 
 
@@ -80,12 +83,9 @@ def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | 
         return "the catalog does not know this XID; give a description"
     base = known or Xid(
         code=code,
-        mnemonic="",
         description=description,
         architectures=(),
         action=XidAction.NONE_GIVEN,
-        investigatory="",
-        recovery_action_since="",
         others=(),
         xid_class=XidClass.IGNORE,
         rule="",
@@ -101,7 +101,3 @@ def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | 
         reason=reason.strip(),
         source=f"{base.source}; class: {source}" if known else source,
     )
-
-
-def _gap(what: str, detail: str) -> Gap:
-    return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)

@@ -6,15 +6,14 @@ gpuwatch's own class is derived here, from what survives a comparison of nine au
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from gpuwatch.catalog.tables import CatalogError, packaged
+from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 
 class XidAction(StrEnum):
@@ -61,21 +60,14 @@ class Xid:
     """One XID. `xid_class` is gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
     architectures: generations that raise it, of A100, H100, B100, GB200; empty where none of these does.
-    investigatory: NVIDIA's second action, in its own words; '' where it gives none.
-    recovery_action_since: from which release on the driver's recovery action (XID 154) follows this XID; '' never.
-    decoded_actions: for 144 to 150, how many of NVIDIA's decode rows ask for which action: the number decides nothing.
     repeat_is_fatal: a second one on the same GPU within the rule's window is as good as a FATAL one.
     """
 
     code: int
-    mnemonic: str
     description: str
     architectures: tuple[str, ...]
     action: XidAction
-    investigatory: str
-    recovery_action_since: str
     others: tuple[Opinion, ...]
-    decoded_actions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     xid_class: XidClass
     repeat_is_fatal: bool = False
     rule: str
@@ -196,10 +188,7 @@ def _classify(code: int, action: XidAction, decoded: Mapping[str, int]) -> tuple
 
 def parse_xids(text: str, file: str) -> dict[int, Xid]:
     """XIDs by number. Raises CatalogError that names the file, the XID and what is wrong with it."""
-    try:
-        tables = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
+    tables = read_json(text, file)
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
@@ -227,8 +216,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
 def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
     code = entry["code"]
     action = XidAction(entry["action"])
-    decoded: dict[str, int] = entry.get("decoded_actions", {})
-    xid_class, rule, reason = _classify(code, action, decoded)
+    xid_class, rule, reason = _classify(code, action, entry.get("decoded_actions", {}))
     opinions = []
     for authority, verdict in entry["others"].items():
         known = authorities[authority]["verdicts"]
@@ -237,14 +225,10 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
         opinions.append(Opinion(authority, known[verdict]["acts"], known[verdict]["text"]))
     return Xid(
         code=code,
-        mnemonic=entry["mnemonic"],
         description=entry["description"],
         architectures=tuple(entry["architectures"]),
         action=action,
-        investigatory=entry["investigatory"],
-        recovery_action_since=entry["recovery_action_since"],
         others=tuple(opinions),
-        decoded_actions=MappingProxyType(decoded),
         xid_class=xid_class,
         repeat_is_fatal=code in _REPEAT_IS_FATAL,
         rule=rule,

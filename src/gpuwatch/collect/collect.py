@@ -7,10 +7,11 @@ Pod's owner is known and the plan refuses everything for that reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.kube.reader import ClusterError, ClusterReader
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
@@ -31,31 +32,6 @@ Progress = Callable[[str], None]
 """Told the name of each step before it begins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What the rules ask of telemetry.
-
-    activity_window_seconds and activity_step_seconds: the past that idleness is learnt from, and its resolution.
-    activity_bound_ratio: engine activity above which a step counts as active.
-    suspect_window_seconds: devices without activity in it are suspects; only they, and devices of Workloads like
-        theirs, need the long history. 0 asks for everybody's history.
-    inventory_seconds: how far back a device must have been seen to be missed now. One hour.
-    lost_seconds: the same of a device on a machine whose other devices report: what is missing there is missed for a
-        day by its own name, and then by the Node's capacity alone. A machine that is silent as a whole has perhaps
-        left, and is not missed for longer than the look-back.
-    """
-
-    stats: tuple[WindowStat, ...]
-    state_signals: tuple[Signal, ...]
-    change_window_seconds: int
-    activity_window_seconds: int
-    activity_step_seconds: int
-    activity_bound_ratio: float
-    suspect_window_seconds: int = 1800
-    inventory_seconds: int = 3600
-    lost_seconds: int = 24 * 3600
-
-
 # Below so many devices the history of all of them costs less than choosing.
 _ALL_HISTORIES = 256
 # How many busy devices' histories are fetched beside the suspects', as the kin of young workloads.
@@ -66,7 +42,7 @@ def collect(
     telemetry: TelemetrySource | None,
     cluster: ClusterReader | None,
     at: datetime,
-    needs: Needs,
+    needs: TelemetryNeeds,
     progress: Progress = lambda _: None,
 ) -> Snapshot:
     """The Snapshot of this moment. Whatever could not be read is a Gap; nothing is raised for it."""
@@ -107,7 +83,9 @@ def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progres
     return state, list(state.gaps)
 
 
-def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs, progress: Progress) -> Snapshot:
+def _read_telemetry(
+    telemetry: TelemetrySource, snapshot: Snapshot, needs: TelemetryNeeds, progress: Progress
+) -> Snapshot:
     at = snapshot.at
     gaps = list(snapshot.gaps)
     progress("finding out which metrics and labels there are")
@@ -156,7 +134,7 @@ def _read_telemetry(telemetry: TelemetrySource, snapshot: Snapshot, needs: Needs
 
 
 def _histories_wanted(
-    inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: Needs
+    inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
 ) -> frozenset[DeviceId] | None:
     """Devices whose long history is worth its price; None for all of them.
 

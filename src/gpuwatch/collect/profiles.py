@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from gpuwatch.catalog.xids import XidClass, find_xid
+from gpuwatch.catalog.xids import Xid
+from gpuwatch.catalog.xids import xids as catalog
 from gpuwatch.collect.collect import Progress, gap_of
 from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.detect.unfit import CAUSES, degrades, unfit_by_changes
 from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.decision import FindingKind
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Signal, Statistic, WindowStat
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
@@ -46,7 +47,6 @@ THROTTLED = "throttled"
 
 _XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 _RECOVERY = WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST)
-_CAUSES = {Signal.XID_CODE: FindingKind.XID, Signal.RECOVERY_ACTION_CODE: FindingKind.RECOVERY_ACTION}
 
 _FAILURES = frozenset({GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL})
 """Gaps after which the same question may have another answer."""
@@ -95,13 +95,15 @@ def update_profiles(
     progress: Progress = lambda _: None,
     unfit: Sequence[Unfit] = (),
     fetch: FetchPolicy = FetchPolicy(),
+    xids: Mapping[int, Xid] | None = None,
 ) -> tuple[ProfileBook, tuple[Gap, ...]]:
     """The book with all whole windows up to `at`, less what is left to settle.
 
     Without a book it begins `history_seconds` before `at`; a book keeps its own step. `unfit`: stretches that the
     caller knows, from findings, to say nothing about the workload; throttling, fatal XIDs and recovery actions are
-    found here. Nothing is raised for what the server does: what could not be read is a Gap, and `until` stays before
-    it. So it does where the newest windows of the whole fleet are empty: their samples may be late.
+    found here. `xids`: the catalog where an operator has changed it. Nothing is raised for what the server does: what
+    could not be read is a Gap, and `until` stays before it. So it does where the newest windows of the whole fleet are
+    empty: their samples may be late.
     """
     step = book.step_seconds if book else fetch.step_seconds
     end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
@@ -114,7 +116,7 @@ def update_profiles(
         book = replace(book, until=earliest)
     if book.until >= end:
         return book, tuple(gaps)
-    reader = _Reader(telemetry, cluster_state, fetch, step)
+    reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids)
     try:
         for stretch in reader.stretches(book.until, end):
             gaps += stretch.gaps
@@ -158,8 +160,16 @@ class _Stretch:
     unfit: Sequence[Unfit] = ()
 
 
-class _Reader:
-    def __init__(self, telemetry: TelemetrySource, cluster: Cluster, fetch: FetchPolicy, step_seconds: int) -> None:
+class _StretchReader:
+    def __init__(
+        self,
+        telemetry: TelemetrySource,
+        cluster: Cluster,
+        fetch: FetchPolicy,
+        step_seconds: int,
+        xids: Mapping[int, Xid],
+    ) -> None:
+        self._xids = xids
         self._telemetry = telemetry
         self._cluster = cluster
         self._fetch = fetch
@@ -281,18 +291,19 @@ class _Reader:
         telemetry = self._telemetry
         now, gaps = telemetry.readings((_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
-        fatal = {uuid: code for uuid, code in _values(now, _XID).items() if _is_fatal(code)}
+        fatal = {uuid: code for uuid, code in _values(now, _XID).items() if degrades(_XID.signal, code, self._xids)}
         if fatal:
             day_before = start - timedelta(seconds=self._fetch.degraded_seconds)
             earlier, more = telemetry.readings((_XID,), day_before, schema, inventory)
             gaps += more
             old = _values(earlier, _XID)
             open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
-        wanted = {uuid for uuid, code in _values(now, _RECOVERY).items() if code > 0}
-        open_since |= {(uuid, _RECOVERY.signal): start for uuid in wanted}
+        for uuid, code in _values(now, _RECOVERY).items():
+            if degrades(_RECOVERY.signal, code, self._xids):
+                open_since[uuid, _RECOVERY.signal] = start
         seconds = round((end - start).total_seconds())
-        changes, more = telemetry.changes(tuple(_CAUSES), end, seconds, schema, inventory)
-        unfit = _until_cleared(open_since, changes, end)
+        changes, more = telemetry.changes(tuple(CAUSES), end, seconds, schema, inventory)
+        unfit = unfit_by_changes(open_since, changes, end, self._xids)
         # What is not exported here is the analysis' to tell.
         return unfit, tuple(gap for gap in (*gaps, *more) if gap.kind in _FAILURES)
 
@@ -371,31 +382,6 @@ def _above(shares: Sequence[float], bound: float, start: datetime, step: int) ->
 
 def _values(readings: Readings, stat: WindowStat) -> Mapping[str, float]:
     return readings.values.get(stat.key, {})
-
-
-def _is_fatal(code: float) -> bool:
-    xid = find_xid(int(code))
-    return xid is not None and xid.xid_class is XidClass.FATAL
-
-
-def _until_cleared(
-    open_since: Mapping[tuple[str, Signal], datetime], changes: Iterable[StateChange], end: datetime
-) -> list[Unfit]:
-    """A 0 clears; another XID on top of a fatal one does not."""
-    since = dict(open_since)
-    found: list[Unfit] = []
-    for change in sorted(changes, key=lambda each: each.at):
-        key = (change.device, change.signal)
-        is_bad = _is_fatal(change.after) if change.signal is Signal.XID_CODE else change.after > 0
-        if is_bad:
-            since.setdefault(key, change.at)
-        elif change.after == 0 and key in since:
-            found.append(_unfit(key, since.pop(key), change.at))
-    return [*found, *(_unfit(key, began, end) for key, began in since.items())]
-
-
-def _unfit(key: tuple[str, Signal], start: datetime, end: datetime) -> Unfit:
-    return Unfit(device_uuid=key[0], start=start, end=end, cause=_CAUSES[key[1]].value)
 
 
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:

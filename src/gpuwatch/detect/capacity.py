@@ -6,20 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Fleet
+from gpuwatch.detect.fleet import FLEET, Fleet, conclude
 from gpuwatch.detect.presence import RULE, being_changed, widespread
 from gpuwatch.model.cluster import Node, Sharing
-from gpuwatch.model.decision import (
-    Advice,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Severity,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 
 
 class _Count(NamedTuple):
@@ -65,22 +55,22 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
     """Nodes with GPUs of which telemetry knows nothing: unknown, one by one or as one."""
     if widespread(fleet, len(dark), total):
         names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
-        yield _of_nodes(
-            Subject(SubjectKind.FLEET, "fleet"),
+        yield _unseen(
+            FLEET,
             FindingKind.EXPORTER_DOWN,
             f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
-            evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
-            missing=["an exporter on these Nodes, or its scrape"],
+            Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}"),
+            "an exporter on these Nodes, or its scrape",
         )
         return
     for count in dark:
         down = ", and the Node is NotReady" if count.node.ready is False else ""
-        yield _of_nodes(
+        yield _unseen(
             Subject(SubjectKind.NODE, count.node.name),
             FindingKind.EXPORTER_DOWN,
             f"no telemetry of its GPUs{down}",
-            evidence=[_capacity(count)],
-            missing=["an exporter on this Node, or its scrape"],
+            _capacity(count),
+            "an exporter on this Node, or its scrape",
             node=count.node.name,
         )
 
@@ -88,12 +78,12 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
 def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Finding]:
     """Nodes that lack some of their GPUs. On many Nodes alike it is what the exporters are told to show."""
     if widespread(fleet, len(short), total) and len(short) > 2:
-        yield _of_nodes(
-            Subject(SubjectKind.FLEET, "fleet"),
+        yield _unseen(
+            FLEET,
             FindingKind.GPU_MISSING,
             f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
-            evidence=[Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}")],
-            missing=["telemetry of these GPUs"],
+            Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}"),
+            "telemetry of these GPUs",
         )
         return
     for count in short:
@@ -110,19 +100,18 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
                     bound=float(count.capacity),
                 )
             )
-        yield Finding(
-            rule=RULE,
-            family=Family.HEALTH,
-            kind=FindingKind.GPU_MISSING,
-            subject=Subject(SubjectKind.NODE, name),
-            verdict=Verdict.DEGRADED,
-            summary=f"{lost} of its {count.capacity} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
+        yield conclude(
+            Subject(SubjectKind.NODE, name),
+            FindingKind.GPU_MISSING,
+            Verdict.DEGRADED,
+            f"{lost} of its {count.capacity} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
             + (", and the device plugin has given up on as many" if agrees else ""),
+            rule=RULE,
             severity=Severity.CRITICAL if agrees else Severity.WARNING,
             advice=Advice.REBOOT,
             # Two countings disagree; with the device plugin on one side they are three, and two of them agree.
             confidence_ratio=0.85 if agrees else 0.6,
-            evidence=tuple(evidence),
+            evidence=evidence,
             node=name,
         )
 
@@ -137,25 +126,18 @@ def _capacity(count: _Count) -> Evidence:
     )
 
 
-def _of_nodes(
-    subject: Subject,
-    kind: FindingKind,
-    summary: str,
-    *,
-    evidence: Iterable[Evidence],
-    missing: Iterable[str],
-    node: str | None = None,
+def _unseen(
+    subject: Subject, kind: FindingKind, summary: str, evidence: Evidence, missing: str, *, node: str | None = None
 ) -> Finding:
-    return Finding(
+    return conclude(
+        subject,
+        kind,
+        Verdict.UNKNOWN,
+        summary,
         rule=RULE,
-        family=Family.HEALTH,
-        kind=kind,
-        subject=subject,
-        verdict=Verdict.UNKNOWN,
-        summary=summary,
         severity=Severity.WARNING,
         advice=Advice.FIX_MONITORING,
-        evidence=tuple(evidence),
-        missing=tuple(missing),
+        evidence=[evidence],
+        missing=[missing],
         node=node,
     )

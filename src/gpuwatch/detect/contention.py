@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 
-from gpuwatch.detect.coverage import coverage_ratio, coverage_stat
-from gpuwatch.detect.misfit_policy import MisfitPolicy
+from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     Advice,
@@ -34,6 +33,9 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, Statistic, Vendor, WindowStat
+
+_HOUR = 3600
+_DAY = 24 * _HOUR
 
 LANE_BYTES_PER_SECOND = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1969.2e6, 5: 3938.5e6, 6: 7562.5e6}
 """What one lane carries one way after its encoding, by generation: 2.5, 5 GT/s with 8b/10b, 8, 16, 32 GT/s with
@@ -52,6 +54,34 @@ _WORDS = {
 _LINK = (Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MisfitPolicy:
+    """When Pods are in each other's way.
+
+    window_seconds: time over which traffic is judged, and for which Pods must have shared a GPU. 1 h: a move costs
+        more than a busy quarter of an hour.
+    min_coverage_ratio: share of the window's samples without which nothing is said. 0.8, as for idleness.
+    dram_peak_ratio: DRAM activity that kernels reach at most. 0.8: NVIDIA's guide to DCGM's profiling metrics; 1.0
+        would be a transfer in every cycle.
+    pcie_peak_ratio: share of a link's rate (after its encoding) that is left for packets, which is what DCGM counts
+        (headers and payload). 0.92: 57.88 of 62.96 Gbit/s, the rest are flow control and acknowledgements
+        (Neugebauer et al., SIGCOMM 2018).
+    saturated_ratio: share of such a peak from which a GPU is at it. 0.9: peaks of single GPUs and access patterns
+        differ by as much; the queue at nine tenths of a capacity is long already.
+    """
+
+    window_seconds: int = _HOUR
+    min_coverage_ratio: float = 0.8
+    dram_peak_ratio: float = 0.8
+    pcie_peak_ratio: float = 0.92
+    saturated_ratio: float = 0.9
+
+    def __post_init__(self) -> None:
+        ratios, seconds = named(self, "_ratio"), named(self, "_seconds")
+        require(self, "misfit.", ratios, lambda value: 0 < value <= 1, "a ratio above 0 and up to 1")
+        require(self, "misfit.", seconds, lambda value: 0 < value <= _DAY, "seconds, above 0 and within a day")
+
+
 def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     """What each rule (`Finding.rule`) looks up in Readings."""
     window = policy.window_seconds
@@ -59,7 +89,7 @@ def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...
         f"misfit.{kind}": tuple(
             stat
             for signal in signals
-            for stat in (_median(signal, window), _mean(signal, window), coverage_stat(signal, window))
+            for stat in (_median(signal, window), _mean(signal, window), _count(signal, window))
         )
         for kind, signals in SIGNALS.items()
     }
@@ -74,6 +104,10 @@ def _median(signal: Signal, window: int) -> WindowStat:
 
 def _mean(signal: Signal, window: int) -> WindowStat:
     return WindowStat(signal, Statistic.AVG, window)
+
+
+def _count(signal: Signal, window: int) -> WindowStat:
+    return WindowStat(signal, Statistic.COUNT, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +258,9 @@ class Contention:
     def _answer(self, device: Device, signal: Signal, statistic: Statistic) -> float | None:
         """The median or the mean of the window; None where too little of it was seen."""
         window = self._policy.window_seconds
-        readings, schema = self._snapshot.readings, self._snapshot.telemetry_schema
-        share = coverage_ratio(readings, schema, device, signal, window)
+        readings = self._snapshot.readings
+        count = readings.get(_count(signal, window), device)
+        share = self._snapshot.telemetry_schema.share_of_samples(count, window)
         if share is None or share < self._policy.min_coverage_ratio:
             return None
         stat = _median(signal, window) if statistic is Statistic.QUANTILE else _mean(signal, window)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from statistics import median
 from typing import TypeAlias
 
 from gpuwatch.catalog.xids import Xid, xids
-from gpuwatch.detect.coverage import coverage_stat, share_of_samples
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.peers import Peers, peers_of
 from gpuwatch.model.cluster import Gang, Node, Pod
 from gpuwatch.model.decision import (
     Advice,
@@ -26,7 +25,13 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, StateChange, WindowStat
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, StateChange, Statistic, WindowStat
+
+HEALTHY_CONFIDENCE = 0.9
+"""Of a rule that saw all that it asks for and found nothing. What is left is a fault that its signals do not show; a
+rule that saw a weaker signal says less."""
+
+FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 Conclusion: TypeAlias = Finding | Verdict
 """What a rule says of one GPU. A bare Verdict (HEALTHY or UNKNOWN) is a conclusion that nobody asked to see."""
@@ -37,7 +42,7 @@ Counters and states stand on the same page of the exporter and were seen as ofte
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gpu:
+class PhysicalGpu:
     """One physical GPU: itself, or its MIG instances. A physical fault is a fault of all of them."""
 
     uuid: str
@@ -70,12 +75,47 @@ class Gpu:
         return self.lead.node or self.lead.node_label or self.lead.exporter
 
 
-Judge: TypeAlias = Callable[[Gpu], Conclusion]
+Judge: TypeAlias = Callable[[PhysicalGpu], Conclusion]
 """A rule that has read a fleet's answers and can be asked about each of its GPUs."""
 
 
+# Makes the median absolute deviation of a normal distribution its standard deviation.
+_MAD_TO_DEVIATION = 1.4826
+
+
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Peers:
+    """A cohort's middle. `spread` is in the unit of the values, `count` the others that a member is compared with;
+    same_model is False where there were too few of its model and all of the fleet had to serve."""
+
+    median: float
+    spread: float
+    count: int
+    same_model: bool = True
+
+    def upper(self, deviations: float) -> float:
+        """Above it a member stands out."""
+        return self.median + deviations * self.spread
+
+    def lower(self, deviations: float) -> float:
+        """Below it a member stands out."""
+        return self.median - deviations * self.spread
+
+    def times(self, factor: float) -> Peers:
+        """The same in another unit."""
+        return replace(self, median=self.median * factor, spread=self.spread * factor)
+
+
+def peers_of(values: Sequence[float], spread_ratio: float) -> Peers:
+    """Median, and the MAD scaled to a standard deviation, but at least `spread_ratio` of the median: where all
+    but one are equal the MAD is 0, and healthy cards of one model do differ. `values` holds every member."""
+    middle = median(values)
+    deviation = median(abs(value - middle) for value in values)
+    return Peers(middle, max(_MAD_TO_DEVIATION * deviation, spread_ratio * abs(middle)), len(values) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAnswers:
     """One statistic's answers for all GPUs."""
 
     stat: WindowStat
@@ -83,33 +123,33 @@ class Answers:
     values: Mapping[str, float]
     variants: Mapping[str, Mapping[str, float]]
 
-    def of(self, gpu: Gpu) -> float | None:
+    def of(self, gpu: PhysicalGpu) -> float | None:
         """The GPU's value; that of its busiest instance for a signal that MIG instances have of their own."""
         value = self.values.get(gpu.uuid)
         if value is None and gpu.sliced:
             return max((self.values[device.id] for device in gpu.devices if device.id in self.values), default=None)
         return value
 
-    def times(self, factor: float) -> Callable[[Gpu], float | None]:
+    def times(self, factor: float) -> Callable[[PhysicalGpu], float | None]:
         """Values × factor, for instance an increase as a rate."""
 
-        def value(gpu: Gpu) -> float | None:
+        def value(gpu: PhysicalGpu) -> float | None:
             found = self.of(gpu)
             return None if found is None else found * factor
 
         return value
 
-    def by_variant(self, gpu: Gpu) -> Mapping[str, float]:
+    def by_variant(self, gpu: PhysicalGpu) -> Mapping[str, float]:
         """Values per variant; empty where telemetry has no answer."""
         found = self.variants.get(gpu.uuid)
         return found if found is not None else self.variants.get(gpu.lead.id, {})
 
-    def known(self, gpu: Gpu) -> bool:
+    def known(self, gpu: PhysicalGpu) -> bool:
         return self.of(gpu) is not None or bool(self.by_variant(gpu))
 
     def evidence(
         self,
-        gpu: Gpu,
+        gpu: PhysicalGpu,
         value: float | str | None = None,
         *,
         unit: str | None = None,
@@ -158,12 +198,12 @@ class Fleet:
         for device in snapshot.devices:
             by_uuid[device.uuid].append(device)
         self.gpus = tuple(
-            Gpu(uuid, tuple(devices), next((device for device in devices if device.present), devices[0]))
+            PhysicalGpu(uuid, tuple(devices), next((device for device in devices if device.present), devices[0]))
             for uuid, devices in by_uuid.items()
         )
 
     @cached_property
-    def present(self) -> tuple[Gpu, ...]:
+    def present(self) -> tuple[PhysicalGpu, ...]:
         return tuple(gpu for gpu in self.gpus if gpu.present)
 
     @cached_property
@@ -179,9 +219,9 @@ class Fleet:
         return {gang.id: gang for gang in self.snapshot.cluster.gangs}
 
     @cached_property
-    def at_home(self) -> dict[str, tuple[Gpu, ...]]:
+    def at_home(self) -> dict[str, tuple[PhysicalGpu, ...]]:
         """Present GPUs per machine."""
-        found: dict[str, list[Gpu]] = defaultdict(list)
+        found: dict[str, list[PhysicalGpu]] = defaultdict(list)
         for gpu in self.present:
             found[gpu.home].append(gpu)
         return {home: tuple(gpus) for home, gpus in found.items()}
@@ -216,34 +256,38 @@ class Fleet:
             return Subject(SubjectKind.WORKLOAD, found.workload)
         return Subject(SubjectKind.POD, pod)
 
-    def answers(self, stat: WindowStat) -> Answers:
-        readings = self.snapshot.readings
-        return Answers(stat, self.snapshot, readings.values.get(stat.key, {}), readings.variants.get(stat.key, {}))
+    def jobs_of(self, gpu: PhysicalGpu) -> frozenset[Subject]:
+        """What holds this GPU now, by `workload_of`."""
+        return frozenset(self.workload_of(pod) for pod in gpu.pods)
 
-    def reporting(self, window_seconds: int) -> Callable[[Gpu], bool]:
+    def answers(self, stat: WindowStat) -> GpuAnswers:
+        readings = self.snapshot.readings
+        return GpuAnswers(stat, self.snapshot, readings.values.get(stat.key, {}), readings.variants.get(stat.key, {}))
+
+    def reporting(self, window_seconds: int) -> Callable[[PhysicalGpu], bool]:
         """Whether a GPU reported through enough of the window to conclude something from silence."""
         return self.covered(window_seconds, REPORTING_SIGNALS)
 
-    def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[Gpu], bool]:
+    def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[PhysicalGpu], bool]:
         """Whether enough samples of any of these signals are there."""
-        counts = [self.answers(coverage_stat(signal, window_seconds)) for signal in signals]
+        counts = [self.answers(WindowStat(signal, Statistic.COUNT, window_seconds)) for signal in signals]
         schema = self.snapshot.telemetry_schema
         bound = self.policy.min_coverage_ratio
 
-        def enough(gpu: Gpu) -> bool:
-            shares = (share_of_samples(count.of(gpu), schema, window_seconds) for count in counts)
+        def enough(gpu: PhysicalGpu) -> bool:
+            shares = (schema.share_of_samples(count.of(gpu), window_seconds) for count in counts)
             return any(share is not None and share >= bound for share in shares)
 
         return enough
 
     def peers(
         self,
-        value: Callable[[Gpu], float | None],
+        value: Callable[[PhysicalGpu], float | None],
         *,
-        among: Iterable[Gpu] | None = None,
-        kin: Callable[[Gpu], Hashable] | None = None,
+        among: Iterable[PhysicalGpu] | None = None,
+        kin: Callable[[PhysicalGpu], Hashable] | None = None,
         any_model: bool = False,
-    ) -> Callable[[Gpu], Peers | None]:
+    ) -> Callable[[PhysicalGpu], Peers | None]:
         """Per GPU how its cohort does: GPUs of the same model, and the same `kin` where given.
 
         None for a GPU of unknown model and for a cohort with too few others: then nothing is compared. With
@@ -264,7 +308,7 @@ class Fleet:
             name: peers_of(values, ratio) for name, values in cohorts.items() if len(values) > self.policy.min_peers
         }
 
-        def of(gpu: Gpu) -> Peers | None:
+        def of(gpu: PhysicalGpu) -> Peers | None:
             near = peers.get(key(gpu)) if gpu.model else None
             if near is not None or not any_model:
                 return near
@@ -273,47 +317,18 @@ class Fleet:
 
         return of
 
-    def conclude(
+    def healthy(
         self,
-        gpu: Gpu,
+        gpu: PhysicalGpu,
         kind: FindingKind,
-        verdict: Verdict,
         summary: str,
-        *,
-        rule: str = "",
-        severity: Severity = Severity.INFO,
-        advice: Advice = Advice.NONE,
-        confidence_ratio: float = 0.0,
-        since: datetime | None = None,
-        evidence: Iterable[Evidence] = (),
-        missing: Iterable[str] = (),
-        gpu_hours: float = 0.0,
-    ) -> Finding:
-        """A finding on this GPU, with its devices, Pods and Node."""
-        return Finding(
-            rule=rule or f"health.{kind}",
-            family=Family.HEALTH,
-            kind=kind,
-            subject=Subject(SubjectKind.DEVICE, gpu.uuid),
-            verdict=verdict,
-            summary=summary,
-            severity=severity,
-            advice=advice,
-            confidence_ratio=confidence_ratio,
-            since=since,
-            evidence=tuple(evidence),
-            missing=tuple(str(item) for item in missing),
-            devices=tuple(device.id for device in gpu.devices),
-            pods=gpu.pods,
-            node=gpu.lead.node,
-            gpu_hours=gpu_hours,
-        )
-
-    def healthy(self, gpu: Gpu, kind: FindingKind, summary: str, *seen: Answers, confidence_ratio: float) -> Conclusion:
+        *seen: GpuAnswers,
+        confidence_ratio: float = HEALTHY_CONFIDENCE,
+    ) -> Conclusion:
         """Nothing wrong, shown with the answers that say so where everything is asked for."""
         if not self.everything:
             return Verdict.HEALTHY
-        return self.conclude(
+        return conclude(
             gpu,
             kind,
             Verdict.HEALTHY,
@@ -322,14 +337,56 @@ class Fleet:
             evidence=[answers.evidence(gpu) for answers in seen if answers.of(gpu) is not None],
         )
 
-    def unknown(self, gpu: Gpu, kind: FindingKind, summary: str, missing: Iterable[str]) -> Conclusion:
+    def unknown(self, gpu: PhysicalGpu, kind: FindingKind, summary: str, missing: Iterable[str]) -> Conclusion:
         """Not to be told, shown where everything is asked for."""
         if not self.everything:
             return Verdict.UNKNOWN
-        return self.conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing)
+        return conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing)
 
 
-def _model(gpu: Gpu) -> Hashable:
+def conclude(
+    on: PhysicalGpu | Subject,
+    kind: FindingKind,
+    verdict: Verdict,
+    summary: str,
+    *,
+    rule: str = "",
+    severity: Severity = Severity.INFO,
+    advice: Advice = Advice.NONE,
+    confidence_ratio: float = 0.0,
+    since: datetime | None = None,
+    evidence: Iterable[Evidence] = (),
+    missing: Iterable[str] = (),
+    gpu_hours: float = 0.0,
+    gpus: Iterable[PhysicalGpu] = (),
+    node: str | None = None,
+) -> Finding:
+    """A finding on one GPU, or on what these `gpus` have in common, with their devices, Pods and Node."""
+    if isinstance(on, PhysicalGpu):
+        gpus, node = (on,), on.lead.node
+        on = Subject(SubjectKind.DEVICE, on.uuid)
+    gpus = tuple(gpus)
+    return Finding(
+        rule=rule or f"health.{kind}",
+        family=Family.HEALTH,
+        kind=kind,
+        subject=on,
+        verdict=verdict,
+        summary=summary,
+        severity=severity,
+        advice=advice,
+        confidence_ratio=confidence_ratio,
+        since=since,
+        evidence=tuple(evidence),
+        missing=tuple(str(item) for item in missing),
+        devices=tuple(device.id for gpu in gpus for device in gpu.devices),
+        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
+        node=node,
+        gpu_hours=gpu_hours,
+    )
+
+
+def _model(gpu: PhysicalGpu) -> Hashable:
     return (gpu.lead.vendor, gpu.model)
 
 

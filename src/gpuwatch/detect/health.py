@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.detect.capacity import missing_from_telemetry
-from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu
+from gpuwatch.detect.fleet import Conclusion, Fleet, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
 from gpuwatch.detect.link import (
@@ -113,7 +113,7 @@ def assess_health(
         if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
             against[finding.subject.name].append(finding)
 
-    def take(gpu: Gpu, conclusion: Conclusion) -> None:
+    def take(gpu: PhysicalGpu, conclusion: Conclusion) -> None:
         verdict = conclusion if isinstance(conclusion, Verdict) else conclusion.verdict
         if isinstance(conclusion, Finding):
             findings.append(conclusion)
@@ -156,7 +156,7 @@ def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
     for home, gpus in fleet.at_home.items():
         silent = [gpu for gpu in gpus if gpu.uuid not in told and gpu.uuid not in gone.explained]
         findings = [
-            fleet.conclude(
+            conclude(
                 gpu,
                 FindingKind.HEALTH_UNKNOWN,
                 Verdict.UNKNOWN,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from gpuwatch.model.bounds import named, require
+
 _HOUR = 3600
 _DAY = 24 * _HOUR
 
@@ -117,19 +119,12 @@ class HealthPolicy:
     idle_power_ratio: float = 0.4
 
     def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self)):
-            value = getattr(self, name)
-            if name == "temperature_margin_celsius":
-                if not -20 <= value <= 50:
-                    raise ValueError(f"health.{name} is {value!r}; it has to be a distance from -20 to 50 °C")
-            elif name.endswith("_ratio"):
-                if not 0 < value <= 1:
-                    raise ValueError(f"health.{name} is {value!r}; it has to be a ratio above 0 and up to 1")
-            elif name.endswith("_seconds"):
-                if not 0 < value <= 366 * _DAY:
-                    raise ValueError(f"health.{name} is {value!r}; it has to be seconds, above 0 and within a year")
-            elif not 0 < value < float("inf"):
-                raise ValueError(f"health.{name} is {value!r}; it has to be a number above 0")
+        celsius, ratios, seconds = named(self, "_celsius"), named(self, "_ratio"), named(self, "_seconds")
+        others = [item.name for item in fields(self) if item.name not in (*celsius, *ratios, *seconds)]
+        require(self, "health.", celsius, lambda value: -20 <= value <= 50, "a distance from -20 to 50 °C")
+        require(self, "health.", ratios, lambda value: 0 < value <= 1, "a ratio above 0 and up to 1")
+        require(self, "health.", seconds, lambda value: 0 < value <= 366 * _DAY, "seconds, above 0 and within a year")
+        require(self, "health.", others, lambda value: 0 < value < float("inf"), "a number above 0")
         if self.change_window_seconds < 2 * self.window_seconds:
             raise ValueError(
                 f"health.change_window_seconds is {self.change_window_seconds}; it has to be at least twice "
@@ -140,6 +135,5 @@ class HealthPolicy:
                 f"health.thermal_severe_ratio is {self.thermal_severe_ratio}; it has to be at least "
                 f"thermal_duty_ratio ({self.thermal_duty_ratio})"
             )
-        for name in ("min_peers", "common_cause_gpus", "common_cause_nodes", "xid_repeats"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"health.{name} is {getattr(self, name)}; it has to be 2 or more")
+        pairs = ("min_peers", "common_cause_gpus", "common_cause_nodes", "xid_repeats")
+        require(self, "health.", pairs, lambda value: value >= 2, "2 or more")

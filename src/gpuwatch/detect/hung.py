@@ -14,53 +14,29 @@ from statistics import median
 from typing import NamedTuple
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.detect.fleet import Answers, Fleet, Gpu, samples
+from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, PhysicalGpu, conclude, peers_of, samples
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.peers import peers_of
-from gpuwatch.model.decision import (
-    Advice,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Severity,
-    Subject,
-    Verdict,
-)
-from gpuwatch.model.telemetry import Device, Signal, Statistic, WindowStat
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 _IDLE_BUSY_RATIO = 0.01
 """Highest engine activity of a card that is taken for idle: the noise of the counter."""
 
 
-class HungNeeds(NamedTuple):
-    busy_lowest: WindowStat
-    busy_highest: WindowStat
-    busy_count: WindowStat
-    power_highest: WindowStat
-    power_average: WindowStat
-    power_count: WindowStat
-    power_past: WindowStat
-    limit: WindowStat
-    dram: WindowStat
-    copy: WindowStat
-    tensor: WindowStat
-
-
-def hung_needs(policy: HealthPolicy) -> HungNeeds:
+def hung_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.window_seconds
-    return HungNeeds(
-        busy_lowest=WindowStat(Signal.BUSY_RATIO, Statistic.MIN, window),
-        busy_highest=WindowStat(Signal.BUSY_RATIO, Statistic.MAX, window),
-        busy_count=WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, window),
-        power_highest=WindowStat(Signal.POWER_WATTS, Statistic.MAX, window),
-        power_average=WindowStat(Signal.POWER_WATTS, Statistic.AVG, window),
-        power_count=WindowStat(Signal.POWER_WATTS, Statistic.COUNT, window),
-        power_past=WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.idle_power_window_seconds),
-        limit=WindowStat(Signal.POWER_LIMIT_WATTS, Statistic.LAST),
-        dram=WindowStat(Signal.DRAM_ACTIVE_RATIO, Statistic.MAX, window),
-        copy=WindowStat(Signal.MEMORY_COPY_UTIL_RATIO, Statistic.MAX, window),
-        tensor=WindowStat(Signal.TENSOR_ACTIVE_RATIO, Statistic.MAX, window),
+    return (
+        WindowStat(Signal.BUSY_RATIO, Statistic.MIN, window),
+        WindowStat(Signal.BUSY_RATIO, Statistic.MAX, window),
+        WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, window),
+        WindowStat(Signal.POWER_WATTS, Statistic.MAX, window),
+        WindowStat(Signal.POWER_WATTS, Statistic.AVG, window),
+        WindowStat(Signal.POWER_WATTS, Statistic.COUNT, window),
+        WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.idle_power_window_seconds),
+        WindowStat(Signal.POWER_LIMIT_WATTS, Statistic.LAST),
+        WindowStat(Signal.DRAM_ACTIVE_RATIO, Statistic.MAX, window),
+        WindowStat(Signal.MEMORY_COPY_UTIL_RATIO, Statistic.MAX, window),
+        WindowStat(Signal.TENSOR_ACTIVE_RATIO, Statistic.MAX, window),
     )
 
 
@@ -68,28 +44,28 @@ def hung_needs(policy: HealthPolicy) -> HungNeeds:
 class _Pattern:
     """A GPU that shows the pattern, with the power that it draws and the other facts that say so."""
 
-    gpu: Gpu
+    gpu: PhysicalGpu
     watts: float
     evidence: tuple[Evidence, ...]
     silent_signals: int  # how many signals of memory or tensor work are there and show none
 
 
 @dataclass(frozen=True, slots=True)
-class _Idle:
+class _IdlePower:
     watts: float
     source: str
 
 
-def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Finding | Verdict], list[Finding]]:
+def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Conclusion], list[Finding]]:
     """Conclusions by GPU, and findings on jobs that hang as a whole.
 
     others: by GPU the DEGRADED findings of other rules, which tell the one that differs.
     """
-    answers = _Asked(*(fleet.answers(stat) for stat in hung_needs(fleet.policy)))
+    answers = _Answers(*map(fleet.answers, hung_needs(fleet.policy)))
     idle = _idle_power(fleet, answers)
-    conclusions: dict[str, Finding | Verdict] = {}
+    conclusions: dict[str, Conclusion] = {}
     patterns: dict[str, _Pattern] = {}
-    enough = _covered(fleet, answers)
+    enough = _covered(fleet)
     for gpu in fleet.gpus:
         found = _pattern(fleet, gpu, answers, idle, enough)
         if isinstance(found, _Pattern):
@@ -118,7 +94,7 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
                     confidence_ratio=0.5,
                 )
             elif fleet.everything:
-                conclusions[item.gpu.uuid] = fleet.conclude(
+                conclusions[item.gpu.uuid] = conclude(
                     item.gpu,
                     FindingKind.HUNG,
                     Verdict.UNKNOWN,
@@ -142,34 +118,36 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
     return conclusions, jobs
 
 
-class _Asked(NamedTuple):
-    busy_lowest: Answers
-    busy_highest: Answers
-    busy_count: Answers
-    power_highest: Answers
-    power_average: Answers
-    power_count: Answers
-    power_past: Answers
-    limit: Answers
-    dram: Answers
-    copy: Answers
-    tensor: Answers
+class _Answers(NamedTuple):
+    """To the questions of `hung_needs`, in their order."""
+
+    busy_lowest: GpuAnswers
+    busy_highest: GpuAnswers
+    busy_count: GpuAnswers
+    power_highest: GpuAnswers
+    power_average: GpuAnswers
+    power_count: GpuAnswers
+    power_past: GpuAnswers
+    limit: GpuAnswers
+    dram: GpuAnswers
+    copy: GpuAnswers
+    tensor: GpuAnswers
 
 
-def _covered(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], bool]:
+def _covered(fleet: Fleet) -> Callable[[PhysicalGpu], bool]:
     window = fleet.policy.window_seconds
-    busy = fleet.covered(window, [answers.busy_count.stat.signal])
-    power = fleet.covered(window, [answers.power_count.stat.signal])
+    busy = fleet.covered(window, [Signal.BUSY_RATIO])
+    power = fleet.covered(window, [Signal.POWER_WATTS])
     return lambda gpu: busy(gpu) and power(gpu)
 
 
 def _pattern(
     fleet: Fleet,
-    gpu: Gpu,
-    answers: _Asked,
-    idle: Callable[[Gpu], _Idle | None],
-    enough: Callable[[Gpu], bool],
-) -> _Pattern | Finding | Verdict:
+    gpu: PhysicalGpu,
+    answers: _Answers,
+    idle: Callable[[PhysicalGpu], _IdlePower | None],
+    enough: Callable[[PhysicalGpu], bool],
+) -> _Pattern | Conclusion:
     kind = FindingKind.HUNG
     policy = fleet.policy
     busy, watts = answers.busy_lowest.of(gpu), answers.power_highest.of(gpu)
@@ -182,11 +160,11 @@ def _pattern(
     if busy < policy.hung_busy_ratio:
         if not enough(gpu):
             return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
-        return fleet.healthy(gpu, kind, "it paused within the window", answers.busy_lowest, confidence_ratio=0.9)
+        return fleet.healthy(gpu, kind, "it paused within the window", answers.busy_lowest)
     work = [item for item in (answers.dram, answers.copy, answers.tensor) if item.of(gpu) is not None]
     working = [item for item in work if (item.of(gpu) or 0.0) > policy.hung_activity_ratio]
     if working:
-        return fleet.healthy(gpu, kind, "it works", answers.busy_lowest, *working, confidence_ratio=0.9)
+        return fleet.healthy(gpu, kind, "it works", answers.busy_lowest, *working)
     if not enough(gpu):
         return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
     level, limit = idle(gpu), _limit(gpu, answers)
@@ -196,7 +174,7 @@ def _pattern(
         return fleet.unknown(gpu, kind, "whether its power is that of an idle card is open", lacking)
     bound = level.watts + policy.hung_power_ratio * (limit - level.watts)
     if watts > bound:
-        return fleet.healthy(gpu, kind, "it draws the power of work", answers.power_highest, confidence_ratio=0.9)
+        return fleet.healthy(gpu, kind, "it draws the power of work", answers.power_highest)
     return _Pattern(
         gpu=gpu,
         watts=answers.power_average.of(gpu) or watts,
@@ -214,7 +192,7 @@ def _pattern(
     )
 
 
-def _limit(gpu: Gpu, answers: _Asked) -> float | None:
+def _limit(gpu: PhysicalGpu, answers: _Answers) -> float | None:
     """The card's power limit in watts: as set, else its model's."""
     known = answers.limit.of(gpu)
     if known is not None and known > 0:
@@ -223,7 +201,7 @@ def _limit(gpu: Gpu, answers: _Asked) -> float | None:
     return None if model is None else model.power_limit_watts
 
 
-def _idle_power(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], _Idle | None]:
+def _idle_power(fleet: Fleet, answers: _Answers) -> Callable[[PhysicalGpu], _IdlePower | None]:
     """A card's power at idle: of idle cards of its model, best of such as a Pod holds (a loaded context takes some
     watts); else its own lowest of the past hours; else what the catalog has measured."""
     policy = fleet.policy
@@ -234,27 +212,27 @@ def _idle_power(fleet: Fleet, answers: _Asked) -> Callable[[Gpu], _Idle | None]:
         if busy is not None and watts is not None and busy <= _IDLE_BUSY_RATIO and gpu.model:
             (held if gpu.pods else free)[gpu.model].append(watts)
 
-    def idle(gpu: Gpu) -> _Idle | None:
+    def idle(gpu: PhysicalGpu) -> _IdlePower | None:
         limit = _limit(gpu, answers)
         for name, found in (("allocated idle peers", held), ("idle peers", free)):
             watts = found.get(gpu.model, [])
             if len(watts) >= policy.min_peers:
-                return _Idle(median(watts), f"median of {len(watts)} {name}")
+                return _IdlePower(median(watts), f"median of {len(watts)} {name}")
         past = answers.power_past.of(gpu)
         if past is not None and limit is not None and past <= policy.idle_power_ratio * limit:
-            return _Idle(past, f"its lowest in {policy.idle_power_window_seconds // 3600} h")
+            return _IdlePower(past, f"its lowest in {policy.idle_power_window_seconds // 3600} h")
         model = find_gpu(gpu.model)
         if model is not None and model.idle_power_watts is not None:
-            return _Idle(model.idle_power_watts, "catalog")
+            return _IdlePower(model.idle_power_watts, "catalog")
         return None
 
     return idle
 
 
-def _jobs(fleet: Fleet, patterns: Iterable[str]) -> dict[Subject, list[Gpu]]:
+def _jobs(fleet: Fleet, patterns: Iterable[str]) -> dict[Subject, list[PhysicalGpu]]:
     """Jobs with a GPU that shows the pattern → all GPUs of the job."""
     wanted = set(patterns)
-    by_job: dict[Subject, list[Gpu]] = defaultdict(list)
+    by_job: dict[Subject, list[PhysicalGpu]] = defaultdict(list)
     for gpu in fleet.gpus if wanted else ():
         for job in {fleet.workload_of(pod): None for pod in gpu.pods}:
             by_job[job].append(gpu)
@@ -274,7 +252,7 @@ def _waiting_job(
     fleet: Fleet,
     job: Subject,
     waiting: Sequence[_Pattern],
-    members: Sequence[Gpu],
+    members: Sequence[PhysicalGpu],
     others: Mapping[str, Sequence[Finding]],
 ) -> Finding:
     names = {item.gpu.uuid for item in waiting}
@@ -287,33 +265,26 @@ def _waiting_job(
     elif len(apart) == 1:
         state = "is gone" if not apart[0].present else "does not wait"
         summary += f"; look first at {apart[0].uuid}, which {state}"
-    return Finding(
-        rule="health.hung",
-        family=Family.HEALTH,
-        kind=FindingKind.HUNG,
-        subject=job,
-        verdict=Verdict.UNKNOWN,
-        summary=summary,
+    nodes = {gpu.lead.node for gpu in members}
+    return conclude(
+        job,
+        FindingKind.HUNG,
+        Verdict.UNKNOWN,
+        summary,
         severity=Severity.WARNING,
         advice=Advice.FIX_APPLICATION,
         since=fleet.before(fleet.policy.window_seconds),
-        evidence=tuple(evidence for item in waiting[:3] for evidence in item.evidence),
-        missing=("what the job waits for: its own logs, or a collective's time-out",),
-        devices=tuple(device.id for gpu in members for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in members for pod in gpu.pods)),
-        node=_only_node(gpu.lead for gpu in members),
+        evidence=[evidence for item in waiting[:3] for evidence in item.evidence],
+        missing=["what the job waits for: its own logs, or a collective's time-out"],
+        gpus=members,
+        node=nodes.pop() if len(nodes) == 1 else None,
         gpu_hours=len(waiting) * fleet.policy.window_seconds / 3600,
     )
 
 
-def _only_node(devices: Iterable[Device]) -> str | None:
-    nodes = {device.node for device in devices}
-    return nodes.pop() if len(nodes) == 1 else None
-
-
 def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) -> Finding:
     minutes = fleet.policy.window_seconds // 60
-    return fleet.conclude(
+    return conclude(
         item.gpu,
         FindingKind.HUNG,
         Verdict.DEGRADED,

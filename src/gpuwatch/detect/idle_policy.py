@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from gpuwatch.model.bounds import named, require
+
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -130,19 +132,13 @@ class IdlePolicy:
     host_bound_bytes_per_second: float = 1e9
 
     def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self)):
-            value = getattr(self, name)
-            if name == "peer_limit_ratio":
-                if not 1 <= value < float("inf"):
-                    raise ValueError(f"idle.{name} is {value!r}; it has to be 1 or more")
-            elif name.endswith("_ratio"):
-                if not 0 < value < 1:
-                    raise ValueError(f"idle.{name} is {value!r}; it has to be a ratio between 0 and 1")
-            elif name.endswith("_seconds"):
-                if not 0 < value <= 366 * _DAY:
-                    raise ValueError(f"idle.{name} is {value!r}; it has to be seconds, above 0 and within a year")
-            elif not 0 < value < float("inf"):
-                raise ValueError(f"idle.{name} is {value!r}; it has to be a number above 0")
+        limit, seconds = ["peer_limit_ratio"], named(self, "_seconds")
+        ratios = [name for name in named(self, "_ratio") if name not in limit]
+        others = [item.name for item in fields(self) if item.name not in (*limit, *ratios, *seconds)]
+        require(self, "idle.", limit, lambda value: 1 <= value < float("inf"), "1 or more")
+        require(self, "idle.", ratios, lambda value: 0 < value < 1, "a ratio between 0 and 1")
+        require(self, "idle.", seconds, lambda value: 0 < value <= 366 * _DAY, "seconds, above 0 and within a year")
+        require(self, "idle.", others, lambda value: 0 < value < float("inf"), "a number above 0")
         self._ordered("step_seconds", "recent_seconds", "a step must fit into the time that counts as recent")
         self._ordered("recent_seconds", "min_silence_seconds", "what worked recently cannot be idle")
         self._ordered("recent_window_seconds", "min_age_seconds", "the second signal must fit into it")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
-from gpuwatch.detect.coverage import coverage_ratio
 from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
 from gpuwatch.detect.idle_past import Pasts
@@ -60,6 +59,7 @@ class Judge:
         self.calendar = pasts.calendar
         self.looks = Looks(snapshot, policy)
         self._recent = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds)
+        self._count = WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, policy.recent_window_seconds)
         # Steps end with the calendar; a history that ends long before `at` says nothing of the time since.
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
 
@@ -124,13 +124,8 @@ class Judge:
         if blind >= policy.max_staleness_seconds:
             return (f"activity of the last {spoken(blind)}",)
         for device in item.devices:
-            seen = coverage_ratio(
-                self.snapshot.readings,
-                self.snapshot.telemetry_schema,
-                device,
-                Signal.BUSY_RATIO,
-                policy.recent_window_seconds,
-            )
+            count = self.snapshot.readings.get(self._count, device)
+            seen = self.snapshot.telemetry_schema.share_of_samples(count, policy.recent_window_seconds)
             if seen is not None and seen < policy.min_coverage_ratio:
                 return (f"samples of {device.id}: {seen:.0%} of those of the last hour are there",)
         return ()

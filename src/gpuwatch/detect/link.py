@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge, samples
+from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.peers import Peers
 from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -18,51 +17,31 @@ _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
 
 
-class PcieReplayNeeds(NamedTuple):
-    replays: WindowStat
-    generation: WindowStat
-    lanes: WindowStat
-
-
-class PcieWidthNeeds(NamedTuple):
-    lanes: WindowStat
-    most: WindowStat
-
-
-class NvlinkNeeds(NamedTuple):
-    replay: WindowStat
-    recovery: WindowStat
-    crc_flit: WindowStat
-    crc_data: WindowStat
-    traffic: WindowStat
-    up: WindowStat
-
-
-def pcie_replay_needs(policy: HealthPolicy) -> PcieReplayNeeds:
+def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     # The highest generation and width of the window: both fall while the link rests, by design.
-    return PcieReplayNeeds(
-        replays=WindowStat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, policy.window_seconds),
-        generation=WindowStat(Signal.PCIE_LINK_GENERATION, Statistic.MAX, policy.window_seconds),
-        lanes=WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
+    return (
+        WindowStat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, policy.window_seconds),
+        WindowStat(Signal.PCIE_LINK_GENERATION, Statistic.MAX, policy.window_seconds),
+        WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
     )
 
 
-def pcie_width_needs(policy: HealthPolicy) -> PcieWidthNeeds:
-    return PcieWidthNeeds(
-        lanes=WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
-        most=WindowStat(Signal.PCIE_LINK_WIDTH_MAX_LANES, Statistic.LAST),
+def pcie_width_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (
+        WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
+        WindowStat(Signal.PCIE_LINK_WIDTH_MAX_LANES, Statistic.LAST),
     )
 
 
-def nvlink_needs(policy: HealthPolicy) -> NvlinkNeeds:
+def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.window_seconds
-    return NvlinkNeeds(
-        replay=WindowStat(Signal.NVLINK_REPLAY_ERRORS_TOTAL, Statistic.INCREASE, window),
-        recovery=WindowStat(Signal.NVLINK_RECOVERY_ERRORS_TOTAL, Statistic.INCREASE, window),
-        crc_flit=WindowStat(Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Statistic.INCREASE, window),
-        crc_data=WindowStat(Signal.NVLINK_CRC_DATA_ERRORS_TOTAL, Statistic.INCREASE, window),
-        traffic=WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
-        up=WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
+    return (
+        WindowStat(Signal.NVLINK_REPLAY_ERRORS_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.NVLINK_RECOVERY_ERRORS_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.NVLINK_CRC_DATA_ERRORS_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
+        WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
     )
 
 
@@ -72,21 +51,21 @@ def pcie_replay(fleet: Fleet) -> Judge:
     kind = FindingKind.PCIE_REPLAY
     policy = fleet.policy
     minutes = policy.window_seconds / 60
-    replays, generation, lanes = (fleet.answers(stat) for stat in pcie_replay_needs(policy))
+    replays, generation, lanes = map(fleet.answers, pcie_replay_needs(policy))
     reporting = fleet.reporting(policy.window_seconds)
 
-    def allowed(gpu: Gpu) -> tuple[float, str]:
+    def allowed(gpu: PhysicalGpu) -> tuple[float, str]:
         bound, assumed = _expected_replays(generation.of(gpu), lanes.of(gpu))
         return bound * policy.pcie_replay_factor, assumed
 
-    def excess(gpu: Gpu) -> float | None:
+    def excess(gpu: PhysicalGpu) -> float | None:
         increase = replays.of(gpu)
         return None if increase is None else increase / minutes / allowed(gpu)[0]
 
     # As multiples of what each link allows, so that links of other models compare where there are too few alike.
     peers_of = fleet.peers(excess, any_model=True)
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         increase = replays.of(gpu)
         if increase is None:
             return fleet.unknown(gpu, kind, "PCIe replays are not exported", [replays.stat.signal])
@@ -94,7 +73,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
         bound, assumed = allowed(gpu)
         if rate <= bound:
             if reporting(gpu):
-                return fleet.healthy(gpu, kind, "no more replays than its link allows", replays, confidence_ratio=0.9)
+                return fleet.healthy(gpu, kind, "no more replays than its link allows", replays)
             return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
         multiples = peers_of(gpu)
         peers = None if multiples is None else multiples.times(bound)
@@ -109,7 +88,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
             note=f"bound for {assumed}; compared with {whom}",
         )
         if peers is None:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.UNKNOWN,
@@ -120,7 +99,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
             )
         if rate <= peers.upper(policy.peer_deviations):
             return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
-        return fleet.conclude(
+        return conclude(
             gpu,
             kind,
             Verdict.DEGRADED,
@@ -154,11 +133,11 @@ def pcie_width(fleet: Fleet) -> Judge:
     """
     kind = FindingKind.PCIE_WIDTH
     policy = fleet.policy
-    lanes, most = (fleet.answers(stat) for stat in pcie_width_needs(policy))
+    lanes, most = map(fleet.answers, pcie_width_needs(policy))
     peers_of = fleet.peers(lanes.of, kin=lambda gpu: _pool(fleet, gpu))
     reporting = fleet.reporting(policy.window_seconds)
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         width = lanes.of(gpu)
         if width is None:
             return fleet.unknown(gpu, kind, "the PCIe link's width is not exported", [lanes.stat.signal])
@@ -168,13 +147,13 @@ def pcie_width(fleet: Fleet) -> Judge:
         if full is None:
             return fleet.unknown(gpu, kind, "neither the card's widest link nor peers are known", [most.stat.signal])
         if width >= full:
-            return fleet.healthy(gpu, kind, "all lanes are in use", lanes, most, confidence_ratio=0.9)
+            return fleet.healthy(gpu, kind, "all lanes are in use", lanes, most)
         if not reporting(gpu):
             return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
         fact = lanes.evidence(gpu, comparison="<", bound=full, peers=peers)
         summary = f"the PCIe link has {width:g} of {full:g} lanes"
         if peers is None:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.UNKNOWN,
@@ -185,7 +164,7 @@ def pcie_width(fleet: Fleet) -> Judge:
             )
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
-        return fleet.conclude(
+        return conclude(
             gpu,
             kind,
             Verdict.DEGRADED,
@@ -201,7 +180,7 @@ def pcie_width(fleet: Fleet) -> Judge:
     return judge
 
 
-def _pool(fleet: Fleet, gpu: Gpu) -> Hashable:
+def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
     node = fleet.nodes.get(gpu.lead.node or "")
     return "" if node is None else node.pool
 
@@ -218,7 +197,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
     window = policy.window_seconds
-    replay, recovery, crc_flit, crc_data, traffic, up = (fleet.answers(stat) for stat in nvlink_needs(policy))
+    replay, recovery, crc_flit, crc_data, traffic, up = map(fleet.answers, nvlink_needs(policy))
     rates = (
         (replay, 60 / window, policy.nvlink_errors_per_minute, "replays/minute"),
         (recovery, 60 / window, policy.nvlink_errors_per_minute, "recoveries/minute"),
@@ -226,14 +205,14 @@ def nvlink_errors(fleet: Fleet) -> Judge:
         (crc_data, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
     )
     peers_of = [fleet.peers(answers.times(scale)) for answers, scale, _, _ in rates]
-    traffic_peers = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, _jobs(fleet, gpu)))
+    traffic_peers = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
     reporting = fleet.reporting(window)
 
-    def over(gpu: Gpu) -> bool:
+    def over(gpu: PhysicalGpu) -> bool:
         return any((answers.of(gpu) or 0.0) * scale >= bound for answers, scale, bound, _ in rates)
 
-    def excesses(gpu: Gpu) -> list[_Excess]:
+    def excesses(gpu: PhysicalGpu) -> list[_Excess]:
         found = []
         for (answers, scale, bound, unit), cohort in zip(rates, peers_of, strict=True):
             rate = (answers.of(gpu) or 0.0) * scale
@@ -244,8 +223,8 @@ def nvlink_errors(fleet: Fleet) -> Judge:
                 found.append(_Excess(fact, f"{rate:,.3g} NVLink {unit.replace('/', ' per ')}", outlier))
         return found
 
-    def judge(gpu: Gpu) -> Conclusion:
-        down = _link_down(fleet, gpu, up, up_peers(gpu))
+    def judge(gpu: PhysicalGpu) -> Conclusion:
+        down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
             return down
         known = [answers for answers, _, _, _ in rates if answers.known(gpu)]
@@ -255,7 +234,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             return fleet.unknown(gpu, kind, "NVLink errors are not exported", [item[0].stat.signal for item in rates])
         if not over(gpu):
             if reporting(gpu):
-                return fleet.healthy(gpu, kind, "few NVLink errors", *known, confidence_ratio=0.9)
+                return fleet.healthy(gpu, kind, "few NVLink errors", *known)
             return fleet.unknown(gpu, kind, "too little was seen", [samples(window)])
         found = excesses(gpu)
         evidence = [item.fact for item in found]
@@ -270,7 +249,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             )
         outlier = any(item.outlier for item in found)
         if not (outlier or slower):
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.UNKNOWN,
@@ -282,7 +261,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
         machine = fleet.at_home.get(gpu.home, ())
         sick = sum(1 for sibling in machine if over(sibling))
         whole = len(machine) > 1 and sick > len(machine) / 2
-        return fleet.conclude(
+        return conclude(
             gpu,
             kind,
             Verdict.DEGRADED,
@@ -300,15 +279,11 @@ def nvlink_errors(fleet: Fleet) -> Judge:
     return judge
 
 
-def _jobs(fleet: Fleet, gpu: Gpu) -> Hashable:
-    return frozenset(fleet.workload_of(pod) for pod in gpu.pods)
-
-
-def _link_down(fleet: Fleet, gpu: Gpu, up: Answers, peers: Peers | None) -> Conclusion | None:
+def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:
     """A link that is down while the peers' are up. Without peers nothing: ports may be unused by design."""
     if up.of(gpu) != 0 or peers is None or peers.median <= 0:
         return None
-    return fleet.conclude(
+    return conclude(
         gpu,
         FindingKind.NVLINK_ERRORS,
         Verdict.DEGRADED,

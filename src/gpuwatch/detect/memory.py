@@ -2,69 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge, samples
+from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.peers import Peers
 from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 
-class EccNeeds(NamedTuple):
-    sram: WindowStat
-    dbe: WindowStat
-    dbe_appeared: WindowStat
-    dbe_lifetime: WindowStat
-    sbe: WindowStat
-    sbe_lifetime: WindowStat
-    remap_pending: WindowStat
-
-
-class RowRemapNeeds(NamedTuple):
-    failed: WindowStat
-    pending: WindowStat
-    uncorrectable: WindowStat
-    uncorrectable_new: WindowStat
-
-
-class PageRetirementNeeds(NamedTuple):
-    sbe: WindowStat
-    dbe: WindowStat
-    dbe_new: WindowStat
-    pending: WindowStat
-
-
-def ecc_needs(policy: HealthPolicy) -> EccNeeds:
+def ecc_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.change_window_seconds
-    return EccNeeds(
-        sram=WindowStat(Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, Statistic.LAST),
-        dbe=WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
-        dbe_appeared=WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.APPEARED, window),
-        dbe_lifetime=WindowStat(Signal.ECC_DBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
-        sbe=WindowStat(Signal.ECC_SBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
-        sbe_lifetime=WindowStat(Signal.ECC_SBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
-        remap_pending=WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
+    return (
+        WindowStat(Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, Statistic.LAST),
+        WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.APPEARED, window),
+        WindowStat(Signal.ECC_DBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.ECC_SBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.ECC_SBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
     )
 
 
-def row_remap_needs(policy: HealthPolicy) -> RowRemapNeeds:
-    return RowRemapNeeds(
-        failed=WindowStat(Signal.ROW_REMAP_FAILED_STATE, Statistic.LAST),
-        pending=WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
-        uncorrectable=WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.LAST),
-        uncorrectable_new=WindowStat(
-            Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, policy.change_window_seconds
-        ),
+def row_remap_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (
+        WindowStat(Signal.ROW_REMAP_FAILED_STATE, Statistic.LAST),
+        WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
+        WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.LAST),
+        WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, policy.change_window_seconds),
     )
 
 
-def page_retirement_needs(policy: HealthPolicy) -> PageRetirementNeeds:
-    return PageRetirementNeeds(
-        sbe=WindowStat(Signal.PAGES_RETIRED_SBE_TOTAL, Statistic.LAST),
-        dbe=WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.LAST),
-        dbe_new=WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.INCREASE, policy.retired_pages_window_seconds),
-        pending=WindowStat(Signal.PAGES_RETIRED_PENDING_STATE, Statistic.LAST),
+def page_retirement_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (
+        WindowStat(Signal.PAGES_RETIRED_SBE_TOTAL, Statistic.LAST),
+        WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.LAST),
+        WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.INCREASE, policy.retired_pages_window_seconds),
+        WindowStat(Signal.PAGES_RETIRED_PENDING_STATE, Statistic.LAST),
     )
 
 
@@ -75,16 +46,16 @@ def ecc(fleet: Fleet) -> Judge:
     policy = fleet.policy
     window = policy.change_window_seconds
     stats = ecc_needs(policy)
-    sram, dbe, appeared, dbe_lifetime, sbe, sbe_lifetime, pending = (fleet.answers(stat) for stat in stats)
+    sram, dbe, appeared, dbe_lifetime, sbe, sbe_lifetime, pending = map(fleet.answers, stats)
     reporting = fleet.reporting(window)
     sbe_peers = {
         answers.stat.key: fleet.peers(answers.times(1 / window), any_model=True) for answers in (sbe, sbe_lifetime)
     }
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         if (sram.of(gpu) or 0) > 0:
             # NVIDIA's own criterion for an exchange, computed by the driver.
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -96,10 +67,10 @@ def ecc(fleet: Fleet) -> Judge:
             )
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
         if fresh is not None:
-            return _uncorrectable(fleet, gpu, fresh, pending)
+            return _uncorrectable(gpu, fresh, pending)
         first = appeared.of(gpu)
         if first is not None and first > 0:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.UNKNOWN,
@@ -115,7 +86,7 @@ def ecc(fleet: Fleet) -> Judge:
         known = [answers for answers in (sram, dbe, dbe_lifetime, sbe, sbe_lifetime) if answers.known(gpu)]
         if dbe.known(gpu) or dbe_lifetime.known(gpu):
             if reporting(gpu):
-                return fleet.healthy(gpu, kind, "no uncorrectable ECC errors", *known, confidence_ratio=0.9)
+                return fleet.healthy(gpu, kind, "no uncorrectable ECC errors", *known)
             return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(window)])
         return fleet.unknown(
             gpu, kind, "uncorrectable ECC errors are not exported", [dbe.stat.signal, dbe_lifetime.stat.signal]
@@ -124,7 +95,7 @@ def ecc(fleet: Fleet) -> Judge:
     return judge
 
 
-def _uncorrectable(fleet: Fleet, gpu: Gpu, fresh: Answers, pending: Answers) -> Conclusion:
+def _uncorrectable(gpu: PhysicalGpu, fresh: GpuAnswers, pending: GpuAnswers) -> Conclusion:
     """New double-bit errors. From Ampere on the driver takes the row out of use and asks for a reset at leisure;
     where it did not, the GPU has to be reset before anybody trusts its memory (XID 48's workflow)."""
     contained = (pending.of(gpu) or 0) > 0
@@ -133,7 +104,7 @@ def _uncorrectable(fleet: Fleet, gpu: Gpu, fresh: Answers, pending: Answers) -> 
     evidence: list[Evidence] = [fresh.evidence(gpu, comparison=">", bound=0.0)]
     if contained:
         evidence.append(pending.evidence(gpu, comparison="==", bound=1.0))
-    return fleet.conclude(
+    return conclude(
         gpu,
         FindingKind.ECC,
         Verdict.DEGRADED,
@@ -147,7 +118,7 @@ def _uncorrectable(fleet: Fleet, gpu: Gpu, fresh: Answers, pending: Answers) -> 
     )
 
 
-def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: Peers | None) -> Conclusion:
+def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: float, peers: Peers | None) -> Conclusion:
     """Many corrected errors. No fixed rate is sick in itself (NVIDIA asks for no action on XID 92); one card
     that has them while its peers have none is."""
     kind = FindingKind.ECC
@@ -163,7 +134,7 @@ def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: P
         note=f"increase ÷ window, compared with {whom}",
     )
     if peers is None:
-        return fleet.conclude(
+        return conclude(
             gpu,
             kind,
             Verdict.UNKNOWN,
@@ -180,7 +151,7 @@ def _corrected(fleet: Fleet, gpu: Gpu, corrected: Answers, rate: float, peers: P
             corrected,
             confidence_ratio=0.6,
         )
-    return fleet.conclude(
+    return conclude(
         gpu,
         kind,
         Verdict.DEGRADED,
@@ -198,10 +169,10 @@ def row_remap(fleet: Fleet) -> Judge:
     """Failed remapping is NVIDIA's criterion for an exchange and stays; a pending one waits for the next reset
     and is no reason to disturb anybody (autopilot #55); many remapped rows are DCGM's warning."""
     kind = FindingKind.ROW_REMAP
-    failed, pending, rows, new_rows = (fleet.answers(stat) for stat in row_remap_needs(fleet.policy))
+    failed, pending, rows, new_rows = map(fleet.answers, row_remap_needs(fleet.policy))
     bound = fleet.policy.remapped_rows
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         evidence: list[Evidence] = []
         words: list[str] = []
         severity, advice, confidence = Severity.INFO, Advice.NONE, 0.0
@@ -225,7 +196,7 @@ def row_remap(fleet: Fleet) -> Judge:
         if words:
             if (new_rows.of(gpu) or 0) > 0:
                 evidence.append(new_rows.evidence(gpu))
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -239,9 +210,7 @@ def row_remap(fleet: Fleet) -> Judge:
             return fleet.unknown(
                 gpu, kind, "the state of row remapping is not exported", [failed.stat.signal, pending.stat.signal]
             )
-        return fleet.healthy(
-            gpu, kind, "no row waits or failed to be remapped", failed, pending, rows, confidence_ratio=0.9
-        )
+        return fleet.healthy(gpu, kind, "no row waits or failed to be remapped", failed, pending, rows)
 
     return judge
 
@@ -250,14 +219,14 @@ def page_retirement(fleet: Fleet) -> Judge:
     """Retired pages (cards before Ampere), by DCGM's rules: nearly all 64 in use, or double-bit ones that grow."""
     kind = FindingKind.PAGE_RETIREMENT
     policy = fleet.policy
-    sbe, dbe, dbe_new, pending = (fleet.answers(stat) for stat in page_retirement_needs(policy))
+    sbe, dbe, dbe_new, pending = map(fleet.answers, page_retirement_needs(policy))
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         single, double = sbe.of(gpu), dbe.of(gpu)
         total = (single or 0.0) + (double or 0.0)
         new = dbe_new.of(gpu) or 0.0
         if total >= policy.retired_pages:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -271,7 +240,7 @@ def page_retirement(fleet: Fleet) -> Judge:
                 ],
             )
         if double is not None and double > policy.retired_dbe_pages and new > policy.retired_dbe_pages_per_week:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -285,7 +254,7 @@ def page_retirement(fleet: Fleet) -> Judge:
                 ],
             )
         if (pending.of(gpu) or 0) > 0:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -296,6 +265,6 @@ def page_retirement(fleet: Fleet) -> Judge:
             )
         if single is None and double is None and pending.of(gpu) is None:
             return fleet.unknown(gpu, kind, "retired pages are not exported", [sbe.stat.signal, dbe.stat.signal])
-        return fleet.healthy(gpu, kind, "few pages are retired", sbe, dbe, pending, confidence_ratio=0.9)
+        return fleet.healthy(gpu, kind, "few pages are retired", sbe, dbe, pending)
 
     return judge

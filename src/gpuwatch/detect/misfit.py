@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuwatch.detect.contention import Contention, contention_needs
-from gpuwatch.detect.misfit_policy import MisfitPolicy
+from gpuwatch.detect.contention import Contention, MisfitPolicy, contention_needs
 from gpuwatch.detect.scattered import scattered
 from gpuwatch.model.decision import Finding, FindingKind, Snapshot
 from gpuwatch.model.telemetry import Signal, WindowStat

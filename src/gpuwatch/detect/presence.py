@@ -12,23 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuwatch.detect.coverage import coverage_stat
-from gpuwatch.detect.fleet import REPORTING_SIGNALS, Fleet, Gpu
+from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import (
-    Advice,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Severity,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
-from gpuwatch.model.telemetry import Exporter, Signal, WindowStat
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.model.telemetry import Exporter, Signal, Statistic, WindowStat
 
 RULE = "health.presence"
 
@@ -45,7 +34,7 @@ _DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-fa
 def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     """Sample counts, which the other rules' coverage rests on too. Presence itself comes with the inventory."""
     return tuple(
-        coverage_stat(signal, window)
+        WindowStat(signal, Statistic.COUNT, window)
         for signal in REPORTING_SIGNALS
         for window in (policy.window_seconds, 2 * policy.window_seconds, policy.change_window_seconds)
     )
@@ -65,7 +54,7 @@ class _Machine(NamedTuple):
 
     name: str
     exporters: tuple[Exporter, ...]
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[PhysicalGpu, ...]
 
     @property
     def silent(self) -> bool:
@@ -105,7 +94,7 @@ def presence(fleet: Fleet) -> Presence:
     lost = [gpu for gpu in fleet.gpus if not gpu.present and gpu.uuid not in result.explained]
     _judge_lost(fleet, lost, result)
     if fleet.everything:
-        result.findings += [_there(fleet, gpu) for gpu in fleet.present]
+        result.findings += [_there(gpu) for gpu in fleet.present]
     return result
 
 
@@ -117,7 +106,7 @@ def widespread(fleet: Fleet, few: int, of: int) -> bool:
 
 def _machines(fleet: Fleet) -> list[_Machine]:
     """Machines that had a GPU within the inventory window; a bare page of metrics names no exporter."""
-    gpus: dict[str, list[Gpu]] = defaultdict(list)
+    gpus: dict[str, list[PhysicalGpu]] = defaultdict(list)
     homes: dict[str, str] = {}
     for gpu in fleet.gpus:
         gpus[gpu.home].append(gpu)
@@ -169,21 +158,19 @@ def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> 
 
 
 def _fleet_finding(
-    summary: str, *, evidence: Iterable[Evidence], missing: Iterable[str], gpus: Sequence[Gpu] = ()
+    summary: str, *, evidence: Iterable[Evidence], missing: Iterable[str], gpus: Sequence[PhysicalGpu] = ()
 ) -> Finding:
-    return Finding(
+    return conclude(
+        FLEET,
+        FindingKind.TELEMETRY_MISSING,
+        Verdict.UNKNOWN,
+        summary,
         rule=RULE,
-        family=Family.HEALTH,
-        kind=FindingKind.TELEMETRY_MISSING,
-        subject=Subject(SubjectKind.FLEET, "fleet"),
-        verdict=Verdict.UNKNOWN,
-        summary=summary,
         severity=Severity.CRITICAL,
         advice=Advice.FIX_MONITORING,
-        evidence=tuple(evidence),
-        missing=tuple(missing),
-        devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
+        evidence=evidence,
+        missing=missing,
+        gpus=gpus,
     )
 
 
@@ -204,17 +191,16 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         why = "which says nothing about the GPUs"
     calm = fresh or bool(change)
     instances = "|".join(exporter.instance for exporter in machine.exporters)
-    return Finding(
+    return conclude(
+        Subject(SubjectKind.NODE, machine.name),
+        FindingKind.EXPORTER_DOWN,
+        Verdict.UNKNOWN,
+        f"the exporter shows none of its {len(gpus)} GPUs, {why}",
         rule=RULE,
-        family=Family.HEALTH,
-        kind=FindingKind.EXPORTER_DOWN,
-        subject=Subject(SubjectKind.NODE, machine.name),
-        verdict=Verdict.UNKNOWN,
-        summary=f"the exporter shows none of its {len(gpus)} GPUs, {why}",
         severity=Severity.INFO if calm else Severity.WARNING,
         advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
         since=seen,
-        evidence=(
+        evidence=[
             Evidence(
                 signal="up",
                 value="unknown" if machine.up is None else float(machine.up),
@@ -223,10 +209,9 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
                 promql=f'up{{instance=~"{instances}"}}' if instances else "",
             ),
             Evidence(signal="gpus", value=0.0, comparison="==", bound=float(len(gpus)), at=seen),
-        ),
-        missing=("telemetry of this machine's GPUs",),
-        devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
+        ],
+        missing=["telemetry of this machine's GPUs"],
+        gpus=gpus,
         node=machine.node,
     )
 
@@ -246,7 +231,7 @@ def being_changed(node: Node | None) -> str:
     return ""
 
 
-def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
+def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> None:
     """GPUs that are gone while their exporter reports others."""
     suspects = []
     for gpu in lost:
@@ -254,7 +239,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
         if reason:
             result.explained.add(gpu.uuid)
             if fleet.everything:
-                result.findings.append(_gone_unknown(fleet, gpu, reason, Severity.INFO))
+                result.findings.append(_gone_unknown(gpu, reason, Severity.INFO))
         else:
             suspects.append(gpu)
     homes = {gpu.home for gpu in suspects}
@@ -265,12 +250,12 @@ def _judge_lost(fleet: Fleet, lost: Sequence[Gpu], result: Presence) -> None:
         result.explained.add(gpu.uuid)
         if wide:
             reason = f"gone together with GPUs of {len(homes) - 1} other machines: what is exported has changed"
-            result.findings.append(_gone_unknown(fleet, gpu, reason, Severity.WARNING))
+            result.findings.append(_gone_unknown(gpu, reason, Severity.WARNING))
         else:
             result.findings.append(_gone(fleet, gpu, lost_at[gpu.home]))
 
 
-def _excused(fleet: Fleet, gpu: Gpu) -> str:
+def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
     """Why a GPU's absence is no fault; '' where nothing explains it."""
     node = fleet.nodes.get(gpu.lead.node or "")
     change = being_changed(node)
@@ -286,8 +271,8 @@ def _excused(fleet: Fleet, gpu: Gpu) -> str:
     return ""
 
 
-def _gone_unknown(fleet: Fleet, gpu: Gpu, reason: str, severity: Severity) -> Finding:
-    return fleet.conclude(
+def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
+    return conclude(
         gpu,
         FindingKind.GPU_MISSING,
         Verdict.UNKNOWN,
@@ -300,7 +285,7 @@ def _gone_unknown(fleet: Fleet, gpu: Gpu, reason: str, severity: Severity) -> Fi
     )
 
 
-def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
+def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     """The signature of a GPU that fell off the bus: its exporter reports the siblings, and not it.
     lost: GPUs of its machine that are gone, itself among them."""
     at, policy = fleet.snapshot.at, fleet.policy
@@ -316,13 +301,13 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
             bound=float(policy.missing_seconds),
             at=seen,
             promql=fleet.snapshot.readings.query(
-                coverage_stat(REPORTING_SIGNALS[0], policy.change_window_seconds), gpu.lead
+                WindowStat(REPORTING_SIGNALS[0], Statistic.COUNT, policy.change_window_seconds), gpu.lead
             ),
             note=f"{len(siblings)} siblings report",
         )
     ]
     if silence is None or silence < policy.missing_seconds:
-        return fleet.conclude(
+        return conclude(
             gpu,
             FindingKind.GPU_MISSING,
             Verdict.UNKNOWN,
@@ -356,7 +341,7 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
                     note=f"{resource}: the device plugin has given up on {capacity - left}",
                 )
             )
-    return fleet.conclude(
+    return conclude(
         gpu,
         FindingKind.GPU_MISSING,
         Verdict.DEGRADED,
@@ -371,13 +356,6 @@ def _gone(fleet: Fleet, gpu: Gpu, lost: int) -> Finding:
     )
 
 
-def _there(fleet: Fleet, gpu: Gpu) -> Finding:
-    return fleet.conclude(
-        gpu,
-        FindingKind.GPU_MISSING,
-        Verdict.HEALTHY,
-        "it reports",
-        rule=RULE,
-        confidence_ratio=0.95,
-        since=gpu.last_seen,
-    )
+def _there(gpu: PhysicalGpu) -> Finding:
+    kind, at = FindingKind.GPU_MISSING, gpu.last_seen
+    return conclude(gpu, kind, Verdict.HEALTHY, "it reports", rule=RULE, confidence_ratio=0.95, since=at)

@@ -7,12 +7,11 @@ Only 0x8, 0x20, 0x40 and 0x80 are faults; every other bit, and any that a newer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge, samples
+from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.peers import Peers
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -27,65 +26,38 @@ _BUSY_RATIO = 0.5
 """Lowest engine activity in the window at which a card's clock says something: it falls at rest by design."""
 
 
-class ThermalNeeds(NamedTuple):
-    seconds: WindowStat
-    seconds_before: WindowStat
-    bits: WindowStat
-    bits_before: WindowStat
-    bits_count: WindowStat
-    events: WindowStat
-    margin: WindowStat
-    temperature: WindowStat
-    clock: WindowStat
-    clock_before: WindowStat
-    power: WindowStat
-    busy: WindowStat
-
-
-class PowerBrakeNeeds(NamedTuple):
-    seconds: WindowStat
-    seconds_before: WindowStat
-    bits: WindowStat
-    bits_before: WindowStat
-    slowdown: WindowStat
-    slowdown_before: WindowStat
-    thermal: WindowStat
-    bits_count: WindowStat
-    events: WindowStat
-
-
-def thermal_needs(policy: HealthPolicy) -> ThermalNeeds:
+def thermal_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     now, both = policy.window_seconds, 2 * policy.window_seconds
     bits = Signal.CLOCK_EVENT_REASONS_BITS
-    return ThermalNeeds(
-        seconds=WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, now),
-        seconds_before=WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, both),
-        bits=WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
-        bits_before=WindowStat(bits, Statistic.FRACTION_BITS, both, THERMAL_BITS),
-        bits_count=WindowStat(bits, Statistic.COUNT, both),
-        events=WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
-        margin=WindowStat(Signal.TEMPERATURE_MARGIN_CELSIUS, Statistic.AVG, now),
-        temperature=WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.AVG, now),
-        clock=WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, now),
-        clock_before=WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both),
-        power=WindowStat(Signal.POWER_WATTS, Statistic.AVG, now),
-        busy=WindowStat(Signal.BUSY_RATIO, Statistic.MIN, now),
+    return (
+        WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, now),
+        WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, both),
+        WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
+        WindowStat(bits, Statistic.FRACTION_BITS, both, THERMAL_BITS),
+        WindowStat(bits, Statistic.COUNT, both),
+        WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
+        WindowStat(Signal.TEMPERATURE_MARGIN_CELSIUS, Statistic.AVG, now),
+        WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.AVG, now),
+        WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, now),
+        WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both),
+        WindowStat(Signal.POWER_WATTS, Statistic.AVG, now),
+        WindowStat(Signal.BUSY_RATIO, Statistic.MIN, now),
     )
 
 
-def power_brake_needs(policy: HealthPolicy) -> PowerBrakeNeeds:
+def power_brake_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     now, both = policy.window_seconds, 2 * policy.window_seconds
     bits = Signal.CLOCK_EVENT_REASONS_BITS
-    return PowerBrakeNeeds(
-        seconds=WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, now),
-        seconds_before=WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, both),
-        bits=WindowStat(bits, Statistic.FRACTION_BITS, now, BRAKE_BITS),
-        bits_before=WindowStat(bits, Statistic.FRACTION_BITS, both, BRAKE_BITS),
-        slowdown=WindowStat(bits, Statistic.FRACTION_BITS, now, SLOWDOWN_BITS),
-        slowdown_before=WindowStat(bits, Statistic.FRACTION_BITS, both, SLOWDOWN_BITS),
-        thermal=WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
-        bits_count=WindowStat(bits, Statistic.COUNT, both),
-        events=WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
+    return (
+        WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, now),
+        WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, both),
+        WindowStat(bits, Statistic.FRACTION_BITS, now, BRAKE_BITS),
+        WindowStat(bits, Statistic.FRACTION_BITS, both, BRAKE_BITS),
+        WindowStat(bits, Statistic.FRACTION_BITS, now, SLOWDOWN_BITS),
+        WindowStat(bits, Statistic.FRACTION_BITS, both, SLOWDOWN_BITS),
+        WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
+        WindowStat(bits, Statistic.COUNT, both),
+        WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
     )
 
 
@@ -94,21 +66,38 @@ class _Duty(NamedTuple):
 
     now: float
     before: float
-    source: Answers
+    source: GpuAnswers
 
 
-def _duty(gpu: Gpu, now: Answers, both: Answers, per: float) -> _Duty | None:
-    """Duty in both halves of the double window; `per` is the increase that a whole window of it would be, or 1 for
-    a share of samples. The earlier half is what is left when the later one is taken off."""
+def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
+    """Duty in both halves of the double window. The earlier half is what is left when the later one is taken off."""
     late, all_of_it = now.of(gpu), both.of(gpu)
     if late is None or all_of_it is None:
         return None
-    whole = 2 * all_of_it if now.stat.statistic is Statistic.FRACTION_BITS else all_of_it
+    if now.stat.statistic is Statistic.FRACTION_BITS:  # a share of the samples
+        per, whole = 1.0, 2 * all_of_it
+    else:  # seconds of each window
+        per, whole = float(now.stat.window_seconds), all_of_it
     return _Duty(min(late / per, 1.0), min(max(whole - late, 0.0) / per, 1.0), now)
 
 
-def _strongest(duties: list[_Duty | None]) -> _Duty | None:
-    return max((duty for duty in duties if duty is not None), key=lambda duty: min(duty.now, duty.before), default=None)
+def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[[PhysicalGpu], _Duty | None]:
+    """Per GPU the most that one of the measures says, each given for one window and for two; None where none says it,
+    or too little was seen of it."""
+    double = 2 * fleet.policy.window_seconds
+    seen = [
+        fleet.covered(double, [now.stat.signal])
+        if now.stat.statistic is Statistic.FRACTION_BITS
+        else fleet.reporting(double)
+        for now, _ in measures
+    ]
+
+    def duty(gpu: PhysicalGpu) -> _Duty | None:
+        duties = [_duty(gpu, *each) for each, enough in zip(measures, seen, strict=True) if enough(gpu)]
+        known = [each for each in duties if each is not None]
+        return max(known, key=lambda each: min(each.now, each.before), default=None)
+
+    return duty
 
 
 def thermal_throttle(fleet: Fleet) -> Judge:
@@ -116,44 +105,37 @@ def thermal_throttle(fleet: Fleet) -> Judge:
     bits, by the exporter's event counts, or, weaker, by heat and a low clock among busy peers."""
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
-    window = policy.window_seconds
-    needs = thermal_needs(policy)
-    seconds, seconds_both, bits, bits_both = (fleet.answers(stat) for stat in needs[:4])
-    events = fleet.answers(needs.events)
-    margin = fleet.answers(needs.margin)
-    reporting = fleet.reporting(window)
-    both_seen = fleet.reporting(2 * window)
-    sampled = fleet.covered(2 * window, [needs.bits_count.signal])
-    proxy = _heat_and_clock(fleet, needs)
+    seconds, seconds_both, bits, bits_both, _, events, margin, *_ = map(fleet.answers, thermal_needs(policy))
+    reporting = fleet.reporting(policy.window_seconds)
+    duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
+    proxy = _heat_and_clock(fleet)
 
-    def judge(gpu: Gpu) -> Conclusion:
-        by_seconds = _duty(gpu, seconds, seconds_both, window) if both_seen(gpu) else None
-        by_bits = _duty(gpu, bits, bits_both, 1.0) if sampled(gpu) else None
-        duty = _strongest([by_seconds, by_bits])
+    def judge(gpu: PhysicalGpu) -> Conclusion:
+        duty = duty_of(gpu)
         if duty is not None:
             if min(duty.now, duty.before) >= policy.thermal_duty_ratio:
                 return _thermal(fleet, gpu, duty, margin)
-            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits, confidence_ratio=0.9)
+            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
         lasting = [name for name in _THERMAL_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
         if lasting and reporting(gpu):
             return _lasting_events(fleet, gpu, kind, events, lasting, "thermal slowdown")
         if events.by_variant(gpu) and reporting(gpu):
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", confidence_ratio=0.8)
         if not reporting(gpu):
-            return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(window)])
+            return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(policy.window_seconds)])
         return proxy(gpu)
 
     return judge
 
 
-def _thermal(fleet: Fleet, gpu: Gpu, duty: _Duty, margin: Answers) -> Finding:
+def _thermal(fleet: Fleet, gpu: PhysicalGpu, duty: _Duty, margin: GpuAnswers) -> Finding:
     policy = fleet.policy
     share = min(duty.now, duty.before)
     severe = share >= policy.thermal_severe_ratio
     evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
     if margin.of(gpu) is not None:
         evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
-    return fleet.conclude(
+    return conclude(
         gpu,
         FindingKind.THERMAL_THROTTLE,
         Verdict.DEGRADED,
@@ -168,7 +150,7 @@ def _thermal(fleet: Fleet, gpu: Gpu, duty: _Duty, margin: Answers) -> Finding:
     )
 
 
-def _duty_evidence(gpu: Gpu, duty: _Duty, bound: float) -> Evidence:
+def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
     seconds = duty.source.stat.statistic is Statistic.INCREASE
     return duty.source.evidence(
         gpu,
@@ -181,10 +163,10 @@ def _duty_evidence(gpu: Gpu, duty: _Duty, bound: float) -> Evidence:
 
 
 def _lasting_events(
-    fleet: Fleet, gpu: Gpu, kind: FindingKind, events: Answers, names: list[str], words: str
+    fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: list[str], words: str
 ) -> Finding:
     found = events.by_variant(gpu)
-    return fleet.conclude(
+    return conclude(
         gpu,
         kind,
         Verdict.DEGRADED,
@@ -201,26 +183,23 @@ def _lasting_events(
     )
 
 
-def _heat_and_clock(fleet: Fleet, needs: ThermalNeeds) -> Judge:
+def _heat_and_clock(fleet: Fleet) -> Judge:
     """Without any throttle signal: hot and slow among busy peers in two windows, and not for want of power."""
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
     deviations = policy.peer_deviations
-    margin, temperature, clock, clock_both, power, busy = (
-        fleet.answers(stat)
-        for stat in (needs.margin, needs.temperature, needs.clock, needs.clock_before, needs.power, needs.busy)
-    )
+    *_, margin, temperature, clock, clock_both, power, busy = map(fleet.answers, thermal_needs(policy))
     missing = [Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS]
     working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
     clock_peers, clock_both_peers, temperature_peers, power_peers = (
         _of_job_or_model(fleet, answers, working) for answers in (clock, clock_both, temperature, power)
     )
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         room = margin.of(gpu)
         at_limit = room is not None and room <= policy.temperature_margin_celsius
         if at_limit:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -244,7 +223,7 @@ def _heat_and_clock(fleet: Fleet, needs: ThermalNeeds) -> Judge:
         slow = low < slow_now.lower(deviations) and low_both < slow_before.lower(deviations)
         # A card at its power cap draws what its peers draw; one that is throttled for heat draws less.
         if slow and hot > heat.upper(deviations) and drawn < feed.median:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.DEGRADED,
@@ -266,14 +245,12 @@ def _heat_and_clock(fleet: Fleet, needs: ThermalNeeds) -> Judge:
     return judge
 
 
-def _of_job_or_model(fleet: Fleet, answers: Answers, working: list[Gpu]) -> Callable[[Gpu], Peers | None]:
+def _of_job_or_model(
+    fleet: Fleet, answers: GpuAnswers, working: list[PhysicalGpu]
+) -> Callable[[PhysicalGpu], Peers | None]:
     """Busy peers of the same job where there are enough, for another job may well clock otherwise; else of the
     same model."""
-
-    def job(gpu: Gpu) -> Hashable:
-        return frozenset(fleet.workload_of(pod) for pod in gpu.pods)
-
-    in_job = fleet.peers(answers.of, among=working, kin=job)
+    in_job = fleet.peers(answers.of, among=working, kin=fleet.jobs_of)
     of_model = fleet.peers(answers.of, among=working)
     return lambda gpu: in_job(gpu) or of_model(gpu)
 
@@ -282,49 +259,41 @@ def power_brake(fleet: Fleet) -> Judge:
     """The power supply's alarm line, or the hardware's slowdown without a reason, in two windows running."""
     kind = FindingKind.POWER_BRAKE
     policy = fleet.policy
-    window = policy.window_seconds
-    needs = power_brake_needs(policy)
-    seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal = (
-        fleet.answers(stat) for stat in needs[:7]
+    seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(
+        fleet.answers, power_brake_needs(policy)
     )
-    events = fleet.answers(needs.events)
-    reporting = fleet.reporting(window)
-    both_seen = fleet.reporting(2 * window)
-    sampled = fleet.covered(2 * window, [needs.bits_count.signal])
+    reporting = fleet.reporting(policy.window_seconds)
+    duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
+    unnamed_of = _duties(fleet, (slowdown, slowdown_both))
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         bound = policy.power_brake_duty_ratio
-        by_seconds = _duty(gpu, seconds, seconds_both, window) if both_seen(gpu) else None
-        by_bits = _duty(gpu, bits, bits_both, 1.0) if sampled(gpu) else None
-        duty = _strongest([by_seconds, by_bits])
+        duty, unnamed = duty_of(gpu), unnamed_of(gpu)
         if duty is not None and min(duty.now, duty.before) >= bound:
             # No healthy machine pulls the brake; which of card, cable and supply is at fault is open.
             return _braked(fleet, gpu, duty, "under the power brake", Severity.CRITICAL, 0.85)
-        unnamed = _duty(gpu, slowdown, slowdown_both, 1.0) if sampled(gpu) else None
         hot = (thermal.of(gpu) or 0.0) >= bound
         if unnamed is not None and min(unnamed.now, unnamed.before) >= bound and not hot:
             # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
             return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, 0.6)
         if duty is not None:
-            return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits, confidence_ratio=0.9)
+            return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
         lasting = [name for name in _BRAKE_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
         if lasting and reporting(gpu):
             return _lasting_events(fleet, gpu, kind, events, lasting, "power brake")
         if events.by_variant(gpu) and reporting(gpu):
             return fleet.healthy(gpu, kind, "no lasting power brake", confidence_ratio=0.8)
-        return fleet.unknown(
-            gpu,
-            kind,
-            "the power brake is not exported, or too little was seen",
-            [needs.bits.signal, needs.seconds.signal],
-        )
+        missing = [bits.stat.signal, seconds.stat.signal]
+        return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 
     return judge
 
 
-def _braked(fleet: Fleet, gpu: Gpu, duty: _Duty, words: str, severity: Severity, confidence_ratio: float) -> Finding:
+def _braked(
+    fleet: Fleet, gpu: PhysicalGpu, duty: _Duty, words: str, severity: Severity, confidence_ratio: float
+) -> Finding:
     policy = fleet.policy
-    return fleet.conclude(
+    return conclude(
         gpu,
         FindingKind.POWER_BRAKE,
         Verdict.DEGRADED,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Answers, Conclusion, Fleet, Gpu, Judge
+from gpuwatch.detect.fleet import FLEET, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Family, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 DCGM_FAIL = 20
@@ -31,37 +31,22 @@ _WATCH_ADVICE = {
 }
 
 
-class RecoveryActionNeeds(NamedTuple):
-    now: WindowStat
+def recovery_action_needs(_: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST),)
 
 
-class DcgmHealthNeeds(NamedTuple):
-    now: WindowStat
-    lowest: WindowStat
-    recovery: WindowStat
-
-
-class VendorHealthNeeds(NamedTuple):
-    now: WindowStat
-    highest: WindowStat
-
-
-def recovery_action_needs(_: HealthPolicy) -> RecoveryActionNeeds:
-    return RecoveryActionNeeds(WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST))
-
-
-def dcgm_health_needs(policy: HealthPolicy) -> DcgmHealthNeeds:
-    return DcgmHealthNeeds(
-        now=WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.LAST),
-        lowest=WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.MIN, policy.window_seconds),
-        recovery=WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST),
+def dcgm_health_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (
+        WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.LAST),
+        WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.MIN, policy.window_seconds),
+        WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST),
     )
 
 
-def vendor_health_needs(policy: HealthPolicy) -> VendorHealthNeeds:
-    return VendorHealthNeeds(
-        now=WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.LAST),
-        highest=WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, policy.window_seconds),
+def vendor_health_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (
+        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.LAST),
+        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, policy.window_seconds),
     )
 
 
@@ -103,10 +88,10 @@ _ACTIONS: dict[float, _Action] = {
 def recovery_action(fleet: Fleet) -> Judge:
     """The driver's own verdict (DCGM field 1523; XID 154 is its event): what it says has to be done, now."""
     kind = FindingKind.RECOVERY_ACTION
-    now = fleet.answers(recovery_action_needs(fleet.policy).now)
+    (now,) = map(fleet.answers, recovery_action_needs(fleet.policy))
     changes = fleet.changes(Signal.RECOVERY_ACTION_CODE)
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         code = now.of(gpu)
         if code is None:
             return fleet.unknown(gpu, kind, "the driver's recovery action is not exported", [now.stat.signal])
@@ -116,7 +101,7 @@ def recovery_action(fleet: Fleet) -> Judge:
         evidence = [now.evidence(gpu, comparison="!=", bound=0.0, at=since)]
         action = _ACTIONS.get(code)
         if action is None:
-            return fleet.conclude(
+            return conclude(
                 gpu,
                 kind,
                 Verdict.UNKNOWN,
@@ -127,7 +112,7 @@ def recovery_action(fleet: Fleet) -> Judge:
                 evidence=evidence,
                 missing=[f"the meaning of recovery action {code:g}"],
             )
-        return fleet.conclude(
+        return conclude(
             gpu,
             kind,
             action.verdict,
@@ -149,11 +134,10 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     A watch that fails all over the fleet is a matter of the watch; the findings on the fleet say so once.
     """
     kind = FindingKind.DCGM_HEALTH
-    stats = dcgm_health_needs(fleet.policy)
-    now, lowest, recovery = (fleet.answers(stat) for stat in stats)
+    now, lowest, recovery = map(fleet.answers, dcgm_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
-    watched: dict[str, list[Gpu]] = defaultdict(list)
-    failing: dict[str, list[Gpu]] = defaultdict(list)
+    watched: dict[str, list[PhysicalGpu]] = defaultdict(list)
+    failing: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in fleet.present:
         for name, code in now.by_variant(gpu).items():
             watched[name].append(gpu)
@@ -161,7 +145,7 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
                 failing[name].append(gpu)
     everywhere = {name: gpus for name, gpus in failing.items() if _fleet_wide(fleet, gpus, watched[name])}
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         watches = now.by_variant(gpu)
         if not watches:
             return fleet.unknown(gpu, kind, "DCGM's health watches are not exported", [now.stat.signal])
@@ -187,33 +171,33 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 _ONE_GPU = ("a failure of some GPUs and not of the fleet",)
 
 
-def _fleet_wide(fleet: Fleet, bad: Sequence[Gpu], of: Sequence[Gpu]) -> bool:
+def _fleet_wide(fleet: Fleet, bad: Sequence[PhysicalGpu], of: Sequence[PhysicalGpu]) -> bool:
     machines = {gpu.home for gpu in bad}
     return len(machines) >= fleet.policy.common_cause_nodes and len(bad) >= fleet.policy.fleet_wide_ratio * len(of)
 
 
-def _authority(fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[Gpu], total: int, answers: Answers) -> Finding:
+def _authority(
+    fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[PhysicalGpu], total: int, answers: GpuAnswers
+) -> Finding:
     """An authority that finds a large part of a fleet sick at once is the likelier patient."""
-    return Finding(
-        rule=f"health.{kind}",
-        family=Family.HEALTH,
-        kind=kind,
-        subject=Subject(SubjectKind.FLEET, "fleet"),
-        verdict=Verdict.UNKNOWN,
-        summary=f"{name} fails on {len(bad)} of {total} GPUs at once: a matter of the check, or of what all share",
+    share = answers.evidence(
+        bad[0],
+        len(bad) / total,
+        unit="ratio",
+        comparison=">=",
+        bound=fleet.policy.fleet_wide_ratio,
+        note=f"share of the GPUs that have {name}",
+    )
+    return conclude(
+        FLEET,
+        kind,
+        Verdict.UNKNOWN,
+        f"{name} fails on {len(bad)} of {total} GPUs at once: a matter of the check, or of what all share",
         severity=Severity.WARNING,
         advice=Advice.FIX_MONITORING,
-        evidence=(
-            replace(
-                answers.evidence(
-                    bad[0], len(bad) / total, unit="ratio", comparison=">=", bound=fleet.policy.fleet_wide_ratio
-                ),
-                note=f"share of the GPUs that have {name}",
-            ),
-        ),
+        evidence=[share],
         missing=_ONE_GPU,
-        devices=tuple(device.id for gpu in bad for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in bad for pod in gpu.pods)),
+        gpus=bad,
     )
 
 
@@ -229,7 +213,7 @@ def _merged(found: Sequence[Finding]) -> Finding:
 
 
 def _failed(
-    fleet: Fleet, gpu: Gpu, failed: dict[str, float], lasting: bool, now: Answers, recovery: Answers
+    fleet: Fleet, gpu: PhysicalGpu, failed: dict[str, float], lasting: bool, now: GpuAnswers, recovery: GpuAnswers
 ) -> Finding:
     names = sorted(failed)
     evidence = [
@@ -239,7 +223,7 @@ def _failed(
     asked = recovery.of(gpu)
     if names == [EVERY_XID_WATCH] and asked == 0:
         # The watch remembers XIDs until the host engine restarts; the driver, which knows better, asks for nothing.
-        return fleet.conclude(
+        return conclude(
             gpu,
             FindingKind.DCGM_HEALTH,
             Verdict.UNKNOWN,
@@ -251,7 +235,7 @@ def _failed(
     # One authority whose texts contradict NVIDIA's own catalog, hence under the driver's 0.98. A watch that passed
     # within the window may be flapping, and one that the driver contradicts is no stronger.
     confidence = 0.85 if lasting and asked != 0 else 0.6
-    return fleet.conclude(
+    return conclude(
         gpu,
         FindingKind.DCGM_HEALTH,
         Verdict.DEGRADED,
@@ -270,13 +254,13 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """A vendor's own verdict as one truth value, such as AMD's gpu_health (unhealthy from the first uncorrectable
     error on) or Intel's hw_status. On a large part of the fleet at once it is no GPU's, and said once."""
     kind = FindingKind.VENDOR_HEALTH
-    now, highest = (fleet.answers(stat) for stat in vendor_health_needs(fleet.policy))
+    now, highest = map(fleet.answers, vendor_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
     asked = [gpu for gpu in fleet.present if now.of(gpu) is not None]
     bad = [gpu for gpu in asked if now.of(gpu) == 0]
     everywhere = _fleet_wide(fleet, bad, asked)
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         state = now.of(gpu)
         if state is None:
             return fleet.unknown(gpu, kind, "no verdict of the vendor is exported", [now.stat.signal])
@@ -287,7 +271,7 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         best = highest.of(gpu)
         lasting = best is not None and best <= 0 and reporting(gpu)
         # AMD's default calls a GPU unhealthy for one uncorrectable error: true, but mild, hence no more than 0.8.
-        return fleet.conclude(
+        return conclude(
             gpu,
             kind,
             Verdict.DEGRADED if lasting else Verdict.UNKNOWN,

@@ -7,19 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
-from gpuwatch.detect.fleet import Conclusion, Fleet, Gpu, Judge
+from gpuwatch.detect.fleet import Conclusion, Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, counts_xids, xid_events, xid_needs
-from gpuwatch.model.decision import (
-    Advice,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Severity,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Vendor
 
 CORROBORATING = frozenset(
@@ -88,7 +78,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
     kind = FindingKind.XID
     events = xid_events(fleet)
     stats = xid_needs(fleet.policy)
-    last, *counting = (fleet.answers(stat) for stat in stats)
+    last, *counting = map(fleet.answers, stats)
     reporting = fleet.reporting(fleet.policy.change_window_seconds)
     gauge_is_there = (
         bool(last.values)
@@ -103,7 +93,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
     causes = common_causes(fleet, (event for found in events.values() for event in found), class_of)
     cause_of = {id(event): cause for cause in causes for event in cause.events}
 
-    def judge(gpu: Gpu) -> Conclusion:
+    def judge(gpu: PhysicalGpu) -> Conclusion:
         found = [
             _judge_event(fleet, event, cause_of.get(id(event)), others.get(gpu.uuid, ()))
             for event in events.get(gpu.uuid, ())
@@ -114,7 +104,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
         if found:
             return Verdict.HEALTHY if Verdict.HEALTHY in found else Verdict.UNKNOWN
         if any(counts_xids(answers, gpu) for answers in counting):
-            return fleet.healthy(gpu, kind, "no XID in the window", confidence_ratio=0.9)
+            return fleet.healthy(gpu, kind, "no XID in the window")
         code = last.of(gpu)
         if code:
             return fleet.healthy(
@@ -132,7 +122,6 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
     known = fleet.xids.get(event.code) if isinstance(event.code, int) else None
     if known is None:
         return _undecided(
-            fleet,
             event,
             f"XID {event.code} is not in the catalog",
             [f"the meaning of XID {event.code}; the operator's overrides can give it"],
@@ -143,7 +132,6 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
     if column is not None and known.architectures and column not in known.architectures:
         applies = ", ".join(known.architectures)
         return _undecided(
-            fleet,
             event,
             f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
             ["the kernel log of the Node"],
@@ -152,22 +140,21 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
     if known.xid_class is XidClass.IGNORE:
         if not fleet.everything:
             return Verdict.HEALTHY
-        return _conclude(fleet, event, known, Verdict.HEALTHY, title, confidence_ratio=0.8)
+        return _conclude(event, known, Verdict.HEALTHY, title, confidence_ratio=0.8)
     independent = [finding for finding in others if finding.kind in CORROBORATING and not _derived(known, finding.kind)]
     fatal = known.xid_class is XidClass.FATAL
     repeated = known.repeat_is_fatal and event.count >= fleet.policy.xid_repeats
     if known.xid_class is not XidClass.APPLICATION and independent:
-        return _corroborated(fleet, event, known, title, independent, fatal=fatal or repeated)
+        return _corroborated(event, known, title, independent, fatal=fatal or repeated)
     if cause is not None:
         if not fleet.everything:
             return Verdict.UNKNOWN
-        return _undecided(fleet, event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"], known=known)
+        return _undecided(event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"], known=known)
     if fatal or repeated:
         if event.doubtful:
             missing = ["when it was: it may be older than the window, as the gauge never clears"]
-            return _undecided(fleet, event, title, missing, known=known, severity=Severity.WARNING)
+            return _undecided(event, title, missing, known=known, severity=Severity.WARNING)
         return _conclude(
-            fleet,
             event,
             known,
             Verdict.DEGRADED,
@@ -177,11 +164,11 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
             confidence_ratio=_FATAL_CONFIDENCE if fatal else _REPEATED_CONFIDENCE,
         )
     if known.xid_class is XidClass.APPLICATION:
-        return _application(fleet, event, known, title)
+        return _application(event, known, title)
     missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
     if known.repeat_is_fatal and not event.countable:
         missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
-    return _undecided(fleet, event, title, missing, known=known)
+    return _undecided(event, title, missing, known=known)
 
 
 def _derived(known: Xid, kind: FindingKind) -> bool:
@@ -189,16 +176,13 @@ def _derived(known: Xid, kind: FindingKind) -> bool:
     return kind is FindingKind.DCGM_HEALTH and any(item.authority == "dcgm_health" for item in known.others)
 
 
-def _corroborated(
-    fleet: Fleet, event: XidEvent, known: Xid, title: str, independent: list[Finding], *, fatal: bool
-) -> Finding:
+def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Finding], *, fatal: bool) -> Finding:
     """The XID and another sign agree. What has to be done is what the graver of the two says."""
     alone = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
     best = max(independent, key=lambda finding: finding.confidence_ratio)
     own = _ADVICE.get(known.action, Advice.RESET) if fatal else Advice.NONE
     severity = Severity.CRITICAL if fatal else max((item.severity for item in independent), key=_SEVERITIES.index)
     return _conclude(
-        fleet,
         event,
         known,
         Verdict.DEGRADED,
@@ -210,14 +194,13 @@ def _corroborated(
     )
 
 
-def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Finding:
+def _application(event: XidEvent, known: Xid, title: str) -> Finding:
     """A program's fault, unless different workloads show it on the same GPU."""
     workloads = sorted({str(subject) for held in event.workloads for subject in held})
     # Several holders at one time are one suspect each; only different times can tell them apart.
     distinct = {held for held in event.workloads if held}
     if len(distinct) > 1 and not frozenset.intersection(*distinct):
         return _conclude(
-            fleet,
             event,
             known,
             Verdict.DEGRADED,
@@ -228,7 +211,6 @@ def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Findi
         )
     who = f" (allocated to {', '.join(workloads)})" if workloads else ""
     return _conclude(
-        fleet,
         event,
         known,
         Verdict.UNKNOWN,
@@ -239,7 +221,6 @@ def _application(fleet: Fleet, event: XidEvent, known: Xid, title: str) -> Findi
 
 
 def _undecided(
-    fleet: Fleet,
     event: XidEvent,
     summary: str,
     missing: Iterable[str],
@@ -247,13 +228,10 @@ def _undecided(
     known: Xid | None = None,
     severity: Severity = Severity.INFO,
 ) -> Finding:
-    return _conclude(
-        fleet, event, known, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing
-    )
+    return _conclude(event, known, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing)
 
 
 def _conclude(
-    fleet: Fleet,
     event: XidEvent,
     known: Xid | None,
     verdict: Verdict,
@@ -265,7 +243,7 @@ def _conclude(
     evidence: Iterable[Evidence] = (),
     missing: Iterable[str] = (),
 ) -> Finding:
-    return fleet.conclude(
+    return conclude(
         event.gpu,
         FindingKind.XID,
         verdict,
@@ -338,21 +316,18 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
         only_application = all(
             (known := _known(fleet, cause)) is not None and known.xid_class is XidClass.APPLICATION for cause in found
         )
-        yield Finding(
-            rule="health.xid",
-            family=Family.HEALTH,
-            kind=FindingKind.XID,
-            subject=subject,
-            verdict=Verdict.UNKNOWN,
-            summary="; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
+        yield conclude(
+            subject,
+            FindingKind.XID,
+            Verdict.UNKNOWN,
+            "; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
             severity=Severity.INFO if only_application else Severity.WARNING,
             advice=Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
             since=min(times, default=None),
-            evidence=(*evidence, *catalog),
-            missing=("a sign on one GPU alone that would make it that GPU's hardware",),
-            devices=tuple(device.id for gpu in gpus.values() for device in gpu.devices),
-            pods=tuple(dict.fromkeys(pod for gpu in gpus.values() for pod in gpu.pods)),
-            node=next(iter(nodes)) if len(nodes) == 1 else None,
+            evidence=[*evidence, *catalog],
+            missing=["a sign on one GPU alone that would make it that GPU's hardware"],
+            gpus=gpus.values(),
+            node=nodes.pop() if len(nodes) == 1 else None,
         )
 
 

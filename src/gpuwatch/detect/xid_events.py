@@ -12,30 +12,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from gpuwatch.catalog.xids import XidClass
-from gpuwatch.detect.coverage import coverage_stat
-from gpuwatch.detect.fleet import REPORTING_SIGNALS, Answers, Fleet, Gpu
+from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Evidence, Subject, SubjectKind
 from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
 
 
-class XidNeeds(NamedTuple):
-    last: WindowStat
-    counted: WindowStat
-    increased: WindowStat
-    appeared: WindowStat
-
-
-def xid_needs(policy: HealthPolicy) -> XidNeeds:
+def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.change_window_seconds
-    return XidNeeds(
-        last=WindowStat(Signal.XID_CODE, Statistic.LAST),
-        counted=WindowStat(Signal.XID_WINDOW_COUNT, Statistic.MAX, window),
-        increased=WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window),
-        appeared=WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window),
+    return (
+        WindowStat(Signal.XID_CODE, Statistic.LAST),
+        WindowStat(Signal.XID_WINDOW_COUNT, Statistic.MAX, window),
+        WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window),
     )
 
 
@@ -51,7 +42,7 @@ class XidEvent:
     workloads: who held the GPU at these times; who holds it now where no time is known.
     """
 
-    gpu: Gpu
+    gpu: PhysicalGpu
     code: int | str
     count: int
     countable: bool
@@ -72,7 +63,7 @@ def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
     return events
 
 
-def counts_xids(answers: Answers, gpu: Gpu) -> bool:
+def counts_xids(answers: GpuAnswers, gpu: PhysicalGpu) -> bool:
     """Whether an exporter counts this GPU's XIDs; the count may be of none."""
     return gpu.uuid in answers.variants or gpu.lead.id in answers.variants
 
@@ -93,13 +84,13 @@ class _Seen:
             for uuid, changes in fleet.changes(Signal.XID_WINDOW_COUNT).items()
         }
 
-    def codes(self, gpu: Gpu) -> set[int | str]:
+    def codes(self, gpu: PhysicalGpu) -> set[int | str]:
         found = {*self._latched.get(gpu.uuid, ()), *self._occurred.get(gpu.uuid, ())}
         for answers in (self._counted, self._increased, self._appeared):
             found.update(_counts(answers, gpu))
         return found
 
-    def event(self, gpu: Gpu, code: int | str) -> XidEvent:
+    def event(self, gpu: PhysicalGpu, code: int | str) -> XidEvent:
         latched = self._latched.get(gpu.uuid, {}).get(code, [])
         occurred = self._occurred.get(gpu.uuid, {}).get(code, [])
         evidence = []
@@ -135,7 +126,7 @@ class _Seen:
             evidence=tuple(evidence),
         )
 
-    def _is_doubtful(self, gpu: Gpu, latched: Sequence[StateChange]) -> bool:
+    def _is_doubtful(self, gpu: PhysicalGpu, latched: Sequence[StateChange]) -> bool:
         """Whether all of it may be older than the window."""
         began = self._began(gpu)
         return not latched or (
@@ -159,7 +150,7 @@ def _code(value: float) -> int | str:
     return int(value) if value == int(value) else f"{value:g}"
 
 
-def _counts(answers: Answers, gpu: Gpu) -> dict[int | str, int]:
+def _counts(answers: GpuAnswers, gpu: PhysicalGpu) -> dict[int | str, int]:
     """Occurrences by XID. increase() extrapolates, hence round."""
     found: dict[int | str, int] = {}
     for variant, value in answers.by_variant(gpu).items():
@@ -168,14 +159,14 @@ def _counts(answers: Answers, gpu: Gpu) -> dict[int | str, int]:
     return found
 
 
-def _telemetry_began(fleet: Fleet) -> Callable[[Gpu], datetime | None]:
+def _telemetry_began(fleet: Fleet) -> Callable[[PhysicalGpu], datetime | None]:
     """Until when a GPU's gauge may be showing an XID from before the window: two samples after its telemetry
     began within it. None where it reported all along, and where it is gone now: then the end is what lacks."""
     window = fleet.policy.change_window_seconds
     interval = fleet.snapshot.telemetry_schema.interval_seconds
-    counts = [fleet.answers(coverage_stat(signal, window)) for signal in REPORTING_SIGNALS]
+    counts = [fleet.answers(WindowStat(signal, Statistic.COUNT, window)) for signal in REPORTING_SIGNALS]
 
-    def began(gpu: Gpu) -> datetime | None:
+    def began(gpu: PhysicalGpu) -> datetime | None:
         seen = max((value for count in counts if (value := count.of(gpu)) is not None), default=None)
         if seen is None or interval <= 0 or not gpu.present or (seen + 2) * interval >= window:
             return None
@@ -184,16 +175,16 @@ def _telemetry_began(fleet: Fleet) -> Callable[[Gpu], datetime | None]:
     return began
 
 
-def _holders(fleet: Fleet) -> Callable[[Gpu, datetime | None], frozenset[Subject]]:
+def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset[Subject]]:
     """Who held a GPU at a time: by the recorded activity, else those who hold it now and had started by then."""
     histories = defaultdict(list)
     for history in fleet.snapshot.activity:
         if history.pod:
             histories[history.device].append(history)
 
-    def held(gpu: Gpu, at: datetime | None) -> frozenset[Subject]:
+    def held(gpu: PhysicalGpu, at: datetime | None) -> frozenset[Subject]:
         if at is None:
-            return frozenset(fleet.workload_of(pod) for pod in gpu.pods)
+            return fleet.jobs_of(gpu)
         pods = set()
         for device in gpu.devices:
             for history in histories.get(device.id, ()):
@@ -244,7 +235,7 @@ def common_causes(
         left = list(found)
         together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
-            causes.append(CommonCause(code, tuple(together), _one_workload(together) or _FLEET))
+            causes.append(CommonCause(code, tuple(together), _one_workload(together) or FLEET))
             widespread = set(together)
             left = [event for event in left if event not in widespread]
         for group in (_by_workload, _by_machine):
@@ -257,9 +248,6 @@ def common_causes(
                     explained |= set(together)
             left = [event for event in left if event not in explained]
     return causes
-
-
-_FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 
 def _by_workload(events: Iterable[XidEvent]) -> dict[Subject, list[XidEvent]]:

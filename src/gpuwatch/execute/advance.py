@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuwatch.execute import steps as acts
-from gpuwatch.execute.again import TAKEN_BACK
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import Precision, distrusted
 from gpuwatch.execute.recheck import (
@@ -27,6 +26,7 @@ from gpuwatch.execute.recheck import (
 )
 from gpuwatch.execute.requests import Request
 from gpuwatch.execute.steps import Blocked, Done, Near, as_json
+from gpuwatch.execute.targets import TAKEN_BACK
 from gpuwatch.frameworks.fights import who_wrote
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
-from gpuwatch.execute.again import left_alone
 from gpuwatch.execute.precision import Precision, precision
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import View
 from gpuwatch.execute.requests import Notify, rehearse, send
 from gpuwatch.execute.steps import Near
+from gpuwatch.execute.targets import left_alone
 from gpuwatch.frameworks import kueue, volcano
 from gpuwatch.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
 from gpuwatch.frameworks.objects import Object

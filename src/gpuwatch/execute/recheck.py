@@ -28,10 +28,10 @@ from gpuwatch.model.remediation import Phase, Proposal, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
-from gpuwatch.plan.budget import LEDGER_GUARDS, Ledger
+from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.guards import Case, guard, left_behind
+from gpuwatch.plan.guards import Case, Nature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.score import score
 
@@ -89,21 +89,8 @@ class Check:
     waiter: PodRef = ""
 
 
-# What the plan refuses now and may allow within hours.
-_PASSING = frozenset(
-    {
-        "cluster_known",
-        "node_known",
-        "snoozed",
-        "disruption_budget",
-        "already_open",
-        "tainted_first",
-        "lands",
-        "waiting_gangs",
-        "demand",
-        *LEDGER_GUARDS,
-    }
-)
+_ANSWERS = {Nature.OBJECTION: Answer.OBJECTED, Nature.LASTING: Answer.REFUSED, Nature.TRANSIENT: Answer.WAIT}
+"""What is answered to a refusal of each nature, the weightiest first."""
 
 
 def recheck(
@@ -134,12 +121,10 @@ def recheck(
     if proposal.action is ActionKind.RELEASE_GANG and (beside := others_of_owner(proposal, facts)):
         return Check(Answer.REFUSED, beside)
     # What else is planned now is not in flight: the budget is asked for this one alone, below.
-    refused = [refusal for refusal in item.refusals if refusal.guard not in LEDGER_GUARDS]
-    for refusal in refused:
-        if refusal.guard == "opted_out":
-            return Check(Answer.OBJECTED, refusal.reason)
-    for refusal in sorted(refused, key=lambda refusal: refusal.guard in _PASSING):
-        return Check(Answer.WAIT if refusal.guard in _PASSING else Answer.REFUSED, refusal.reason)
+    for nature, answer in _ANSWERS.items():
+        for refusal in item.refusals:
+            if nature_of(refusal) is nature:
+                return Check(answer, refusal.reason)
     if item.mode is Mode.OBSERVE:
         return Check(Answer.REFUSED, f"The mode is observe now. {item.mode_reason}")
     if not remediation.approved and Mode.SUGGEST in (item.mode, proposal.mode):

@@ -61,8 +61,6 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
     Raises WriteError; nothing was changed then, UNSURE included.
     """
     match request:
-        case Eviction(pod):
-            rehearsal.evict(pod, dry_run=True)
         case Said() | Notice():
             pass
         case _:
@@ -72,8 +70,6 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
     """Raises WriteError, and whatever `notify` raises."""
     match request:
-        case Eviction(pod):
-            writer.evict(pod)
         case Said(regarding, note):
             writer.event(regarding, at=now, reason=SCHEDULED, action="Notify", note=note, warning=True)
         case Notice():
@@ -82,7 +78,7 @@ def send(writer: ClusterWriter, request: Request, remediation: Remediation, noti
             write(writer, request)
 
 
-def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Deletion) -> None:
+def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Eviction | Deletion) -> None:
     match request:
         case Patch(target, body, version):
             writer.patch(target, body, version=version)
@@ -90,5 +86,7 @@ def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Delet
             writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status")
         case Creation(object_):
             writer.create(object_)
+        case Eviction(pod):
+            writer.evict(pod)
         case Deletion(target):
             writer.delete(target)

@@ -157,14 +157,6 @@ def act_steps(
             return (*(Step(kind=StepKind.EVICT, target=pod, parameters=avoided) for pod in how.pods), clear)
 
 
-def pods_of(remediation: Remediation) -> tuple[ObjectRef, ...]:
-    proposal = remediation.proposal
-    return tuple(
-        ObjectRef("v1", "Pod", ref.partition("/")[2], ref.partition("/")[0], uid)
-        for ref, uid in zip(proposal.pods, proposal.pod_uids, strict=True)
-    )
-
-
 def _tainting(
     remediation: Remediation, claims: tuple[ClaimedDevice, ...], now: datetime, policy: ExecutePolicy
 ) -> tuple[Step, ...]:

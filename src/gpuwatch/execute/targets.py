@@ -1,11 +1,72 @@
-"""Whose target is whose: two Remediations never act on one at once. Pure."""
+"""Two Remediations never act on one target at once, and a target that had one is left alone for a while. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import takewhile
 
+from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import Proposal, Remediation
+from gpuwatch.model.remediation import Phase, Proposal, Remediation
+from gpuwatch.store.remediations import last_turn_at
+
+TAKEN_BACK = "taken_back"
+"""In `Remediation.verified`: its owner, or whoever works on the Node, took back what was done."""
+
+
+def left_alone(
+    proposal: Proposal, known: Iterable[Remediation], seen_at: datetime, now: datetime, policy: ExecutePolicy
+) -> str:
+    """Why this is not to be proposed now; '' where it may be.
+
+    seen_at: of what it rests on. What was seen before the last one ended may be that very failure, long mended.
+    """
+    ended = []
+    for each in known:
+        if not same_target(proposal, each.proposal):
+            continue
+        if each.phase.open:
+            return f"{each.name} is {each.phase}."
+        if each.proposal.action is proposal.action:
+            ended.append(each)
+    if not ended:
+        return ""
+    ended.sort(key=last_turn_at)
+    last = ended[-1]
+    quiet_until = last_turn_at(last) + timedelta(seconds=_quiet_seconds(ended, proposal, policy))
+    if now < quiet_until:
+        return f"{last.name} is {last.phase}; it is left alone until {quiet_until:%Y-%m-%d %H:%M %Z}."
+    return f"What it rests on was seen before {last.name} ended." if seen_at <= last_turn_at(last) else ""
+
+
+def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: ExecutePolicy) -> int:
+    last = ended[-1]
+    in_a_row = len(list(takewhile(lambda each: each.phase is last.phase, reversed(ended))))
+    if _declined(last):
+        return 0 if _about_more(proposal, last.proposal) else policy.rejection_backoff_seconds
+    match last.phase:
+        case Phase.FAILED:
+            return policy.failed_after(in_a_row)
+        case Phase.OBSOLETE | Phase.REFUSED | Phase.EXPIRED:
+            return policy.obsolete_after(in_a_row)
+        case _:
+            return 0  # what it was for came about, and this is something new
+
+
+def _declined(remediation: Remediation) -> bool:
+    """Did people say that they do not want it?"""
+    if remediation.phase is Phase.UNDONE:
+        return remediation.undo_asked or remediation.verified.get(TAKEN_BACK, False)
+    return remediation.phase is Phase.REJECTED
+
+
+def _about_more(proposal: Proposal, declined: Proposal) -> bool:
+    """Does a device or a detector call for it of which those who declined it did not know? Whether an idle workload is
+    theirs to keep does not depend on how its idleness shows."""
+    if proposal.action is ActionKind.RELEASE_GANG:
+        return False
+    return not (set(proposal.devices) <= set(declined.devices) and set(proposal.detectors) <= set(declined.detectors))
 
 
 def same_target(mine: Proposal, other: Proposal) -> bool:

@@ -1,9 +1,9 @@
-"""JSON pointers (RFC 6901), JSON patches (RFC 6902: add, remove, replace, test) and JSON merge patches (RFC 7396)."""
+"""JSON pointers (RFC 6901) and JSON merge patches (RFC 7396)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,10 +18,6 @@ class Absent:
 
 
 ABSENT = Absent()
-
-
-class PatchRefused(ValueError):
-    """An operation that does not apply."""
 
 
 def parts(pointer: str) -> tuple[str, ...]:
@@ -71,45 +67,6 @@ def removed(document: Any, pointer: str) -> Any:
     if len(names) == 1:
         return {key: value for key, value in document.items() if key != names[0]}
     return {**document, names[0]: removed(document[names[0]], _pointer(*names[1:]))}
-
-
-def applies(document: object, test: Mapping[str, Any]) -> bool:
-    """Does a `test` operation hold?"""
-    return bool(value_at(document, test["path"]) == test.get("value"))
-
-
-def patched(document: object, operations: Sequence[Mapping[str, Any]]) -> Any:
-    """A copy with all operations applied. Raises PatchRefused where one does not apply; then none counts."""
-    whole = copy.deepcopy(document)
-    for operation in operations:
-        kind, path = operation["op"], operation["path"]
-        if kind == "test":
-            if not applies(whole, operation):
-                raise PatchRefused(f"The test of {path} failed.")
-            continue
-        *above, last = parts(path)
-        parent = value_at(whole, pointer(*above))
-        _change(parent, last, kind, path, copy.deepcopy(operation.get("value")))
-    return whole
-
-
-def _change(parent: Any, last: str, kind: str, path: str, value: object) -> None:
-    if isinstance(parent, dict) and (kind == "add" or last in parent):
-        if kind == "remove":
-            del parent[last]
-        else:
-            parent[last] = value
-    elif (
-        isinstance(parent, list) and kind == "add" and (last == "-" or (last.isdecimal() and int(last) <= len(parent)))
-    ):
-        parent.insert(len(parent) if last == "-" else int(last), value)
-    elif isinstance(parent, list) and last.isdecimal() and int(last) < len(parent):
-        if kind == "remove":
-            del parent[int(last)]
-        else:
-            parent[int(last)] = value
-    else:
-        raise PatchRefused(f"There is nothing at {path} to {kind}.")
 
 
 def merged(document: object, patch: object) -> Any:

@@ -73,19 +73,13 @@ def release(object_: Object, *, remediation: str, at: datetime) -> Release | Ref
     refusal = _refusal(rule, object_, at)
     if refusal:
         return Refused(refusal)
-    target = ref_of(object_)
-    if rule.commands:
-        saved = tuple(
-            Saved(target=target, path=path, before=_json(value_at(object_, path)), after=_json(value))
-            for path, value in rule.fields(object_, at)
-        )
-        marked = {"metadata": {"annotations": _marks(remediation, saved)}}
-        patch = Patch(target, marked, version_of(object_))
-        return Release((patch, Creation(rule.commands.release(object_, remediation))), saved)
     changed, saved = _changed(object_, rule.fields(object_, at))
+    if rule.commands:
+        changed = object_  # its controller changes it when it is asked to
     for key, value in _marks(remediation, saved).items():
         changed = put(changed, pointer("metadata", "annotations", key), value)
-    return Release((Patch(target, difference(object_, changed), version_of(object_)),), saved)
+    patch = Patch(ref_of(object_), difference(object_, changed), version_of(object_))
+    return Release((patch, Creation(rule.commands.release(object_, remediation))) if rule.commands else (patch,), saved)
 
 
 def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Restoration | Refused:

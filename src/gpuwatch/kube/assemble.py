@@ -42,7 +42,7 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ReadProgress:
     """The lists of one read: their gaps, and how many were answered."""
 
     source: Source
@@ -62,7 +62,7 @@ class _Reading:
 
 def read_cluster(source: Source, now: datetime) -> Cluster:
     """The Cluster as of `now`. Raises ClusterError where no list could be read."""
-    reading = _Reading(source)
+    reading = _ReadProgress(source)
     nodes = reading.objects(kinds.NODE, take_node)
     pods = reading.objects(kinds.POD, take_pod)
     budgets = reading.objects(kinds.BUDGET, take_budget)
@@ -112,7 +112,7 @@ def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[Held
     return kept
 
 
-def _gang_objects(reading: _Reading, admitted: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
+def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
     by_name: dict[tuple[KindKey, str, str], Owner] = {}
     by_job: dict[str, Owner] = {}
     for item in admitted:
@@ -126,7 +126,7 @@ def _gang_objects(reading: _Reading, admitted: Sequence[Owner], members: Sequenc
     return GangObjects(by_job, by_name)
 
 
-def _claims(reading: _Reading, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
+def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
     """Devices held through claims. A cluster without DRA lacks nothing, unless its Pods have claims."""
     optional = not any(item.pod.claims for item in held)
     claims = reading.objects(kinds.CLAIM, msgspec.json.Decoder(ResourceClaim).decode, optional=optional)

@@ -29,7 +29,7 @@ _ANNOTATIONS_KEPT = (
     "karpenter.sh/do-not-disrupt",
     *(prefix for framework in FRAMEWORKS for prefix in framework.annotations),
 )
-_named = msgspec.json.Decoder(wire.Named)
+_named = msgspec.json.Decoder(wire.WireNamed)
 _budget = msgspec.json.Decoder(wire.Budget)
 _bare = msgspec.json.Decoder(wire.Bare)
 

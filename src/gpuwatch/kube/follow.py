@@ -24,7 +24,7 @@ from gpuwatch.kube.watch import BrokenError, LostError, Position, Watch
 T = TypeVar("T")
 log = logging.getLogger("gpuwatch.kube")
 
-_named = msgspec.json.Decoder(wire.Named)
+_named = msgspec.json.Decoder(wire.WireNamed)
 _bare = msgspec.json.Decoder(wire.Bare)
 
 
@@ -53,7 +53,7 @@ DEFAULT_PATIENCE = Patience()
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedObject:
     """One object. place: namespace/name, by which lists are ordered. error: why it could not be decoded."""
 
     place: str
@@ -72,7 +72,7 @@ class Keep:
         self._take = take
         self.chosen = isinstance(take, TakeOwner) and take.kind.metadata_only
 
-    def __call__(self, raw: msgspec.Raw) -> tuple[str, Held | None]:
+    def __call__(self, raw: msgspec.Raw) -> tuple[str, CachedObject | None]:
         """The uid, and None where nothing of it is in use. Raises DecodeError or ValueError for what is no object."""
         meta = _named.decode(raw).metadata
         if meta is None or not meta.name:
@@ -82,8 +82,8 @@ class Keep:
         try:
             value = _trimmed(raw) if self.chosen else self._take(raw)
         except (msgspec.DecodeError, ValueError) as error:
-            return uid, Held(place, None, str(error))
-        return uid, None if value is None else Held(place, value)
+            return uid, CachedObject(place, None, str(error))
+        return uid, None if value is None else CachedObject(place, value)
 
 
 def _trimmed(raw: msgspec.Raw) -> bytes:
@@ -107,7 +107,7 @@ class Follow:
         patience: Patience,
         kind: Kind,
         keep: Keep,
-        listed: Listing[tuple[str, Held | None]],
+        listed: Listing[tuple[str, CachedObject | None]],
         began: float,
     ) -> None:
         """began: when the list was asked for, on the monotonic clock."""
@@ -157,7 +157,7 @@ class Follow:
     def verified(self) -> None:
         self._verify_at = self._next_verification()
 
-    def moment(self) -> tuple[Position, dict[str, Held]]:
+    def moment(self) -> tuple[Position, dict[str, CachedObject]]:
         with self._lock:
             return self._position, dict(self._objects)
 

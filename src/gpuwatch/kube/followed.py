@@ -22,7 +22,7 @@ from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.decode import Listing, Take
 from gpuwatch.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience, name_of
 from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, without_secrets
+from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, address
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Gap
 
@@ -66,7 +66,7 @@ class FollowedCluster:
 
     @property
     def description(self) -> str:
-        return f"Kubernetes at {without_secrets(str(self._client.configuration.host))}"
+        return f"Kubernetes at {address(self._client)}"
 
     def read(self, now: datetime) -> Cluster:
         """The cluster as of `now`, or up to `Patience.stale_seconds` before; `followed` says how old each part is.

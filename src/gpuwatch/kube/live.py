@@ -14,7 +14,7 @@ from kubernetes.client import ApiClient, Configuration
 from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.followed import FollowedCluster
 from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, without_secrets
+from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, address
 from gpuwatch.model.cluster import Cluster
 
 _CONNECTIONS = 64
@@ -32,7 +32,7 @@ class LiveCluster:
 
     @property
     def description(self) -> str:
-        return f"Kubernetes at {without_secrets(str(self._client.configuration.host))}"
+        return f"Kubernetes at {address(self._client)}"
 
     def followed(self) -> FollowedCluster:
         """The same cluster for one who looks again and again."""

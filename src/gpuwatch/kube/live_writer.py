@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,14 +17,13 @@ from urllib.parse import quote
 import urllib3
 from kubernetes.client import ApiClient, ApiException
 
-from gpuwatch.frameworks.json_patch import applies
 from gpuwatch.frameworks.objects import MANAGER, Object, version_of
-from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, cause_of, without_secrets
+from gpuwatch.kube import wire
+from gpuwatch.kube.transport import DEFAULT_LIMITS, JSON, Limits, address, ask, cause_of, decoded_status, retry_after
 from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 _CONTROLLER = "gpuwatch.dev/controller"
-_JSON = "application/json"
 # An unknown field is an error: an older custom resource would drop it, and a Job would seem suspended that is not.
 _STRICT = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
 _NOTE_BYTES = 1000  # the API takes 1,024 of an Event's note
@@ -32,7 +31,6 @@ _SAID_CHARACTERS = 600
 _BUDGET_NAME = re.compile(r"disruption budget (\S+) ")
 # Strict decoding quotes the whole object, and a Pod's environment may hold secrets.
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
-_VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 
 
 def _no_lease_check() -> None:
@@ -70,13 +68,14 @@ class _Question:
     what: str
     resource: str
     on: ObjectRef | None = None
-    tests: Sequence[Mapping[str, Any]] = ()
 
 
 class LiveWriter:
     """A running cluster, read and written object by object.
 
     lease_check: called before each write. instance: this process in Events, such as the name of its Pod.
+    dry_run: admission, validation, rights, preconditions and budgets all decide, and nothing is stored. Events are left
+    out: nobody is notified of what was not done.
     """
 
     def __init__(
@@ -86,30 +85,26 @@ class LiveWriter:
         lease_check: LeaseCheck = _no_lease_check,
         instance: str = MANAGER,
         limits: Limits = DEFAULT_LIMITS,
+        dry_run: bool = False,
     ) -> None:
         self._client = api_client
         self._lease_check = lease_check
         self._instance = instance
         self._limits = limits
         self._served: dict[str, dict[str, _Resource]] = {}
-        self._dry = False
+        self._dry_run = dry_run
 
     @property
     def description(self) -> str:
-        return f"Kubernetes at {without_secrets(str(self._client.configuration.host))}"
+        return f"Kubernetes at {address(self._client)}{' (dry run)' if self._dry_run else ''}"
 
     def get(self, ref: ObjectRef) -> Object | None:
         resource = self._resource(ref.api_version, ref.kind)
         if resource is None:
             return None
         question = _Question("get", f"{ref}", resource.named())
-        try:
-            found = self._ask("GET", resource.path(ref.namespace, ref.name), question)
-        except WriteError as error:
-            if error.failure is Failure.NOT_FOUND:
-                return None
-            raise
-        return None if ref.uid and found["metadata"].get("uid") != ref.uid else found
+        found = self._found(resource.path(ref.namespace, ref.name), question)
+        return None if found is None or (ref.uid and found["metadata"].get("uid") != ref.uid) else found
 
     def objects(self, api_version: str, kind: str, namespace: str = "", labels: str = "") -> tuple[Object, ...]:
         resource = self._resource(api_version, kind)
@@ -139,19 +134,20 @@ class LiveWriter:
     def patch(
         self,
         ref: ObjectRef,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch: Mapping[str, Any],
         *,
         kind: PatchKind = PatchKind.MERGE,
         subresource: str = "",
         version: str = "",
     ) -> Object:
         resource = self._known(ref.api_version, ref.kind)
-        body, tests = _with_preconditions(ref, patch, kind, version)
-        question = _Question("patch", f"{ref}", resource.named(subresource), ref, tests)
+        named = {key: value for key, value in (("uid", ref.uid), ("resourceVersion", version)) if value}
+        body = {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else dict(patch)
+        question = _Question("patch", f"{ref}", resource.named(subresource), ref)
         path = resource.path(ref.namespace, ref.name, subresource)
         return self._write("PATCH", path, question, body, kind, _STRICT)
 
-    def evict(self, pod: ObjectRef, *, dry_run: bool = False) -> None:
+    def evict(self, pod: ObjectRef) -> None:
         resource = self._known("v1", "Pod")
         eviction: Object = {
             "apiVersion": "policy/v1",
@@ -161,13 +157,12 @@ class LiveWriter:
         if pod.uid:
             eviction["deleteOptions"] = {"preconditions": {"uid": pod.uid}}
         question = _Question("create", f"an eviction of {pod}", resource.named("eviction"), pod)
-        path = resource.path(pod.namespace, pod.name, "eviction")
-        self._write("POST", path, question, eviction, params={"dryRun": "All"} if dry_run else {})
+        self._write("POST", resource.path(pod.namespace, pod.name, "eviction"), question, eviction)
 
     def delete(self, ref: ObjectRef) -> None:
         resource = self._known(ref.api_version, ref.kind)
         options: Object = {"propagationPolicy": "Background"}
-        if self._dry:
+        if self._dry_run:
             options["dryRun"] = ["All"]  # a deletion with a body is not asked for its parameters
         if ref.uid:
             options["preconditions"] = {"uid": ref.uid}
@@ -177,6 +172,8 @@ class LiveWriter:
     def event(
         self, regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
     ) -> None:
+        if self._dry_run:
+            return
         said = event_of(regarding, at=at, reason=reason, action=action, note=note, warning=warning)
         said["reportingInstance"] = self._instance[:128]
         try:
@@ -200,12 +197,9 @@ class LiveWriter:
         if known is not None:
             return known
         base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        try:
-            answer = self._ask("GET", base, _Question("get", f"the kinds of {api_version}", base))
-        except WriteError as error:
-            if error.failure is Failure.NOT_FOUND:
-                return None
-            raise
+        answer = self._found(base, _Question("get", f"the kinds of {api_version}", base))
+        if answer is None:
+            return None
         self._served[api_version] = {
             item["kind"]: _Resource(api_version, item["name"], item["namespaced"])
             for item in answer.get("resources") or ()
@@ -219,17 +213,26 @@ class LiveWriter:
             raise WriteError(Failure.INVALID, f"The cluster does not serve {kind} of {api_version}.", status=404)
         return found
 
+    def _found(self, path: str, question: _Question) -> Object | None:
+        """None where the server says that there is none."""
+        try:
+            return self._ask("GET", path, question)
+        except WriteError as error:
+            if error.failure is Failure.NOT_FOUND:
+                return None
+            raise
+
     def _write(
         self,
         method: str,
         path: str,
         question: _Question,
         body: object,
-        media_type: str = _JSON,
+        media_type: str = JSON,
         params: Mapping[str, str] | None = None,
     ) -> Object:
         self._lease_check()
-        dry = {"dryRun": "All"} if self._dry else {}
+        dry = {"dryRun": "All"} if self._dry_run else {}
         try:
             return self._ask(method, path, question, {**(params or {}), **dry}, body, media_type)
         except WriteError as error:
@@ -238,24 +241,16 @@ class LiveWriter:
             raise
 
     def _told_apart(self, error: WriteError, question: _Question, on: ObjectRef) -> WriteError:
-        """The server refuses another uid, another version and a failed test with the same two codes, so the object is
-        looked at."""
+        """The server refuses another uid and another version with the same two codes, so the object is looked at."""
         try:
             now = self.get(ObjectRef(on.api_version, on.kind, on.name, on.namespace))
         except WriteError:
             return error
-        if now is None or (on.uid and now["metadata"].get("uid") != on.uid):
-            said = "there is no such object any more" if now is None else "another object has its name now"
-            failure, message = Failure.NOT_FOUND, f"Could not {question.verb} {question.what}: {said}."
-        elif error.status == 409:
-            failure, message = Failure.CONFLICT, error.message
-        else:
-            failed = next((test["path"] for test in question.tests if not applies(now, test)), None)
-            if failed is None:
-                return error
-            failure = Failure.CONFLICT
-            message = f"Could not {question.verb} {question.what}: {failed} is not what it has to be any more."
-        return WriteError(failure, message, verb=error.verb, resource=error.resource, status=error.status)
+        if now is not None and (not on.uid or now["metadata"].get("uid") == on.uid):
+            return error
+        said = "there is no such object any more" if now is None else "another object has its name now"
+        message = f"Could not {question.verb} {question.what}: {said}."
+        return WriteError(Failure.NOT_FOUND, message, verb=error.verb, resource=error.resource, status=error.status)
 
     def _ask(
         self,
@@ -264,29 +259,22 @@ class LiveWriter:
         question: _Question,
         params: Mapping[str, str] | None = None,
         body: object = None,
-        media_type: str = _JSON,
+        media_type: str = JSON,
     ) -> Object:
         """The answer's JSON. Raises WriteError."""
-        client: Any = self._client
-        headers = {"Accept": _JSON, **({} if body is None else {"Content-Type": str(media_type)})}
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
-        request = client.param_serialize(
-            method,
-            path,
-            query_params=list((params or {}).items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
         try:
-            answer = client.call_api(*request, _request_timeout=timeout)
+            answer = ask(
+                self._client, path, params or {}, timeout, method=method, body=body, media_type=str(media_type)
+            )
             content: bytes = answer.read()
-        except (urllib3.exceptions.HTTPError, ApiException) as error:  # ApiException: TLS did not come about
-            said = error.reason if isinstance(error, ApiException) else cause_of(error)
-            raise self._unsure(question, f"no answer from {self.description}: {said}") from error
-        if 200 <= answer.status <= 299:
-            return self._decoded(question, content)
-        raise _explained(question, answer.status, answer.getheader("Retry-After", ""), content, str(answer.reason))
+        except ApiException as error:
+            if error.status:
+                raise _explained(question, error) from error
+            raise self._unsure(question, f"no answer from {self.description}: {error.reason}") from error
+        except urllib3.exceptions.HTTPError as error:
+            raise self._unsure(question, f"no answer from {self.description}: {cause_of(error)}") from error
+        return self._decoded(question, content)
 
     def _decoded(self, question: _Question, content: bytes) -> Object:
         try:
@@ -332,36 +320,17 @@ def event_of(
     }
 
 
-def _with_preconditions(
-    ref: ObjectRef, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], kind: PatchKind, version: str
-) -> tuple[object, list[Mapping[str, Any]]]:
-    """The patch as it is sent, and the tests in it."""
-    named = {key: value for key, value in (("uid", ref.uid), ("resourceVersion", version)) if value}
-    if isinstance(patch, Mapping):
-        if kind is PatchKind.JSON:
-            raise TypeError("A JSON patch is a list of operations.")
-        return {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else dict(patch), []
-    if kind is not PatchKind.JSON:
-        raise TypeError("Only a JSON patch is a list of operations.")
-    held = [{"op": "test", "path": f"/metadata/{key}", "value": value} for key, value in named.items()]
-    operations = [*held, *patch]
-    return operations, [operation for operation in operations if operation["op"] == "test"]
-
-
-def _explained(question: _Question, status: int, retry_after: str, content: bytes, reason: str) -> WriteError:
+def _explained(question: _Question, error: ApiException) -> WriteError:
     """What a refusal means and what to do about it."""
-    try:
-        told = json.loads(content)
-    except ValueError:
-        told = {}
-    told = told if isinstance(told, dict) else {}
-    details = told.get("details") or {}
-    causes = [cause for cause in details.get("causes") or () if isinstance(cause, dict)]
-    said = str(told.get("message") or reason or "no reason given").strip().rstrip(".")
+    status, told = int(error.status or 0), decoded_status(error.body or "{}")
+    details = told.details or wire.StatusDetails()
+    said = (told.message or str(error.reason or "no reason given")).strip().rstrip(".")
     said = _LONG_QUOTE.sub('"…"', said)[:_SAID_CHARACTERS]
-    budget = next((str(cause.get("message", "")) for cause in causes if cause.get("reason") == "DisruptionBudget"), "")
+    budget = next((cause.message for cause in details.causes or () if cause.reason == "DisruptionBudget"), "")
     failure = _failure(status, bool(budget), said)
-    wait = str(retry_after or details.get("retryAfterSeconds") or "")
+    wait = retry_after(error)
+    if wait is None and details.retry_after_seconds:
+        wait = float(details.retry_after_seconds)
     advice = ""
     if failure is Failure.BUDGET:
         said = f"{said}: {budget.rstrip('.')}"
@@ -377,7 +346,7 @@ def _explained(question: _Question, status: int, retry_after: str, content: byte
         verb=question.verb,
         resource=question.resource,
         budget=named[1] if named else "",
-        retry_after_seconds=float(wait) if wait.isdecimal() else None,
+        retry_after_seconds=wait,
         status=status,
     )
 

@@ -51,7 +51,7 @@ _MIG_RESOURCE = re.compile(
     r"nvidia\.com/mig-(?P<profile>(?:\d+c\.)?\d+g\.\d+gb(?:[.-][a-z0-9.-]+?)??)(?P<count>\.count)?"
 )
 _MIG_SHARING = re.compile(r"nvidia\.com/mig-.+\.sharing-strategy")
-_decoder = msgspec.json.Decoder(wire.Node)
+_decoder = msgspec.json.Decoder(wire.WireNode)
 _MEDIA_SUFFIX = re.compile(r"(\d+g\.\d+gb)\.")
 
 
@@ -69,7 +69,7 @@ def take_node(raw: msgspec.Raw) -> TakenNode:
     return TakenNode(_node(found), addresses)
 
 
-def _node(found: wire.Node) -> Node:
+def _node(found: wire.WireNode) -> Node:
     meta = found.metadata
     labels = meta.labels or {}
     capacity = found.status.capacity or {}

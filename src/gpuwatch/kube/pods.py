@@ -30,7 +30,7 @@ _EXPORTER = re.compile(
     r"|(?:habana|gaudi).*metric.*exporter|^metric-exporter"
 )
 _EXPORTER_LABELS = ("app", "app.kubernetes.io/name", "k8s-app", "name")
-_decoder = msgspec.json.Decoder(wire.Pod)
+_decoder = msgspec.json.Decoder(wire.WirePod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def take_pod(raw: msgspec.Raw) -> TakenPod | None:
     return TakenPod(held, exporter, other) if held or exporter or other else None
 
 
-def _other(found: wire.Pod) -> OtherPod | None:
+def _other(found: wire.WirePod) -> OtherPod | None:
     node, spec = found.spec.node_name, found.spec
     if not node or found.status.phase in ("Succeeded", "Failed"):
         return None
@@ -115,7 +115,7 @@ def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node
     )
 
 
-def _held(found: wire.Pod) -> HeldPod:
+def _held(found: wire.WirePod) -> HeldPod:
     meta, spec, status = found.metadata, found.spec, found.status
     requests = pod_requests(spec)
     statuses = status.container_statuses or ()
@@ -168,7 +168,7 @@ def _started(status: wire.PodStatus) -> datetime | None:
     return min(begun, default=status.start_time)
 
 
-def _claims(found: wire.Pod) -> tuple[str, ...]:
+def _claims(found: wire.WirePod) -> tuple[str, ...]:
     """Names of its ResourceClaims: given, made from a template, or standing in for an extended resource.
 
     A claim that is still to be made from its template has no name yet.
@@ -187,7 +187,7 @@ def _names_exporter(text: str) -> bool:
     return _EXPORTER.search(text) is not None
 
 
-def _exporter(found: wire.Pod) -> ExporterPod | None:
+def _exporter(found: wire.WirePod) -> ExporterPod | None:
     node = found.spec.node_name
     if not node or found.status.phase in ("Succeeded", "Failed"):
         return None  # the address of a Pod that ended may already be another's

@@ -33,9 +33,9 @@ HOW_TO_RECORD = (
 )
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_page = msgspec.json.Decoder(wire.Page)
+_page = msgspec.json.Decoder(wire.WirePage)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
-_named = msgspec.json.Decoder(wire.Named)
+_named = msgspec.json.Decoder(wire.WireNamed)
 
 
 class RecordedCluster:
@@ -70,7 +70,7 @@ class RecordedCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _RecordedObject:
     raw: msgspec.Raw
     version: int
     file: str
@@ -95,7 +95,7 @@ class _Recording:
     """The objects of a folder by kind; a Source for `read_cluster`."""
 
     folder: Path
-    objects_by_kind: dict[KindKey, dict[tuple[str, str], _Placed]] = field(default_factory=dict)
+    objects_by_kind: dict[KindKey, dict[tuple[str, str], _RecordedObject]] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
     gaps: list[Gap] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ class _Recording:
     def _add_document(self, document: bytes, file: str) -> None:
         try:
             if document.lstrip()[:1] == b"[":
-                page = wire.Page(kind="List", items=_array.decode(document))
+                page = wire.WirePage(kind="List", items=_array.decode(document))
             else:
                 page = _page.decode(document)
         except UNDECODABLE as error:
@@ -158,7 +158,7 @@ class _Recording:
         known = self.objects_by_kind.setdefault(key, {})
         older = known.get((meta.namespace, meta.name))
         if older is None or older.version < version:
-            known[meta.namespace, meta.name] = _Placed(raw, version, file)
+            known[meta.namespace, meta.name] = _RecordedObject(raw, version, file)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 from kubernetes.client import ApiClient, ApiException
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
@@ -19,11 +19,11 @@ from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
 
-_JSON = "application/json"
+JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-_page = msgspec.json.Decoder(wire.Page)
+_page = msgspec.json.Decoder(wire.WirePage)
 _groups = msgspec.json.Decoder(wire.ApiGroups)
-_failure = msgspec.json.Decoder(wire.Failure)
+_status = msgspec.json.Decoder(wire.WireStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Lists:
         Raises ListError where the server is out of reach or does not accept the credentials.
         """
         try:
-            answer = _groups.decode(self._get("/apis", {}, _JSON))
+            answer = _groups.decode(self._get("/apis", {}, JSON))
         except UNDECODABLE:
             return
         except ListError as error:
@@ -123,7 +123,7 @@ class Lists:
         raise ListError(GapKind.QUERY_FAILED, detail)
 
     def _pages(self, kind: Kind, version: str, take: Take[T], moment: Mapping[str, str] | None = None) -> Listing[T]:
-        accept = _METADATA if kind.metadata_only else _JSON
+        accept = _METADATA if kind.metadata_only else JSON
         found: list[T] = []
         bad = BadObjects()
         number = 0
@@ -151,42 +151,62 @@ class Lists:
         """The body of a successful answer. Raises ListError after the last attempt."""
         # Once the server was lost, the remaining lists of this read do not wait for it again and again.
         attempts = 1 if self._lost else self._limits.attempts
-        pause = self._limits.backoff_seconds
-        while True:
-            attempts -= 1
-            wanted: float | None = None
-            try:
-                return self._request(path, params, accept)
-            except ApiException as error:
-                status = int(error.status or 0)
-                if not (status == 429 or status >= 500) or attempts <= 0:
-                    raise explained(error, kind) from error
-                wanted = retry_after(error)
-            except urllib3.exceptions.HTTPError as error:
-                if attempts <= 0:
-                    self._lost = True
-                    detail = f"No answer from {without_secrets(self._client.configuration.host)}: {cause_of(error)}."
-                    raise ListError(GapKind.UNREACHABLE, detail) from error
-            time.sleep(min(pause if wanted is None else wanted, self._limits.longest_pause_seconds))
-            pause *= 2
+        tries = Retrying(
+            stop=stop_after_attempt(attempts), wait=self._pause, retry=retry_if_exception(_passes), reraise=True
+        )
+        try:
+            return tries(self._request, path, params, accept)
+        except ApiException as error:
+            raise explained(error, kind) from error
+        except urllib3.exceptions.HTTPError as error:
+            self._lost = True
+            raise ListError(
+                GapKind.UNREACHABLE, f"No answer from {address(self._client)}: {cause_of(error)}."
+            ) from error
 
     def _request(self, path: str, params: dict[str, str], accept: str) -> bytes:
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
-        return bytes(ask(self._client, path, params, accept, timeout).read())
+        return bytes(ask(self._client, path, params, timeout, accept=accept).read())
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Seconds before the next try."""
+        error = state.outcome.exception() if state.outcome else None
+        wanted = retry_after(error) if isinstance(error, ApiException) else None
+        if wanted is None:
+            wanted = self._limits.backoff_seconds * 2.0 ** (state.attempt_number - 1)
+        return min(wanted, self._limits.longest_pause_seconds)
 
 
-def ask(client: ApiClient, path: str, params: Mapping[str, str], accept: str, timeout: tuple[float, float]) -> Any:
-    """GET, until the head of the answer is there: the client's RESTResponse, whose body is still to be read.
+def _passes(error: BaseException) -> bool:
+    """Whether another try may succeed."""
+    if isinstance(error, ApiException):
+        return error.status == 429 or (error.status or 0) >= 500
+    return isinstance(error, urllib3.exceptions.HTTPError)
 
-    timeout: seconds to connect, and between two pieces of the answer. Raises ApiException for any status but success,
-    and HTTPError where no answer comes.
+
+def ask(
+    client: ApiClient,
+    path: str,
+    params: Mapping[str, str],
+    timeout: tuple[float, float],
+    *,
+    method: str = "GET",
+    accept: str = JSON,
+    body: object = None,
+    media_type: str = JSON,
+) -> Any:
+    """One request, until the head of the answer is there: the client's RESTResponse, whose body is still to be read.
+
+    timeout: seconds to connect, and between two pieces of the answer. media_type: of the body. Raises ApiException for
+    any status but success, and HTTPError where no answer comes.
     """
     untyped: Any = client
     request = untyped.param_serialize(
-        "GET",
+        method,
         path,
         query_params=list(params.items()),
-        header_params={"Accept": accept},
+        header_params={"Accept": accept, **({} if body is None else {"Content-Type": media_type})},
+        body=body,
         auth_settings=["BearerToken"],
     )
     try:
@@ -198,9 +218,14 @@ def ask(client: ApiClient, path: str, params: Mapping[str, str], accept: str, ti
             raise cause from error
         raise
     if not 200 <= answer.status <= 299:
-        body = answer.read().decode("utf-8", "replace")
-        raise ApiException.from_response(http_resp=answer, body=body, data=None)
+        content = answer.read().decode("utf-8", "replace")
+        raise ApiException.from_response(http_resp=answer, body=content, data=None)
     return answer
+
+
+def address(client: ApiClient) -> str:
+    """The API server's, without secrets."""
+    return without_secrets(str(client.configuration.host))
 
 
 def without_secrets(url: str) -> str:
@@ -221,14 +246,18 @@ def retry_after(error: ApiException) -> float | None:
     return float(value) if value.isdecimal() else None
 
 
+def decoded_status(body: str | msgspec.Raw) -> wire.WireStatus:
+    """What the server says of a refusal; empty where that cannot be read."""
+    try:
+        return _status.decode(body)
+    except UNDECODABLE:
+        return wire.WireStatus()
+
+
 def explained(error: ApiException, kind: Kind | None, verb: str = "list") -> ListError:
     """What a refusal means and what to do about it."""
     status = int(error.status or 0)
-    try:
-        said = _failure.decode(error.body or "{}").message
-    except UNDECODABLE:
-        said = ""
-    said = said or str(error.reason or "no reason given")
+    said = decoded_status(error.body or "{}").message or str(error.reason or "no reason given")
     if status == 401:
         detail = f"The credentials are not accepted ({said}): renew the token, or check the kubeconfig's user."
         return ListError(GapKind.REFUSED, detail, status)

@@ -17,11 +17,10 @@ from kubernetes.client import ApiClient, ApiException
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE
-from gpuwatch.kube.transport import Limits, ask, cause_of, explained, retry_after, without_secrets
+from gpuwatch.kube.transport import JSON, Limits, address, ask, cause_of, decoded_status, explained, retry_after
 
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _event = msgspec.json.Decoder(wire.Event)
-_failure = msgspec.json.Decoder(wire.Failure)
 
 _READ_BYTES = 65536
 
@@ -75,10 +74,10 @@ class Watch:
         patience = seconds + grace_seconds
         end = time.monotonic() + patience
         kind = position.kind
-        accept = _METADATA if kind.metadata_only else "application/json"
+        accept = _METADATA if kind.metadata_only else JSON
         timeout = (self._limits.connect_timeout_seconds, patience)
         try:
-            self._answer = ask(self._client, kind.path(position.version), parameters, accept, timeout)
+            self._answer = ask(self._client, kind.path(position.version), parameters, timeout, accept=accept)
         except ApiException as error:
             raise _refused(error, kind) from error
         except urllib3.exceptions.HTTPError as error:
@@ -121,7 +120,7 @@ class Watch:
             raise BrokenError("it ended in the middle of an event")
 
     def _no_answer(self, error: Exception) -> str:
-        return f"no answer from {without_secrets(self._client.configuration.host)}: {cause_of(error)}"
+        return f"no answer from {address(self._client)}: {cause_of(error)}"
 
 
 def _decoded(line: bytes) -> wire.Event:
@@ -130,10 +129,7 @@ def _decoded(line: bytes) -> wire.Event:
     except UNDECODABLE as error:
         raise LostError(f"a line of the watch is no event in JSON ({error})") from error
     if event.type == "ERROR":
-        try:
-            said = _failure.decode(event.object)
-        except UNDECODABLE:
-            said = wire.Failure()
+        said = decoded_status(event.object)
         raise LostError(f"the server ended it with an error ({said.code or 'no code'}: {said.message or said.reason})")
     return event
 

@@ -27,19 +27,19 @@ class Metadata(Wire, frozen=True):
         return next((ref for ref in self.owner_references or () if ref.controller), None)
 
 
-class Name(Wire, frozen=True):
+class WireName(Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
 
 
-class Named(Wire, frozen=True):
+class WireNamed(Wire, frozen=True):
     """What tells one object from another, for objects of any kind."""
 
     api_version: str = ""
     kind: str = ""
-    metadata: Name | None = None
+    metadata: WireName | None = None
 
 
 class PageMetadata(Wire, frozen=True):
@@ -47,7 +47,7 @@ class PageMetadata(Wire, frozen=True):
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
-class Page(Wire, frozen=True):
+class WirePage(Wire, frozen=True):
     """A page of a list, or a whole `kubectl get -o json` file, with its objects left as raw JSON."""
 
     api_version: str = ""
@@ -56,12 +56,23 @@ class Page(Wire, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class Failure(Wire, frozen=True):
+class StatusCause(Wire, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(Wire, frozen=True):
+    causes: list[StatusCause] | None = None
+    retry_after_seconds: int | None = None
+
+
+class WireStatus(Wire, frozen=True):
     """The `Status` with which the API server refuses."""
 
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: StatusDetails | None = None
 
 
 class Event(Wire, frozen=True):
@@ -91,13 +102,13 @@ class NamedValue(Wire, frozen=True):
     address: str = ""
 
 
-class Taint(Wire, frozen=True):
+class WireTaint(Wire, frozen=True):
     key: str = ""
     value: str | None = None
     effect: str = ""
 
 
-class Condition(Wire, frozen=True):
+class WireCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
@@ -106,17 +117,17 @@ class Condition(Wire, frozen=True):
 
 class NodeSpec(Wire, frozen=True):
     unschedulable: bool | None = None
-    taints: list[Taint] | None = None
+    taints: list[WireTaint] | None = None
 
 
 class NodeStatus(Wire, frozen=True):
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
-    conditions: list[Condition] | None = None
+    conditions: list[WireCondition] | None = None
     addresses: list[NamedValue] | None = None
 
 
-class Node(Wire, frozen=True):
+class WireNode(Wire, frozen=True):
     metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -150,7 +161,7 @@ class LabelSelector(Wire, frozen=True):
     match_expressions: list[LabelRequirement] | None = None
 
 
-class Toleration(Wire, frozen=True):
+class WireToleration(Wire, frozen=True):
     key: str | None = None
     operator: str | None = None
     value: str | None = None
@@ -218,7 +229,7 @@ class PodSpec(Wire, frozen=True):
     resource_claims: list[PodClaim] | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
-    tolerations: list[Toleration] | None = None
+    tolerations: list[WireToleration] | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
@@ -248,13 +259,13 @@ class PodStatus(Wire, frozen=True):
     start_time: datetime | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     pod_ips: list[PodIp] | None = msgspec.field(default=None, name="podIPs")
-    conditions: list[Condition] | None = None
+    conditions: list[WireCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaim] | None = None
     extended_resource_claim_status: PodClaim | None = None
 
 
-class Pod(Wire, frozen=True):
+class WirePod(Wire, frozen=True):
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()

@@ -112,52 +112,33 @@ class _Ids:
         return chosen
 
 
-def _workload(name: str, item: Climbed, objects: GangObjects) -> Workload:
-    pod, reached = item.held.pod, item.reached
-    admitted = kueue_workload(item.member, objects)
-    queue = _queue(item, admitted)
-    if reached.ref is not None:  # not found, so that only its reference is known
-        ref = reached.ref
-        return Workload(
-            id=name,
-            kind=ref.kind,
-            api_version=ref.api_version,
-            namespace=pod.namespace,
-            name=ref.name,
-            uid=ref.uid,
-            status=reached.status,
-            queue=queue,
-        )
-    if reached.chain:
-        top = reached.chain[-1]
-        inactive = admitted is not None and admitted.spec.active is False
-        return Workload(
-            id=name,
-            kind=top.kind,
-            api_version=reached.api_version,
-            namespace=top.namespace,
-            name=top.name,
-            uid=top.uid,
-            status=reached.status,
-            labels=top.labels,
-            annotations=top.annotations,
-            created=top.created,
-            replicas=top.replicas,
-            suspended=True if inactive else top.suspended,
-            queue=queue,
-        )
-    return Workload(
-        id=name,
-        kind="Pod",
-        api_version="v1",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
+def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
+    _, kind, namespace, name, uid = _identity(item)
+    reached, admitted = item.reached, kueue_workload(item.member, objects)
+    found = Workload(
+        id=id_,
+        kind=kind,
+        api_version=reached.ref.api_version if reached.ref is not None else reached.api_version,
+        namespace=namespace,
+        name=name,
+        uid=uid,
         status=reached.status,
-        labels=pod.labels,
-        annotations=pod.annotations,
-        created=pod.created,
-        queue=queue,
+        queue=_queue(item, admitted),
+    )
+    if reached.ref is not None:
+        return found  # nothing but the reference is known
+    if not reached.chain:
+        pod = item.held.pod
+        return replace(found, labels=pod.labels, annotations=pod.annotations, created=pod.created)
+    top = reached.chain[-1]
+    inactive = admitted is not None and admitted.spec.active is False
+    return replace(
+        found,
+        labels=top.labels,
+        annotations=top.annotations,
+        created=top.created,
+        replicas=top.replicas,
+        suspended=True if inactive else top.suspended,
     )
 
 

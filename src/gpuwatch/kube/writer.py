@@ -1,4 +1,4 @@
-"""What writes to a cluster: `live_writer.LiveWriter`, `dry_run.DryRunWriter` and `memory_cluster.MemoryCluster`.
+"""What writes to a cluster: `live_writer.LiveWriter`, and in tests a cluster in memory.
 
 Every write names the object that is meant by its uid, so that it never lands on another object of the same name, and
 fails in one of seven ways that say what is known afterwards.
@@ -6,7 +6,7 @@ fails in one of seven ways that say what is known afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -23,13 +23,12 @@ class PatchKind(StrEnum):
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
-    JSON = "application/json-patch+json"
 
 
 class Failure(StrEnum):
     """What is known after a request that failed. After all but UNSURE, nothing was changed."""
 
-    CONFLICT = "conflict"  # another version than the one named; the object to create exists; a JSON patch's test failed
+    CONFLICT = "conflict"  # another version than the one named; the object to create exists
     NOT_FOUND = "not_found"  # no such object, or one with another uid
     BUDGET = "budget"  # a PodDisruptionBudget allows no eviction now
     THROTTLED = "throttled"  # too many requests
@@ -90,7 +89,7 @@ class ClusterWriter(Protocol):
     def patch(
         self,
         ref: ObjectRef,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch: Mapping[str, Any],
         *,
         kind: PatchKind = PatchKind.MERGE,
         subresource: str = "",
@@ -98,13 +97,13 @@ class ClusterWriter(Protocol):
     ) -> Object:
         """The object as stored afterwards.
 
-        patch: a list of operations where `kind` is JSON, else part of the object. version: the resourceVersion that
-        the object must still have. An unknown field is INVALID, never dropped in silence.
+        patch: part of the object. version: the resourceVersion that the object must still have. An unknown field is
+        INVALID, never dropped in silence.
         """
 
-    def evict(self, pod: ObjectRef, *, dry_run: bool = False) -> None:
+    def evict(self, pod: ObjectRef) -> None:
         """Ask for the Pod's end through the Eviction API, which holds PodDisruptionBudgets. A Pod that was evicted
-        may go on for its grace period. dry_run: only ask whether it would be allowed."""
+        may go on for its grace period."""
 
     def delete(self, ref: ObjectRef) -> None:
         """Delete the object; what it owns is deleted behind it."""

@@ -206,10 +206,6 @@ class Remediation:
         return f"{self.namespace}/{self.name}".removeprefix("/")
 
     @property
-    def due_at(self) -> datetime | None:
-        return self.next_at if self.phase.open else None
-
-    @property
     def began_at(self) -> datetime | None:
         """When the first write was due that is more than a note; None where nobody's object was written to. A write
         that certainly changed nothing is forgotten."""

@@ -334,3 +334,14 @@ class Schema:
 
     def has(self, signal: Signal) -> bool:
         return any(found.signal is signal for found in self.signals)
+
+    def share_of_samples(self, count: float | None, window_seconds: int) -> float | None:
+        """Share of the samples that a signal should have in a window, from 0 to 1, by their count.
+
+        None where it cannot be told: no count came back (a missing answer is unknown, not zero samples), or discovery
+        did not find the sampling interval. More samples than expected are full coverage: two scrapers, or a target that
+        is scraped faster than most.
+        """
+        if count is None or self.interval_seconds <= 0:
+            return None
+        return min(count * self.interval_seconds / window_seconds, 1.0)

@@ -9,11 +9,14 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
+from gpuwatch.plan.brakes import BRAKES
+from gpuwatch.plan.budget import LEDGER_GUARDS
 from gpuwatch.plan.facts import Facts
 from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
@@ -31,7 +34,22 @@ class Case:
     policy: PlanPolicy
 
 
-Guard = Callable[[Case], str | None]
+class Nature(StrEnum):
+    """What becomes of a Remediation that the plan refuses just before its first write."""
+
+    TRANSIENT = "transient"  # it may pass within hours: the Remediation waits
+    LASTING = "lasting"  # the Remediation ends as refused
+    OBJECTION = "objection"  # an owner does not want it: it ends as rejected
+    SHARED = "shared"  # depends on what else is planned: asked anew for this Remediation alone
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """check: the reason against a candidate, or None."""
+
+    check: Callable[[Case], str | None]
+    nature: Nature
+
 
 _OTHERS_OPT_OUTS = {
     "karpenter.sh/do-not-disrupt": "true",
@@ -43,8 +61,8 @@ _OTHERS_OPT_OUTS = {
 def guard(case: Case) -> tuple[Refusal, ...]:
     """All reasons against the candidate; empty means that it may be done as far as its budget goes."""
     refusals = []
-    for name, check in GUARDS.items():
-        reason = check(case)
+    for name, each in GUARDS.items():
+        reason = each.check(case)
         if reason:
             refusals.append(Refusal(guard=name, reason=reason))
     return tuple(refusals)
@@ -326,21 +344,33 @@ def _already_open(case: Case) -> str | None:
 
 
 GUARDS: dict[str, Guard] = {
-    "cluster_known": _cluster_known,
-    "node_known": _node_known,
-    "evidence": _evidence,
-    "worth_it": _worth_it,
-    "opted_out": _opted_out,
-    "snoozed": _snoozed,
-    "owner": _owner,
-    "framework": _framework,
-    "whole_group_idle": _whole_group_idle,
-    "attribution": _attribution,
-    "priority": _priority,
-    "disruption_budget": _disruption_budget,
-    "already_tainted": _already_tainted,
-    "already_open": _already_open,
-    "tainted_first": _tainted_first,
-    "lands": _lands,
-    "waiting_gangs": _waiting_gangs,
+    "cluster_known": Guard(_cluster_known, Nature.TRANSIENT),
+    "node_known": Guard(_node_known, Nature.TRANSIENT),
+    "evidence": Guard(_evidence, Nature.LASTING),
+    "worth_it": Guard(_worth_it, Nature.LASTING),
+    "opted_out": Guard(_opted_out, Nature.OBJECTION),
+    "snoozed": Guard(_snoozed, Nature.TRANSIENT),
+    "owner": Guard(_owner, Nature.LASTING),
+    "framework": Guard(_framework, Nature.LASTING),
+    "whole_group_idle": Guard(_whole_group_idle, Nature.LASTING),
+    "attribution": Guard(_attribution, Nature.LASTING),
+    "priority": Guard(_priority, Nature.LASTING),
+    "disruption_budget": Guard(_disruption_budget, Nature.TRANSIENT),
+    "already_tainted": Guard(_already_tainted, Nature.LASTING),
+    "already_open": Guard(_already_open, Nature.TRANSIENT),
+    "tainted_first": Guard(_tainted_first, Nature.TRANSIENT),
+    "lands": Guard(_lands, Nature.TRANSIENT),
+    "waiting_gangs": Guard(_waiting_gangs, Nature.TRANSIENT),
 }
+
+_OTHERS = {
+    **dict.fromkeys(LEDGER_GUARDS, Nature.SHARED),
+    **dict.fromkeys(BRAKES, Nature.TRANSIENT),
+    "demand": Nature.TRANSIENT,
+}
+"""Refusals that the plan as a whole gives."""
+
+
+def nature_of(refusal: Refusal) -> Nature:
+    own = GUARDS.get(refusal.guard)
+    return own.nature if own is not None else _OTHERS[refusal.guard]

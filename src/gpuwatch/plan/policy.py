@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from gpuwatch.model.bounds import named, require
 from gpuwatch.model.decision import ActionKind, Mode
 
 MILDEST_FIRST = (Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE)
@@ -192,32 +193,14 @@ class PlanPolicy:
     scattered_loss_ratio: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self) if item.name.endswith("_ratio")):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"plan.{name} is {value!r}; it has to be a ratio from 0 to 1")
-        for name in ("horizon_hours", "restart_cost_cap_hours", "repair_hours"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise ValueError(f"plan.{name} is {value!r}; it has to be a number of hours above 0")
-        if not 0 <= self.checkpoint_interval_hours < float("inf"):
-            raise ValueError(
-                f"plan.checkpoint_interval_hours is {self.checkpoint_interval_hours!r}; it has to be 0 or more hours"
-            )
-        if not math.isfinite(self.min_score):
-            raise ValueError(f"plan.min_score is {self.min_score!r}; it has to be a finite number")
-        for name in (
-            "budget_min_gpus",
-            "storm_min_gpus",
-            "min_pool_nodes_left",
-            "actions_per_hour",
-            "namespace_actions_per_hour",
-            "pool_actions_per_hour",
-            "storm_cooldown_seconds",
-        ):
-            value = getattr(self, name)
-            if value < 0:
-                raise ValueError(f"plan.{name} is {value!r}; it has to be 0 or more")
+        require(self, "plan.", named(self, "_ratio"), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
+        hours = ("horizon_hours", "restart_cost_cap_hours", "repair_hours")
+        require(self, "plan.", hours, lambda value: 0 < value < float("inf"), "a number of hours above 0")
+        interval = ("checkpoint_interval_hours",)
+        require(self, "plan.", interval, lambda value: 0 <= value < float("inf"), "0 or more hours")
+        require(self, "plan.", ("min_score",), math.isfinite, "a finite number")
+        counts = ("budget_min_gpus", "storm_min_gpus", "min_pool_nodes_left", "storm_cooldown_seconds")
+        require(self, "plan.", (*counts, *named(self, "_per_hour")), lambda value: value >= 0, "0 or more")
 
     def mode(self, action: ActionKind, namespace: str = "", pool: str = "") -> Mode:
         """What may be done with an action of this kind, there."""

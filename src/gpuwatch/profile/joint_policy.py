@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwatch.model.bounds import require
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilePolicy:
@@ -31,11 +33,7 @@ class ProfilePolicy:
     idle_busy_ratio: float = 0.001
 
     def __post_init__(self) -> None:
-        for name in ("half_life_hours", "max_runs", "max_cells", "usage_days", "forget_days"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise ValueError(f"profiles.{name} is {value!r}; it has to be greater than 0")
-        if self.start_up_seconds < 0:
-            raise ValueError(f"profiles.start_up_seconds is {self.start_up_seconds!r}; it has to be 0 or more")
-        if not 0 <= self.idle_busy_ratio <= 1:
-            raise ValueError(f"profiles.idle_busy_ratio is {self.idle_busy_ratio!r}; it has to be a ratio from 0 to 1")
+        counts = ("half_life_hours", "max_runs", "max_cells", "usage_days", "forget_days")
+        require(self, "profiles.", counts, lambda value: 0 < value < float("inf"), "greater than 0")
+        require(self, "profiles.", ("start_up_seconds",), lambda value: value >= 0, "0 or more")
+        require(self, "profiles.", ("idle_busy_ratio",), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")

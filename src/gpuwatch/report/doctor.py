@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.catalog.metrics import MetricRow, rows_for
+from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
-from gpuwatch.report.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
 
@@ -48,24 +48,18 @@ class RuleLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What `gpuwatch doctor` prints. `facts` are (name, value) pairs."""
+    """What `gpuwatch doctor` prints. `facts`: name → value."""
 
     telemetry: str
     cluster: str
-    facts: tuple[tuple[str, str], ...]
+    unreadable: bool  # a source did not answer
+    limited: bool  # a rule could know more
+    facts: dict[str, str]
     rules: tuple[RuleLimit, ...]
     gaps: tuple[Gap, ...]
     telemetry_schema: Schema
     counters_csv: str
     service_monitor: str
-
-    @property
-    def unreadable(self) -> bool:
-        return any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in self.gaps)
-
-    @property
-    def limited(self) -> bool:
-        return bool(self.rules)
 
 
 def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:
@@ -85,7 +79,9 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
     return Diagnosis(
         telemetry=telemetry,
         cluster=cluster,
-        facts=tuple(_facts(snapshot)),
+        unreadable=any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps),
+        limited=bool(rules),
+        facts=dict(_facts(snapshot)),
         rules=rules,
         gaps=snapshot.gaps,
         telemetry_schema=schema,
@@ -169,7 +165,7 @@ def diagnosis_tables(item: Diagnosis) -> RenderableType:
     grid.add_column(overflow="fold")
     grid.add_row("telemetry", escape(item.telemetry))
     grid.add_row("cluster", escape(item.cluster))
-    for name, value in item.facts:
+    for name, value in item.facts.items():
         grid.add_row(name, escape(value))
     parts: list[RenderableType] = [grid, Text()]
     gaps = other_gaps(item.gaps)

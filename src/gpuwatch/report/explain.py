@@ -11,13 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpuwatch.detect.health import assess_health
-from gpuwatch.detect.idle import assess_idle
-from gpuwatch.detect.misfit import assess_misfit
-from gpuwatch.model.decision import Finding, PlanItem, Snapshot, SubjectKind, Verdict
+from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.report.analysis import Beside, Policies, analyse
 from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
@@ -42,29 +38,13 @@ class Explanation:
     sizing_note: str = ""  # why `sizing` is empty, where that needs saying
 
 
-def explain(
-    snapshot: Snapshot,
-    policies: Policies,
-    subject: str,
-    beside: Beside = Beside(),  # noqa: B008 - frozen
-) -> Explanation:
-    """All rules on the subject, the clean ones too. UnknownSubject where it is not in the Snapshot."""
+def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> Explanation:
+    """What was concluded about the subject. UnknownSubject where it is not in the Snapshot.
+
+    concluded: of the whole Snapshot, the clean conclusions too.
+    """
     devices, pods, facts = _find(snapshot, subject)
-    # Idleness is judged over whole workloads, so every Pod is assessed and the subject's picked.
-    findings = [
-        *(
-            item
-            for item in assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
-            if devices & set(item.devices)
-        ),
-        *(item for item in assess_idle(snapshot, policies.idle, everything=True) if _concerns(item, devices, pods)),
-        *(
-            item
-            for item in assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=True)
-            if _concerns(item, devices, pods)
-        ),
-    ]
-    plan = analyse(snapshot, policies, beside).plan
+    findings = (item for item in concluded if _concerns(item, devices, pods))
     return Explanation(
         subject=subject,
         devices=tuple(sorted(devices)),
@@ -94,7 +74,10 @@ def workloads_of(snapshot: Snapshot, explanation: Explanation) -> frozenset[str]
 
 
 def _concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
-    return bool(pods & set(item.pods) or (not item.pods and devices & set(item.devices)))
+    """Health is a device's; other conclusions are about Pods, where they name any."""
+    if item.pods and item.family is not Family.HEALTH:
+        return bool(pods & set(item.pods))
+    return bool(devices & set(item.devices))
 
 
 def _planned(item: PlanItem, subject: str, devices: set[DeviceId], pods: set[PodRef]) -> bool:

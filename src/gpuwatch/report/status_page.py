@@ -11,8 +11,8 @@ from gpuwatch.model.decision import Analysis, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.report.remediation_tables import held_up_by, pause_text
 from gpuwatch.report.tables import other_gaps
-from gpuwatch.report.weekly_actions import BECAME
 from gpuwatch.report.weekly_html import template
+from gpuwatch.report.weekly_words import BECAME
 from gpuwatch.report.words import ago, plural
 
 ROWS_SHOWN = 100

@@ -22,7 +22,6 @@ from gpuwatch.report import weekly_words as say
 from gpuwatch.report.plan_tables import short_worth
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import evidence_line, other_gaps
-from gpuwatch.report.weekly_actions import BECAME, actions_line
 from gpuwatch.report.words import ago, plural, quantity, short_uuid
 
 ROWS_SHOWN = 200  # of the tables with one line each: about 150 kB of HTML
@@ -82,7 +81,7 @@ def weekly_html(report: WeeklyReport) -> str:
         most_lost=max(report.lost_gpu_hours_by_cause.values(), default=0.0),
         outcomes=report.outcomes[:ROWS_SHOWN],
         actions=(report.actions or ())[:ROWS_SHOWN],
-        actions_line=actions_line(report),
+        actions_line=say.actions_line(report),
         record=say.record(report.outcomes),
         gaps=gaps[:ROWS_SHOWN],
         gap_count=len(gaps),
@@ -193,7 +192,7 @@ def template(name: str) -> Template:
         busy_hours=say.busy_gpu_hours,
         busy_ratio=say.busy_ratio,
         chart=charts,
-        became=BECAME,
+        became=say.BECAME,
         hit_of={verdict: _HIT.get(verdict) for verdict in OutcomeVerdict},
         options_shown=OPTIONS_SHOWN,
         outcome_word=say.OUTCOME,

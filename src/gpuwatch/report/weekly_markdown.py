@@ -11,7 +11,6 @@ from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report import weekly_words as say
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import other_gaps
-from gpuwatch.report.weekly_actions import BECAME, actions_line
 from gpuwatch.report.words import ago, plural, short_uuid
 
 ROWS_SHOWN = 50  # a message of some 40 kB at most; the CSV and JSON forms have everything
@@ -45,7 +44,7 @@ def weekly_summary(report: WeeklyReport) -> str:
             )
     lines += ["", f"Idle allocations: {_idle_line(report)}", f"Degraded GPUs: {_degraded_line(report)}"]
     if report.actions:
-        lines.append(actions_line(report))
+        lines.append(say.actions_line(report))
     if report.outcomes:
         lines.append(say.record(report.outcomes).sentence)
     return "\n".join(lines) + "\n"
@@ -280,7 +279,7 @@ def _findings(report: WeeklyReport) -> Iterable[str]:
 def _actions(report: WeeklyReport) -> Iterable[str]:
     yield "## What was done"
     yield ""
-    yield escaped(actions_line(report))
+    yield escaped(say.actions_line(report))
     yield ""
     if report.actions:
         yield from _table(
@@ -291,7 +290,7 @@ def _actions(report: WeeklyReport) -> Iterable[str]:
                     item.action.replace("_", " "),
                     str(item.gpus),
                     f"{item.proposed_at:%m-%d %H:%M}",
-                    f"{BECAME[item.phase]}: {escaped(item.said)}",
+                    f"{say.BECAME[item.phase]}: {escaped(item.said)}",
                     say.gpu_hours(item.released_gpu_hours) if item.released_gpu_hours else "",
                     escaped(item.reason),
                 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpuwatch.cycle.weekly_actions import NOT_READ
+from gpuwatch.model.remediation import Phase
 from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, Outcome, OutcomeVerdict, SpeedEstimate
 from gpuwatch.model.weekly import Use, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
@@ -47,6 +50,24 @@ OUTCOME = {
     OutcomeVerdict.WAITING: "waiting",
     OutcomeVerdict.UNKNOWN: "not measured",
 }
+
+
+BECAME = {
+    Phase.PROPOSED: "waits for approval",
+    Phase.NOTIFIED: "owners notified",
+    Phase.ACTING: "under way",
+    Phase.VERIFYING: "done, not verified yet",
+    Phase.IN_EFFECT: "done, and stands",
+    Phase.UNDOING: "being taken back",
+    Phase.SUCCEEDED: "done",
+    Phase.FAILED: "failed",
+    Phase.UNDONE: "taken back",
+    Phase.REJECTED: "rejected",
+    Phase.EXPIRED: "expired",
+    Phase.REFUSED: "refused",
+    Phase.OBSOLETE: "obsolete",
+}
+"""What became of an action, by phase."""
 
 
 def number(value: float, digits: int) -> str:
@@ -458,3 +479,29 @@ def none_degraded(report: WeeklyReport) -> str:
     if known <= 0:
         return "Not known: no GPU's health could be judged."
     return f"None was found among the {plural(known, 'GPU')} whose health could be judged."
+
+
+def actions_line(report: WeeklyReport) -> str:
+    """All actions in a sentence, or why there are none."""
+    if not report.actions:
+        return report.actions_note or NOT_READ
+    counts = Counter(_GROUP.get(item.phase, "still to come") for item in report.actions)
+    told = [f"{counts[what]} {what}" for what in (*dict.fromkeys(_GROUP.values()), "still to come") if counts[what]]
+    hours = sum(item.released_gpu_hours for item in report.actions)
+    released = f" Releases gave others {hours:,.1f} GPU-hours." if hours else ""
+    return f"{plural(len(report.actions), 'action')}: {', '.join(told)}.{released}"
+
+
+_GROUP = {
+    Phase.VERIFYING: "done",
+    Phase.IN_EFFECT: "done",
+    Phase.SUCCEEDED: "done",
+    Phase.UNDOING: "taken back",
+    Phase.UNDONE: "taken back",
+    Phase.FAILED: "failed",
+    Phase.REJECTED: "not done",
+    Phase.EXPIRED: "not done",
+    Phase.REFUSED: "not done",
+    Phase.OBSOLETE: "not done",
+}
+"""How actions are counted, in the order of the sentence."""

@@ -17,7 +17,7 @@ import yaml
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gpuwatch.advise.mig_policy import MigPlanPolicy
+from gpuwatch.advise.mig_plan import MigPlanPolicy
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.collect.profiles import FetchPolicy
 from gpuwatch.deliver.policy import DeliveryPolicy

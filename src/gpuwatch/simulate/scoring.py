@@ -1,39 +1,39 @@
-"""Findings held against the truth: what was planted and found, what was named and is not so, and how soon. Pure.
+"""Findings held against the truth: at which moments to look, which finding is right, and when each fault was named.
 
-Every Truth and every finding counts once, however many moments saw it. A finding is right where a Truth of its kind
-about the same device, Pod or node holds at that moment or held within the last day, as rules look back as far. A health
-finding of another kind on a GPU that really is broken is not counted against anybody either.
+A finding is right where a Truth of its kind about the same device, Pod or node holds at that moment or held within the
+last day, as rules look back as far. A health finding of another kind on a GPU that really is broken is not wrong.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
 
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.simulate.fleet import Fleet
 from gpuwatch.simulate.truth import REBOOT, Truth
 
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
 MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
 SURE = ", proven"
 """Follows the kind of a misfit of which the plan would make something: a confidence of 0.8 and more."""
-_ALLOCATIONS = frozenset(
+ALLOCATION_KINDS = frozenset(
     {kind.value for kind in IDLE_KINDS} | {f"{kind.value}{sure}" for kind in MISFIT_KINDS for sure in ("", SURE)}
 )
 # These say that nothing is known; being found is all that can be asked of them.
-_ABSENCES = (FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
-# While these hold, or did within the silence, whether a Pod works is not known.
-_UNSEEN = (*_ABSENCES, FindingKind.GPU_MISSING)
+ABSENCES = (FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 _LOOKS_BACK = timedelta(hours=25)
 
 NEVER_USED_LIMIT = timedelta(hours=2)
 """Within this time of its start a Pod that never worked is to be named."""
+# Moments to look at, from the beginning of what was planted: a fault should be seen soon.
+_FAULT_PROBES = (timedelta(minutes=30),)
+_IDLE_PROBES = (NEVER_USED_LIMIT,)
+_NEVER_USED_PROBES = tuple(NEVER_USED_LIMIT - timedelta(minutes=minutes) for minutes in (60, 30, 25, 20, 15, 10, 5, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,64 +48,19 @@ class Named:
     node: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quality:
-    """How well one kind is found. Counts are of Truths (planted, found) and of subjects named (false_found).
-
-    same_kind: those of `found` that were given the very kind that was planted (idle classes only can differ).
-    delays_hours: for each found one the time from the start of its Truth to the first moment that named it.
-    gpu_hours, gpu_hours_named: how long the planted ones lasted within the moments, and how long after being named.
-    false_names: the subjects behind `false_found`.
-    due: how many of the planted idle allocations were watched, without a hole in telemetry, for longer than their past
-        explains (see `gpuwatch.simulate.patience`; what never worked is due after NEVER_USED_LIMIT). due_found: how
-        many of those were named. late_hours: for each of these how long after it was due; below 0 where it was
-        named sooner.
-    """
-
-    kind: str
-    planted: int
-    found: int
-    false_found: int
-    same_kind: int
-    delays_hours: tuple[float, ...] = ()
-    gpu_hours: float = 0.0
-    gpu_hours_named: float = 0.0
-    false_names: tuple[str, ...] = ()
-    due: int = 0
-    late_hours: tuple[float, ...] = ()
-
-    @property
-    def due_found(self) -> int:
-        return len(self.late_hours)
-
-    @property
-    def late_hours_median(self) -> float | None:
-        return statistics.median(self.late_hours) if self.late_hours else None
-
-    @property
-    def delay_hours(self) -> float | None:
-        """The median delay; None where nothing was found."""
-        return statistics.median(self.delays_hours) if self.delays_hours else None
-
-    @property
-    def recall(self) -> float | None:
-        return self.found / self.planted if self.planted else None
-
-    @property
-    def precision(self) -> float | None:
-        named = self.found + self.false_found
-        return self.found / named if named else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """Pods that go on working, and how many of them a rule named idle all the same; the services among them."""
-
-    rule: str
-    pods: int
-    named: int
-    services: int
-    services_named: int
+def moments_of(fleet: Fleet, every_hours: float) -> list[datetime]:
+    """Regular moments after the first day (or the first seventh), one soon after each planted beginning, and several
+    within the time that a Pod which never worked may take to be named."""
+    plan = fleet.plan
+    first = plan.start + timedelta(days=min(1.0, plan.days / 7))
+    count = int((plan.end - first) / timedelta(hours=every_hours))
+    moments = {plan.end - timedelta(hours=every_hours * number) for number in range(count + 1)}
+    for truth in fleet.truth:
+        if not truth.harmless:
+            never = truth.kind is FindingKind.NEVER_USED
+            probes = _FAULT_PROBES if truth.fault else _NEVER_USED_PROBES if never else _IDLE_PROBES
+            moments.update((truth.start + probe).replace(second=0) for probe in probes)
+    return sorted(moment for moment in moments if first <= moment <= plan.end)
 
 
 def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
@@ -115,7 +70,7 @@ def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
     for finding in findings:
         broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
         # A failed scrape of a moment ago is told with the advice to watch; only the rest claims an outage.
-        absent = finding.kind in _ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
+        absent = finding.kind in ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
         if broken or absent or finding.verdict in (Verdict.IDLE, Verdict.MISFIT):
             one = Named(
                 at=at,
@@ -140,150 +95,37 @@ def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:
     return truth.start <= at and (truth.end is None or at < truth.end + back)
 
 
-# Faults
-
-
-def score_faults(truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime]) -> list[Quality]:
-    """One row per kind of health finding that was planted or named."""
-    faults = _so(truths)
-    about_gpus = [one for one in named if one.kind not in _ALLOCATIONS]
-    asked = [truth for truth in faults if not truth.harmless and _asked(truth, moments)]
-    kinds = {truth.kind.value for truth in asked} | {one.kind for one in about_gpus}
-    found: dict[str, list[Named]] = defaultdict(list)
-    for one in about_gpus:
-        found[one.kind].append(one)
-    rows = []
-    for kind in sorted(kinds):
-        planted = [truth for truth in asked if truth.kind.value == kind]
-        first = {id(truth): _first(truth, found[kind]) for truth in planted}
-        false = {one.subject for one in found[kind] if not _explained(one, faults)}
-        rows.append(_quality(kind, planted, first, false, moments[-1]))
-    return rows
-
-
-def _so(truths: Iterable[Truth]) -> list[Truth]:
+def nameable_faults(truths: Iterable[Truth]) -> list[Truth]:
     """Truths of faults that are right to name."""
     return [truth for truth in truths if truth.fault and (not truth.harmless or truth.fault == REBOOT)]
 
 
-def _asked(truth: Truth, moments: Sequence[datetime]) -> bool:
-    """It began while somebody was looking, and some moment saw it. An XID that came before anybody looked is an
-    event of the past."""
-    return truth.start >= moments[0] and any(holds(truth, at) for at in moments)
-
-
-def _explained(one: Named, faults: Sequence[Truth]) -> bool:
+def explained(one: Named, faults: Sequence[Truth]) -> bool:
     """A Truth of the kind covers it, or it speaks of a GPU that is broken in another way."""
     for truth in faults:
         if not holds(truth, one.at, _LOOKS_BACK):
             continue
-        if truth.kind.value == one.kind and _about(truth, one):
+        if truth.kind.value == one.kind and about(truth, one):
             return True
-        absences = {truth.kind.value, one.kind} & {kind.value for kind in _ABSENCES}
+        absences = {truth.kind.value, one.kind} & {kind.value for kind in ABSENCES}
         if not absences and one.devices & set(truth.devices):
             return True
     return False
 
 
-def _about(truth: Truth, one: Named) -> bool:
+def about(truth: Truth, one: Named) -> bool:
     """The same devices; a finding that knows only the Node (a GPU that is missing there) is about that Node."""
     if truth.devices and one.devices:
         return bool(one.devices & set(truth.devices))
     return truth.subject.name == "fleet" or one.node in truth.nodes
 
 
-def _first(truth: Truth, named: Iterable[Named]) -> datetime | None:
-    times = [one.at for one in named if holds(truth, one.at, _LOOKS_BACK) and _about(truth, one)]
+def first_about(truth: Truth, named: Iterable[Named]) -> datetime | None:
+    times = [one.at for one in named if holds(truth, one.at, _LOOKS_BACK) and about(truth, one)]
     return min(times, default=None)
 
 
-# Misfits
-
-
-def score_misfits(truths: Sequence[Truth], named: Sequence[Named], moments: Sequence[datetime]) -> list[Quality]:
-    """Two rows per kind that was planted or named: all that is named, and what the plan would make something of."""
-    so = [truth for truth in truths if truth.kind in MISFIT_KINDS and not truth.harmless]
-    asked = [truth for truth in so if _asked(truth, moments)]
-    rows = []
-    for kind in MISFIT_KINDS:
-        planted = [truth for truth in asked if truth.kind is kind]
-        for name in (kind.value, f"{kind.value}{SURE}"):
-            found = [one for one in named if one.kind == name]
-            if not planted and not found:
-                continue
-            mine = [truth for truth in so if truth.kind is kind]
-            false = {
-                one.subject
-                for one in found
-                # What the last hour is judged by may have ended within it.
-                if not any(holds(truth, one.at, timedelta(hours=1)) and _about(truth, one) for truth in mine)
-            }
-            first = {id(truth): _first(truth, found) for truth in planted}
-            rows.append(_quality(name, planted, first, false, moments[-1]))
-    return rows
-
-
-# Allocations
-
-
-def score_idle(
-    truths: Sequence[Truth],
-    named: Sequence[Named],
-    moments: Sequence[datetime],
-    rule: str = "",
-    waits: Mapping[PodRef, timedelta] = MappingProxyType({}),
-) -> tuple[list[Quality], Kept]:
-    """Per class of idleness and over all of them ('idle'), and the working Pods that were named.
-
-    rule: the name of a baseline whose Named are meant; '' for the project's own, of which the classes are told.
-    waits: for how long the silence of a Pod that had worked is explained; one that is not in it is never due.
-    """
-    wanted = {rule} if rule else {kind.value for kind in IDLE_KINDS}
-    of_pod = _by_pod(named, wanted)
-    idle = [t for t in truths if not t.harmless and t.kind in IDLE_KINDS and _asked(t, moments)]
-    first = {id(t): min((n.at for n in of_pod[t.pods[0]] if holds(t, n.at)), default=None) for t in idle}
-    kind_at = {id(t): {n.kind for n in of_pod[t.pods[0]] if holds(t, n.at)} for t in idle if first[id(t)] is not None}
-    wrong = _wrongly_named(truths, of_pod)
-    unseen = [t for t in truths if t.kind in _UNSEEN]
-    due = {id(t): at for t in idle if (at := _due(t, moments, waits, unseen)) is not None}
-    rows = []
-    for kind in IDLE_KINDS if not rule else ():
-        planted = [truth for truth in idle if truth.kind is kind]
-        false = {pod for pod, kinds in wrong.items() if kind.value in kinds}
-        same = sum(1 for truth in planted if kind.value in kind_at.get(id(truth), ()))
-        rows.append(_quality(kind.value, planted, first, false, moments[-1], same, due))
-    same = sum(1 for truth in idle if truth.kind.value in kind_at.get(id(truth), ()))
-    rows.append(_quality(rule or "idle, any class", idle, first, set(wrong), moments[-1], same, due))
-    working = [t for t in truths if t.pods and t.harmless and any(holds(t, at) for at in moments)]
-    pods = {truth.pods[0] for truth in working}
-    services = {truth.pods[0] for truth in working if truth.workload.startswith("Deployment/")}
-    kept = Kept(
-        rule=rule or "gpuwatch",
-        pods=len(pods),
-        named=len(pods & set(wrong)),
-        services=len(services),
-        services_named=len(services & set(wrong)),
-    )
-    return rows, kept
-
-
-def _due(
-    truth: Truth, moments: Sequence[datetime], waits: Mapping[PodRef, timedelta], unseen: Iterable[Truth]
-) -> datetime | None:
-    """When it should be named; None where that is not known, nobody looked any more, or telemetry was missing before
-    (`unseen`): unknown is not idle."""
-    wait = NEVER_USED_LIMIT if truth.kind is FindingKind.NEVER_USED else waits.get(truth.pods[0])
-    if wait is None:
-        return None
-    at = truth.start + wait
-    blind = any(
-        set(gap.nodes) & set(truth.nodes) and gap.start < at and (gap.end is None or gap.end > truth.start)
-        for gap in unseen
-    )
-    return at if not blind and any(moment >= at and holds(truth, moment) for moment in moments) else None
-
-
-def _by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[Named]]:
+def named_by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[Named]]:
     found: dict[PodRef, list[Named]] = defaultdict(list)
     for one in named:
         for pod in one.pods if one.kind in kinds else ():
@@ -291,7 +133,7 @@ def _by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[Named]
     return found
 
 
-def _wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -> dict[PodRef, set[str]]:
+def wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -> dict[PodRef, set[str]]:
     """Pods that were named while no idle Truth held, with the kinds that they were given."""
     idle: dict[PodRef, list[Truth]] = defaultdict(list)
     for truth in truths:
@@ -305,72 +147,13 @@ def _wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -
     return dict(wrong)
 
 
-def _quality(
-    kind: str,
-    planted: Sequence[Truth],
-    first: dict[int, datetime | None],
-    false: set[str],
-    until: datetime,
-    same: int | None = None,
-    due: Mapping[int, datetime] = MappingProxyType({}),
-) -> Quality:
-    delays, late = [], []
-    lasted = known = 0.0
-    for truth in planted:
-        end = min(truth.end or until, until)
-        lasted += len(truth.devices) * max((end - truth.start).total_seconds(), 0.0) / 3600
-        at = first[id(truth)]
-        if at is not None:
-            delays.append(max((at - truth.start).total_seconds(), 0.0) / 3600)
-            if id(truth) in due:
-                late.append((at - due[id(truth)]).total_seconds() / 3600)
-            known += len(truth.devices) * max((end - at).total_seconds(), 0.0) / 3600
-    return Quality(
-        kind=kind,
-        planted=len(planted),
-        found=len(delays),
-        false_found=len(false),
-        same_kind=len(delays) if same is None else same,
-        delays_hours=tuple(delays),
-        gpu_hours=lasted,
-        gpu_hours_named=known,
-        false_names=tuple(sorted(false)),
-        due=sum(1 for truth in planted if id(truth) in due),
-        late_hours=tuple(late),
-    )
-
-
-def added(fleets: Iterable[Sequence[Quality]]) -> list[Quality]:
-    """The rows of several fleets as one, kind by kind."""
-    together: dict[str, list[Quality]] = defaultdict(list)
-    for rows in fleets:
-        for row in rows:
-            together[row.kind].append(row)
-    return [
-        Quality(
-            kind=kind,
-            planted=sum(row.planted for row in rows),
-            found=sum(row.found for row in rows),
-            false_found=sum(row.false_found for row in rows),
-            same_kind=sum(row.same_kind for row in rows),
-            delays_hours=tuple(delay for row in rows for delay in row.delays_hours),
-            gpu_hours=sum(row.gpu_hours for row in rows),
-            gpu_hours_named=sum(row.gpu_hours_named for row in rows),
-            false_names=tuple(name for row in rows for name in row.false_names),
-            due=sum(row.due for row in rows),
-            late_hours=tuple(late for row in rows for late in row.late_hours),
-        )
-        for kind, rows in together.items()
-    ]
-
-
 # One by one, for people
 
 
 def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
     """The first moment at which it was named: a fault by its kind, an idle allocation by any class of idleness."""
     if truth.fault:
-        return _first(truth, (one for one in named if one.kind == truth.kind.value))
+        return first_about(truth, (one for one in named if one.kind == truth.kind.value))
     idle = {kind.value for kind in IDLE_KINDS}
     times = [
         one.at
@@ -383,25 +166,9 @@ def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
 def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[str, str]]:
     """(subject, kind) of everything that was named and is not so."""
     idle = {kind.value for kind in IDLE_KINDS}
-    faults = _so(truths)
-    of_pod = _by_pod(named, idle)
-    broken = {(one.subject, one.kind) for one in named if one.kind not in _ALLOCATIONS and not _explained(one, faults)}
-    return broken | {(pod, kind) for pod, kinds in _wrongly_named(truths, of_pod).items() for kind in kinds}
-
-
-def kept_together(fleets: Iterable[Iterable[Kept]]) -> list[Kept]:
-    """The counts of several fleets as one, rule by rule."""
-    rules: dict[str, list[Kept]] = defaultdict(list)
-    for fleet in fleets:
-        for one in fleet:
-            rules[one.rule].append(one)
-    return [
-        Kept(
-            rule=rule,
-            pods=sum(one.pods for one in parts),
-            named=sum(one.named for one in parts),
-            services=sum(one.services for one in parts),
-            services_named=sum(one.services_named for one in parts),
-        )
-        for rule, parts in rules.items()
-    ]
+    faults = nameable_faults(truths)
+    of_pod = named_by_pod(named, idle)
+    broken = {
+        (one.subject, one.kind) for one in named if one.kind not in ALLOCATION_KINDS and not explained(one, faults)
+    }
+    return broken | {(pod, kind) for pod, kinds in wrongly_named(truths, of_pod).items() for kind in kinds}

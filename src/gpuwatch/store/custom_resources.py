@@ -6,7 +6,7 @@ python -m gpuwatch.store.custom_resources > deploy/base/crds.yaml
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -157,12 +157,6 @@ def remediation_of(at: RemediationId, version: str, spec: RemediationSpec, statu
 def said_correct(finding_correct: bool) -> dict[str, bool]:
     """The part of spec in which a person says so; said once, it stays said."""
     return {"findingCorrect": True} if finding_correct else {}
-
-
-def selected(remediations: Iterable[Remediation], since: datetime | None) -> tuple[Remediation, ...]:
-    """Those that were proposed at that time or later, oldest first."""
-    wanted = (each for each in remediations if since is None or each.proposal.created_at >= since)
-    return tuple(sorted(wanted, key=lambda each: (each.proposal.created_at, each.id)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from gpuwatch.model.telemetry import (
 )
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
-from gpuwatch.telemetry.gaps import dropped, failed, missing
+from gpuwatch.telemetry.gaps import Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.questions import found_rows, in_raw_unit
@@ -53,7 +53,6 @@ _Codes = npt.NDArray[np.uint8]
 
 def histories(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     at: datetime,
     schema: Schema,
     inventory: Inventory,
@@ -71,9 +70,9 @@ def histories(
     """
     if step_seconds <= 0 or window_seconds < step_seconds:
         raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")
-    found = found_rows(Signal.BUSY_RATIO, rows, schema)
+    found = found_rows(Signal.BUSY_RATIO, schema)
     if not found:
-        return (), (missing(Signal.BUSY_RATIO, rows, schema.vocabularies),)
+        return (), (missing(Signal.BUSY_RATIO, schema.vocabularies),)
     steps = _Steps(store, inventory, at, step_seconds, window_seconds // step_seconds, bound_ratio)
     wanted = [device for device in inventory.devices if devices is None or device.id in devices]
     for preference in sorted({row.preference for row, _ in found}):
@@ -96,7 +95,7 @@ class _Steps:
     codes: dict[tuple[DeviceId, PodRef], _Codes] = field(default_factory=dict)
     answered: set[DeviceId] = field(default_factory=set)
     errors: dict[str, TelemetryError] = field(default_factory=dict)
-    implausible: set[DeviceId] = field(default_factory=set)
+    dropped: Dropped = field(default_factory=Dropped)
 
     @property
     def start(self) -> datetime:
@@ -125,7 +124,7 @@ class _Steps:
         number = np.rint((ends - self.start.timestamp()) / self.step_seconds).astype(np.int64) - 1
         highest = in_raw_unit(plausible_range(Signal.BUSY_RATIO)[1], scale)
         if (values > highest).any():
-            self.implausible.add(device)
+            self.dropped.add(Signal.BUSY_RATIO, device)
         usable = (values <= highest) & (number >= 0) & (number < self.count)
         codes = self.codes.setdefault((device, pod), np.full(self.count, _UNKNOWN, np.uint8))
         seen = np.where(values[usable] > in_raw_unit(self.bound_ratio, scale), _ACTIVE, _SILENT).astype(np.uint8)
@@ -137,7 +136,6 @@ class _Steps:
         Divided by the label that tells the devices apart: an answer over time can be put together by it alone.
         """
         at_once = max(1, _POINTS_AT_ONCE // self.count)
-        interval = self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
         places: dict[str, list[str]] = {}
         for device in devices:
             first = self.inventory.matchers[device.id][0]
@@ -147,7 +145,7 @@ class _Steps:
             ordered = sorted(values)
             for begin in range(0, len(ordered), at_once):
                 block = Counter(ordered[begin : begin + at_once])
-                partition = Partition(label, dict(block), interval)
+                partition = Partition(label, dict(block), self.inventory.interval_seconds)
                 yield () if everything else (any_of(label, block),), partition
 
     def histories(self) -> Iterator[ActivityHistory]:
@@ -168,5 +166,4 @@ class _Steps:
     def gaps(self) -> Iterator[Gap]:
         for metric, error in self.errors.items():
             yield failed(f"activity ({metric})", error)
-        if self.implausible:
-            yield dropped(Signal.BUSY_RATIO, 0, len(self.implausible), *plausible_range(Signal.BUSY_RATIO))
+        yield from self.dropped.gaps()

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gpuwatch.catalog.metrics import plausible_range
 from gpuwatch.model.telemetry import DeviceId, Gap, PodRef, Scope, Signal, Statistic
 from gpuwatch.telemetry import labels as door
-from gpuwatch.telemetry.gaps import BLANK, dropped, failed
+from gpuwatch.telemetry.gaps import BLANK, Dropped, failed
 from gpuwatch.telemetry.pieces import Piece, RowKey, joined, lowest_counts, needs_samples
 from gpuwatch.telemetry.questions import FRACTIONS, Question, in_si
 from gpuwatch.telemetry.samples import Expression, Row, StoreRefused, StoreUnreachable, TelemetryError
@@ -30,8 +29,7 @@ class Trouble:
     """What went wrong, by signal: it becomes one Gap per signal."""
 
     errors: dict[Signal, TelemetryError] = field(default_factory=dict)
-    blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
-    implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+    dropped: Dropped = field(default_factory=Dropped)
 
     def gaps(self) -> Iterator[Gap]:
         by_kind: dict[type[TelemetryError], list[Signal]] = {}
@@ -42,9 +40,7 @@ class Trouble:
             together = [signals] if kind in (StoreUnreachable, StoreRefused) else [[signal] for signal in signals]
             for members in together:
                 yield failed(f"signal {', '.join(members)}", self.errors[members[0]])
-        for signal in dict.fromkeys((*self.blank, *self.implausible)):
-            blank, implausible = self.blank.get(signal, set()), self.implausible.get(signal, set())
-            yield dropped(signal, len(blank), len(implausible - blank), *plausible_range(signal))
+        yield from self.dropped.gaps()
 
 
 @dataclass(slots=True)
@@ -179,8 +175,7 @@ class Answers:
 
     def _no_measurement(self, question: Question, value: float, device: DeviceId) -> None:
         if not math.isnan(value):
-            trouble = self.trouble.blank if value >= BLANK else self.trouble.implausible
-            trouble.setdefault(question.stat.signal, set()).add(device)
+            self.trouble.dropped.add(question.stat.signal, device, blank=value >= BLANK)
 
     def _put(self, device: DeviceId, variant: str, value: float, lowest: bool) -> None:
         of_variant = self.values.setdefault(variant, {})

@@ -17,7 +17,7 @@ from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Scope, Signal, StateChange
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import selector
-from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
+from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.occurrences import Occurrence, occurrences, raw_series
 from gpuwatch.telemetry.questions import found_rows, in_si
@@ -30,13 +30,11 @@ class _States:
     """What is known of one signal: samples of suspects, by device."""
 
     samples: dict[DeviceId, dict[float, float]] = field(default_factory=dict)
-    blank: set[DeviceId] = field(default_factory=set)
-    implausible: set[DeviceId] = field(default_factory=set)
+    dropped: Dropped = field(default_factory=Dropped)
 
 
 def state_changes(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     signals: Sequence[Signal],
     at: datetime,
     window_seconds: int,
@@ -53,9 +51,9 @@ def state_changes(
     changes: list[StateChange] = []
     gaps: list[Gap] = []
     for signal in dict.fromkeys(signals):
-        found = [row for row, _ in found_rows(signal, rows, schema)]
+        found = [row for row, _ in found_rows(signal, schema)]
         if not found:
-            gaps.append(missing(signal, rows, schema.vocabularies))
+            gaps.append(missing(signal, schema.vocabularies))
             continue
         states = _States()
         for row in found:
@@ -69,9 +67,7 @@ def state_changes(
         begin = at.timestamp() - window_seconds
         for device, samples in states.samples.items():
             changes.extend(_transitions(device, signal, samples, begin))
-        if states.blank or states.implausible:
-            low, high = plausible_range(signal)
-            gaps.append(dropped(signal, len(states.blank), len(states.implausible - states.blank), low, high))
+        gaps.extend(states.dropped.gaps())
     return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal, change.variant))), tuple(
         gaps
     )
@@ -146,12 +142,10 @@ def _add(states: _States, device: DeviceId, series: Series, row: MetricRow) -> N
     samples = states.samples.setdefault(device, {})
     for time, raw in zip(series.times, series.values, strict=True):
         value = in_si(raw, row.scale)
-        if raw >= BLANK:
-            states.blank.add(device)
-        elif low <= value <= high:
+        if raw < BLANK and low <= value <= high:
             samples[time] = max(samples.get(time, value), value)
         elif not math.isnan(raw):
-            states.implausible.add(device)
+            states.dropped.add(row.signal, device, blank=raw >= BLANK)
 
 
 def _transitions(

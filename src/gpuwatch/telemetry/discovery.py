@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.catalog.metrics import MetricRow, metric_rows
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, SignalFound, Vendor
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import BLANK, failed
@@ -52,7 +52,7 @@ def by_labels(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-def discover(store: SampleStore, rows: Sequence[MetricRow], at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
+def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
     """What telemetry speaks at `at`, seen over the last hour.
 
     SignalFound.scale is the catalog's, except where *_RATIO metrics turn out to be percent. Where they are percent on
@@ -62,9 +62,9 @@ def discover(store: SampleStore, rows: Sequence[MetricRow], at: datetime) -> tup
         names = store.metric_names(at, LOOKBACK_SECONDS)
     except TelemetryError as error:
         return Schema(backend=store.description), (failed("discovery of metrics", error),)
-    spoken = _spoken(rows, names)
+    spoken = _spoken(names)
     if not spoken:
-        return Schema(backend=store.description), (_nothing(store, rows),)
+        return Schema(backend=store.description), (_nothing(store),)
     gaps: list[Gap] = []
     found = _counted(store, spoken, at, gaps)
     samples: dict[str, list[Row]] = {}
@@ -101,9 +101,9 @@ def discover(store: SampleStore, rows: Sequence[MetricRow], at: datetime) -> tup
     return schema, tuple(gaps)
 
 
-def _spoken(rows: Sequence[MetricRow], names: frozenset[str]) -> list[MetricRow]:
+def _spoken(names: frozenset[str]) -> list[MetricRow]:
     """Rows whose metric exists; a metric of two vocabularies counts for the one that is spoken here, and once."""
-    existing = [row for row in rows if row.metric in names]
+    existing = [row for row in metric_rows() if row.metric in names]
     claims: dict[str, set[str]] = {}
     for row in existing:
         claims.setdefault(row.metric, set()).add(row.vocabulary)
@@ -231,16 +231,16 @@ def _percentages(
     return frozenset(metrics), frozenset()
 
 
-def _nothing(store: SampleStore, rows: Sequence[MetricRow]) -> Gap:
+def _nothing(store: SampleStore) -> Gap:
     examples: dict[str, str] = {}
-    for row in rows:
+    for row in metric_rows():
         if row.default_exported:
             examples.setdefault(row.vocabulary, row.metric)
     return Gap(
         kind=GapKind.SIGNAL_MISSING,
         what="GPU telemetry",
         detail=f"{store.description} has no sample of any GPU metric in the last {LOOKBACK_SECONDS // 60} minutes; "
-        f"looked for {len({row.metric for row in rows})} metrics such as {', '.join(examples.values())}. "
+        f"looked for {len({row.metric for row in metric_rows()})} metrics such as {', '.join(examples.values())}. "
         "Check that the exporter runs on the GPU Nodes, that Prometheus scrapes it (Status > Targets), that this is "
         "the right server and tenant, and that the time asked about lies within its retention",
     )

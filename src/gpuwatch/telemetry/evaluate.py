@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwatch.telemetry.promql import STEPPED
+from gpuwatch.telemetry.promql import STEPPED, bit_runs
 from gpuwatch.telemetry.samples import Combine, Expression, Function
 from gpuwatch.telemetry.series import BoolArray, FloatArray, IntArray, MetricSamples
 
@@ -49,7 +49,7 @@ def per_series(
     """The expression's function of each chosen series at each end of a window, before `combine`.
 
     samples and markers are those of one metric, parted; ends_ms are the evaluation times with the offset taken off
-    already, rising; step_ms is the resolution of FRACTION_* and *_TIME.
+    already, rising; step_ms is the resolution of FRACTION_* and LAST_TIME.
     """
     function, window_ms = expression.function, expression.window_seconds * 1000
     with np.errstate(all="ignore"):
@@ -143,14 +143,12 @@ def _newest(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> tupl
 def _over_looks(
     samples: MetricSamples, low: IntArray, high: IntArray, expression: Expression, step_ms: int
 ) -> FloatArray:
-    """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and min or max_over_time(timestamp(…)[…]).
+    """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and max_over_time(timestamp(…)[…]).
 
     A subquery looks at every whole multiple of the step in (end − window, end], and each look sees the newest sample
     of (look − step, look]. The time of a sample is that of the look that sees it.
     """
     looks = -(-samples.times_ms // step_ms)
-    if expression.function is Function.FIRST_TIME:
-        return looks[low] * step_ms / 1000
     if expression.function is Function.LAST_TIME:
         return looks[high - 1] * step_ms / 1000
     newest = np.append(looks[1:] != looks[:-1], True)
@@ -177,17 +175,10 @@ def _any_bit(values: FloatArray, mask: int) -> BoolArray:
 
     They differ from an integer's bits where the value is none: negative, fractional, infinite, NaN.
     """
-    result = values
-    while True:
-        top = mask.bit_length()
-        lowest = top
-        while lowest and mask >> (lowest - 1) & 1:
-            lowest -= 1
-        mask &= (1 << lowest) - 1
-        result = np.fmod(result, 2.0**top)
-        if not mask:
-            return result >= 2.0**lowest
-        result = np.minimum(result, 2.0**lowest - 1)
+    *higher, (top, lowest) = bit_runs(mask)
+    for above, below in higher:
+        values = np.minimum(np.fmod(values, 2.0**above), 2.0**below - 1)
+    return np.fmod(values, 2.0**top) >= 2.0**lowest
 
 
 def _over_windows(values: FloatArray, low: IntArray, high: IntArray, expression: Expression) -> FloatArray:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import dataclass, field
 
-from gpuwatch.catalog.metrics import MetricRow
-from gpuwatch.model.telemetry import Gap, GapKind, Signal
+from gpuwatch.catalog.metrics import metric_rows, plausible_range
+from gpuwatch.model.telemetry import DeviceId, Gap, GapKind, Signal
 from gpuwatch.telemetry.samples import StoreRefused, StoreUnreachable, TelemetryError
 
 BLANK = 2.0**62
@@ -25,10 +26,10 @@ def failed(what: str, error: TelemetryError) -> Gap:
     return Gap(kind=kind, what=what, detail=str(error))
 
 
-def missing(signal: Signal, rows: Iterable[MetricRow], vocabularies: Iterable[str]) -> Gap:
+def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:
     """A signal that nothing here exports, with the exporter's counter line that enables it where there is one."""
     spoken = set(vocabularies)
-    known = [row for row in rows if row.signal is signal]
+    known = [row for row in metric_rows() if row.signal is signal]
     wanted = [row for row in known if row.vocabulary in spoken] or known
     if not known:
         detail = "no exporter that gpuwatch knows has this signal"
@@ -46,16 +47,28 @@ def missing(signal: Signal, rows: Iterable[MetricRow], vocabularies: Iterable[st
     return Gap(kind=GapKind.SIGNAL_MISSING, what=f"signal {signal}", detail=detail)
 
 
-def dropped(signal: Signal, blank_devices: int, implausible_devices: int, low: float, high: float) -> Gap:
-    """Values of a signal that were no measurements, on how many devices."""
-    parts = []
-    if blank_devices:
-        parts.append(f"blank values (2^62 or more; DCGM writes them for what a GPU lacks) of {_devices(blank_devices)}")
-    if implausible_devices:
-        bounds = f"{low:g} to {high:g} {signal.unit}".rstrip()
-        parts.append(f"values outside {bounds} of {_devices(implausible_devices)}")
-    return Gap(kind=GapKind.IMPLAUSIBLE, what=f"signal {signal}", detail=f"dropped {' and '.join(parts)}")
+@dataclass(slots=True)
+class Dropped:
+    """Devices that gave values which are no measurements, by signal: one Gap for each."""
+
+    blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+    implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+
+    def add(self, signal: Signal, device: DeviceId, *, blank: bool = False) -> None:
+        (self.blank if blank else self.implausible).setdefault(signal, set()).add(device)
+
+    def gaps(self) -> Iterator[Gap]:
+        for signal in dict.fromkeys((*self.blank, *self.implausible)):
+            blank, implausible = self.blank.get(signal, set()), self.implausible.get(signal, set())
+            parts = []
+            if blank:
+                parts.append(f"blank values (2^62 or more; DCGM writes them for what a GPU lacks) of {_devices(blank)}")
+            if implausible - blank:
+                low, high = plausible_range(signal)
+                bounds = f"{low:g} to {high:g} {signal.unit}".rstrip()
+                parts.append(f"values outside {bounds} of {_devices(implausible - blank)}")
+            yield Gap(kind=GapKind.IMPLAUSIBLE, what=f"signal {signal}", detail=f"dropped {' and '.join(parts)}")
 
 
-def _devices(count: int) -> str:
-    return f"{count} device{'s' * (count != 1)}"
+def _devices(devices: Sized) -> str:
+    return f"{len(devices)} device{'s' * (len(devices) != 1)}"

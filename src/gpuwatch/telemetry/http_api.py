@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import time
 from array import array
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ import urllib3
 from prometheus_api_client import PrometheusConnect
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_environ_proxies
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
 
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.http_errors import Envelope, Failure, failure_of_request, outcome_of_answer
@@ -74,19 +74,27 @@ class ApiSession(requests.Session):
         self, method: str, url: str, params: Mapping[str, Any] | None = None, **options: Any
     ) -> Answer:
         """One question, tried again where that makes sense. Raises TelemetryError."""
+        tries = Retrying(
+            stop=stop_after_attempt(self._connection.retries + 1),
+            wait=self._pause,
+            before_sleep=self._tell,
+            retry=retry_if_result(lambda outcome: isinstance(outcome, Failure) and outcome.again),
+            retry_error_callback=_failure,
+        )
+        outcome: Answer | Failure = tries(self._ask, method, url, params or {}, options)
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        return outcome
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Seconds before the next try."""
         limits = self._connection
-        attempt = 0
-        while True:
-            outcome = self._ask(method, url, params or {}, options)
-            if isinstance(outcome, Answer):
-                return outcome
-            if not outcome.again or attempt >= limits.retries:
-                raise outcome.error
-            pause = limits.backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)  # noqa: S311
-            pause = min(max(pause, outcome.wait_seconds), limits.retry_max_seconds)
-            attempt += 1
-            _log.info("%s; attempt %d of %d in %.1f s", outcome.error, attempt + 1, limits.retries + 1, pause)
-            time.sleep(pause)
+        pause = limits.backoff_seconds * 2.0 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)  # noqa: S311
+        return min(max(pause, _failure(state).wait_seconds), limits.retry_max_seconds)
+
+    def _tell(self, state: RetryCallState) -> None:
+        tries, pause = self._connection.retries + 1, state.upcoming_sleep
+        _log.info("%s; attempt %d of %d in %.1f s", _failure(state).error, state.attempt_number + 1, tries, pause)
 
     def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> Answer | Failure:
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
@@ -184,6 +192,13 @@ class Answer:
 
     def json(self) -> dict[str, Any]:
         return {"data": self._data}
+
+
+def _failure(state: RetryCallState) -> Failure:
+    """How the last try ended."""
+    assert state.outcome is not None
+    found: Failure = state.outcome.result()
+    return found
 
 
 def seconds_ahead(date: str, at: datetime) -> float | None:

@@ -22,7 +22,7 @@ from gpuwatch.telemetry.samples import (
     Selector,
     TelemetryError,
 )
-from gpuwatch.telemetry.sightings import Sighting, sight
+from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER, Sighting, sight
 
 _UP_LABELS = ("instance", "job", "pod", "namespace")
 
@@ -50,10 +50,22 @@ class Inventory:
     per_process: frozenset[tuple[str, str]] = frozenset()
     partition: Partition | None = None
 
+    @property
+    def interval_seconds(self) -> float:
+        """Sampling interval; 0 where it is not known."""
+        return self.partition.interval_seconds if self.partition else 0.0
+
+    def matching(self, devices: Collection[DeviceId]) -> tuple[Matcher, ...]:
+        """One matcher for few devices; none where they are many or have no label in common."""
+        if len(devices) > DEVICES_IN_MATCHER:
+            return ()
+        picked = [self.matchers[device][0] for device in devices if self.matchers.get(device)]
+        together = tuple(door.any_device(picked, DEVICES_IN_MATCHER))
+        return together if len(picked) == len(devices) and len(together) == 1 else ()
+
 
 def take_inventory(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     at: datetime,
     schema: Schema,
     lookback_seconds: int,
@@ -63,7 +75,7 @@ def take_inventory(
     """Devices of (at − look-back, at], and of (at − lost, at] those whose neighbours are there now.
     exporter_pods: exporters that are known from elsewhere. A question that fails is a Gap; the rest goes on."""
     gaps: list[Gap] = []
-    sightings = sight(store, rows, schema, at, lookback_seconds, lost_seconds, gaps)
+    sightings = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
     every_labels = [labels for sighting in sightings.devices.values() for labels in sighting.rows()]
     ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
     devices = _told_now(sightings.devices, ups, at)

@@ -89,14 +89,12 @@ class LoadedMetric:
 
 
 def _fitting(matcher: Matcher, values: Sequence[str]) -> set[str]:
-    if matcher.op in (MatchOp.EQUAL, MatchOp.NOT_EQUAL):
-        same = {value for value in values if value == matcher.value}
-    else:
-        candidates = pa.array(values, pa.string())
-        try:
-            # Arrow matches with RE2, as Prometheus does.
-            matched = pc.match_substring_regex(candidates, f"^(?s:{matcher.value})$")
-        except pa.ArrowInvalid as error:
-            raise QueryFailed(f"{matcher.label}{matcher.op}{matcher.value!r} is no valid matcher: {error}") from error
-        same = set(candidates.filter(matched).to_pylist())
-    return set(values) - same if matcher.op in (MatchOp.NOT_EQUAL, MatchOp.NOT_MATCHES) else same
+    if matcher.op is MatchOp.EQUAL:
+        return {matcher.value}
+    candidates = pa.array(values, pa.string())
+    try:
+        # Arrow matches with RE2, as Prometheus does.
+        matched = pc.match_substring_regex(candidates, f"^(?s:{matcher.value})$")
+    except pa.ArrowInvalid as error:
+        raise QueryFailed(f"{matcher.label}{matcher.op}{matcher.value!r} is no valid matcher: {error}") from error
+    return set(candidates.filter(matched).to_pylist())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
@@ -55,11 +57,16 @@ class PrometheusStore:
         return f"Prometheus at {self._connection.url}"
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the server said beside its answers so far, each once: from Thanos, that parts of the data are missing.
+    def end(self) -> None:
+        return None
 
-        Answers may then be incomplete."""
-        return tuple(self._session.warnings)
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        """What the server warned of so far, each once: from Thanos, that parts of the data are missing."""
+        return tuple(
+            Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{warning} Parts of the fleet may be missing.")
+            for warning in self._session.warnings
+        )
 
     def close(self) -> None:
         self._session.close()
@@ -98,7 +105,7 @@ class PrometheusStore:
         questions: list[Question[list[Row]]] = []
         for expression in expressions:
             samples = _samples(expression, partition)
-            ask = self._asking(expression, at, partition, dialect)
+            ask = partial(self._instant, expression, at, partition, dialect)
             most = self._connection.max_samples_per_query
             if expression.function in STEPPED:
                 most //= _STEPS_COST
@@ -107,7 +114,7 @@ class PrometheusStore:
         self._asker.ask(questions, partition)
         label = partition.label if partition else ""
         return [
-            question.error or together([question.answers[key] for key in sorted(question.answers)], label, expression)
+            question.error or together(question.in_order(), label, expression)
             for question, expression in zip(questions, expressions, strict=True)
         ]
 
@@ -127,7 +134,7 @@ class PrometheusStore:
         for first in range(0, steps, _STEPS_AT_ONCE):
             count = min(_STEPS_AT_ONCE, steps - first)
             begin = start + timedelta(seconds=first * step_seconds)
-            ask = self._asking_grid(expression, begin, count, step_seconds, partition, dialect)
+            ask = partial(self._range, expression, begin, count, step_seconds, partition, dialect)
             held = _samples(expression, partition, count, step_seconds)
             most = min(self._connection.max_samples_per_query, _POINTS_AT_ONCE * held / count)
             # Answers for each time that do not keep the Node could not be put together again.
@@ -139,7 +146,7 @@ class PrometheusStore:
         for question in questions:
             if question.error is not None:
                 raise question.error
-        return _joined([[question.answers[key] for key in sorted(question.answers)] for question in questions])
+        return _joined([question.in_order() for question in questions])
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
         window = duration((end - start).total_seconds(), self._speaks(end) is Dialect.PROMETHEUS_2)
@@ -178,16 +185,13 @@ class PrometheusStore:
         more = () if part.whole or partition is None else (any_of(partition.label, part.nodes),)
         return render(expression, more=more, step_seconds=_step(expression, partition), dialect=dialect)
 
-    def _asking(
-        self, expression: Expression, at: datetime, partition: Partition | None, dialect: Dialect
-    ) -> Callable[[Part], list[Row]]:
-        def ask(part: Part) -> list[Row]:
-            rows: list[Row] = self._query(self._promql(expression, part, partition, dialect), at)
-            return rows
+    def _instant(
+        self, expression: Expression, at: datetime, partition: Partition | None, dialect: Dialect, part: Part
+    ) -> list[Row]:
+        rows: list[Row] = self._query(self._promql(expression, part, partition, dialect), at)
+        return rows
 
-        return ask
-
-    def _asking_grid(
+    def _range(
         self,
         expression: Expression,
         start: datetime,
@@ -195,17 +199,14 @@ class PrometheusStore:
         step_seconds: int,
         partition: Partition | None,
         dialect: Dialect,
-    ) -> Callable[[Part], list[Series]]:
+        part: Part,
+    ) -> list[Series]:
         end = start + timedelta(seconds=(count - 1) * step_seconds)
         # PrometheusConnect would round both to whole seconds.
         exact = {"start": _unix(start), "end": _unix(end), **self._parameters()}
-
-        def ask(part: Part) -> list[Series]:
-            promql = self._promql(expression, part, partition, dialect)
-            series: list[Series] = self._client.custom_query_range(promql, start, end, str(step_seconds), params=exact)
-            return series
-
-        return ask
+        promql = self._promql(expression, part, partition, dialect)
+        series: list[Series] = self._client.custom_query_range(promql, start, end, str(step_seconds), params=exact)
+        return series
 
 
 def _step(expression: Expression, partition: Partition | None) -> int:

@@ -1,6 +1,6 @@
 """Expressions as PromQL.
 
-Steps (FRACTION_*, *_TIME) are subqueries over `last_over_time(metric[step])`, never over the bare metric: an instant
+Steps (FRACTION_*, LAST_TIME) are subqueries over `last_over_time(metric[step])`, never over the bare metric: an instant
 lookup would carry a sample over a gap of up to five minutes, and `timestamp(metric)` in a subquery takes Prometheus
 2.42 60 times as long.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from gpuwatch.telemetry.samples import Expression, Function, Matcher, MatchOp, Selector
 
 DEFAULT_STEP_SECONDS = 60
-STEPPED = frozenset({Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.FIRST_TIME, Function.LAST_TIME})
+STEPPED = frozenset({Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.LAST_TIME})
 """Functions that look at steps, and cost the server a subquery."""
 
 
@@ -81,11 +81,11 @@ def render(
             inner = f"avg_over_time(({newest} > bool {_number(expression.parameter)}){steps})"
         case Function.FRACTION_BITS:
             inner = f"avg_over_time(({_any_bit(newest, int(expression.parameter or 0))}){steps})"
-        case Function.FIRST_TIME | Function.LAST_TIME:
+        case Function.LAST_TIME:
             seen = f"timestamp({newest})"
             if metricsql:  # there timestamp() tells of the sample inside, not of the step
                 seen = f"(present_over_time({selector}[{duration(step)}]) * time())"
-            inner = f"{'min' if function is Function.FIRST_TIME else 'max'}_over_time({seen}{steps})"
+            inner = f"max_over_time({seen}{steps})"
         case _:
             name = _OVER_TIME[function]
             inner = f"{_METRICSQL.get(function, name) if metricsql else name}({selector}[{window}]{offset})"
@@ -124,24 +124,27 @@ def duration(seconds: float, closed: bool = False) -> str:
     return f"{milliseconds // unit}{name}"
 
 
+def bit_runs(mask: int) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring bits, the highest first: the bit above the run, and its lowest bit, counted from 0."""
+    while mask:
+        top = lowest = mask.bit_length()
+        while lowest and mask >> (lowest - 1) & 1:
+            lowest -= 1
+        yield top, lowest
+        mask &= (1 << lowest) - 1
+
+
 def _any_bit(value: str, mask: int) -> str:
     """1 where the value has any bit of the mask, else 0, in operations with a constant alone.
 
     PromQL has no bitwise `and`, and adding up one vector per bit costs the server a join each. So, from the highest
-    run of neighbouring bits down: `% 2^(top+1)` drops the bits above the run; where the run is not zero,
-    `clamp_max` to one less than its lowest bit sets all bits below, so that the question for the next run says yes.
+    run of neighbouring bits down: `% 2^top` drops the bits above the run; where the run is not zero, `clamp_max` to
+    one less than its lowest bit sets all bits below, so that the question for the next run says yes.
     """
-    result = value
-    while True:
-        top = mask.bit_length()
-        lowest = top
-        while lowest and mask >> (lowest - 1) & 1:
-            lowest -= 1
-        mask &= (1 << lowest) - 1
-        result = f"{result} % {1 << top}"
-        if not mask:
-            return f"{result} >= bool {1 << lowest}"
-        result = f"clamp_max({result}, {(1 << lowest) - 1})"
+    *higher, (top, lowest) = bit_runs(mask)
+    for above, below in higher:
+        value = f"clamp_max({value} % {1 << above}, {(1 << below) - 1})"
+    return f"{value} % {1 << top} >= bool {1 << lowest}"
 
 
 def _number(value: float | None) -> str:

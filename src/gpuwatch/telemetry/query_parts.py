@@ -57,6 +57,10 @@ class Question(Generic[T]):
     answers: dict[int, T] = field(default_factory=dict)
     error: TelemetryError | None = None
 
+    def in_order(self) -> list[T]:
+        """The answers of its parts, by Node."""
+        return [self.answers[first] for first in sorted(self.answers)]
+
 
 def divided(partition: Partition | None, expression: Expression, samples: float, max_samples: float) -> list[Part]:
     """Parts of at most about max_samples / samples series each, as even as Nodes allow."""

@@ -7,10 +7,9 @@ the answer, never inside the query: bounds are turned into the metric's own unit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
@@ -79,12 +78,11 @@ def in_raw_unit(value: float, scale: float) -> float:
     return float(f"{value / scale:.12g}")
 
 
-def found_rows(signal: Signal, rows: Sequence[MetricRow], schema: Schema) -> list[tuple[MetricRow, SignalFound]]:
+def found_rows(signal: Signal, schema: Schema) -> list[tuple[MetricRow, SignalFound]]:
     """Catalog rows of a signal that exist here, the preferred ones first."""
-    known = {(row.vocabulary, row.metric): row for row in reversed(rows) if row.signal is signal}
-    found = [each for each in schema.signals if each.signal is signal and (each.vocabulary, each.metric) in known]
-    pairs = [(known[each.vocabulary, each.metric], each) for each in found]
-    return sorted(pairs, key=lambda pair: pair[0].preference)
+    found = {(each.vocabulary, each.metric): each for each in schema.signals if each.signal is signal}
+    keys = ((row, (row.vocabulary, row.metric)) for row in rows_for(signal))
+    return [(row, found[key]) for row, key in keys if key in found]
 
 
 def device_labels(row: MetricRow) -> tuple[str, ...]:

@@ -7,12 +7,11 @@ decided by how many samples each has: more than fit into the window one after th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from gpuwatch.catalog.metrics import MetricRow
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, Readings, Schema, Scope, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.answers import Answers, Samples, Trouble
@@ -21,7 +20,6 @@ from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.pieces import RowKey, row_key
 from gpuwatch.telemetry.questions import Question, found_rows, question, shown
 from gpuwatch.telemetry.samples import Expression, Matcher, Row, SampleStore, TelemetryError
-from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 
 _ROWS_AT_ONCE = 100_000
 _STATS_AT_FIRST, _STATS_AT_LEAST = 8, 4
@@ -48,7 +46,6 @@ class _Asked:
 
 def read(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     stats: Sequence[WindowStat],
     at: datetime,
     schema: Schema,
@@ -59,9 +56,9 @@ def read(
     asked: list[_Asked] = []
     gaps: list[Gap] = []
     for stat in dict.fromkeys(stats):
-        found = found_rows(stat.signal, rows, schema)
+        found = found_rows(stat.signal, schema)
         if not found:
-            gaps.append(missing(stat.signal, rows, schema.vocabularies))
+            gaps.append(missing(stat.signal, schema.vocabularies))
             continue
         levels: dict[int, list[Question]] = {}
         for row, signal in found:
@@ -143,7 +140,7 @@ class _Reader:
             for each, devices in level.unweighted():
                 needed.setdefault(each.counts, (each, set()))[1].update(devices)
         restricted = {
-            plain: asks.counts_of(*self._only(devices))
+            plain: asks.counts_of(*self._inventory.matching(devices))
             for plain, (asks, devices) in needed.items()
             if plain not in answers
         }
@@ -160,14 +157,6 @@ class _Reader:
                 if (found := door.ids(row.labels, asks.row.vendor)) and found[0] in devices
             }
         return samples
-
-    def _only(self, devices: Collection[DeviceId]) -> tuple[Matcher, ...]:
-        """A matcher for few devices; none where they are many or have no label in common."""
-        if len(devices) > DEVICES_IN_MATCHER:
-            return ()
-        chosen = [self._inventory.matchers[device][0] for device in devices if self._inventory.matchers.get(device)]
-        together = list(door.any_device(chosen, DEVICES_IN_MATCHER))
-        return tuple(together) if len(chosen) == len(devices) and len(together) == 1 else ()
 
     def _join(self, asked: _Asked, level: Answers, samples: Samples) -> None:
         fitting = asked.stat.window_seconds / self._interval_seconds if self._interval_seconds else None

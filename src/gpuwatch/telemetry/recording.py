@@ -78,8 +78,7 @@ class RecordingStore:
         self._problems = list(problems)
         self._read: set[str] = set()
         self._loaded: dict[str, LoadedMetric] = {}
-        spans = [span for part in parts for span in part.spans_ms.values() if span]
-        self._start_ms, self._end_ms = min(span[0] for span in spans), max(span[1] for span in spans)
+        self._end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
 
     @property
     def description(self) -> str:
@@ -91,14 +90,12 @@ class RecordingStore:
         return tuple(self._problems)
 
     @property
-    def start(self) -> datetime:
-        """Time of the first sample."""
-        return datetime.fromtimestamp(self._start_ms / 1000, UTC)
-
-    @property
     def end(self) -> datetime:
         """Time of the last sample."""
         return datetime.fromtimestamp(self._end_ms / 1000, UTC)
+
+    def clock_skew_seconds(self, at: datetime) -> None:  # noqa: ARG002 - a file has no clock
+        return None
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         end_ms = _milliseconds(at)

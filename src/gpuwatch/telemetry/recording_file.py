@@ -122,9 +122,7 @@ class RecordingFile:
         self._path = path
         with self._readable():
             self._file = pq.ParquetFile(path)
-        about = self._about()
-        self.note = str(about["note"])
-        self.interval_seconds = float(about["interval_seconds"])
+        self._check()
         self.spans_ms: dict[str, tuple[int, int] | None] = {}
         """Metric → times of its first and last sample; None where it has staleness markers only."""
         self._groups: dict[str, list[int]] = {}
@@ -153,7 +151,8 @@ class RecordingFile:
             raise TelemetryError(f"{self._path}: the samples of {metric} are damaged; record or capture them again")
         return MetricSamples(self._labels[metric], starts, times_ms, values)
 
-    def _about(self) -> dict[str, Any]:
+    def _check(self) -> None:
+        """Raises TelemetryError where it is no recording that this version reads."""
         stated = (self._file.schema_arrow.metadata or {}).get(_METADATA_KEY)
         if stated is None:
             raise TelemetryError(
@@ -171,7 +170,6 @@ class RecordingFile:
                 f"{self._path} does not have the columns of a recording, {', '.join(name for name, _ in _COLUMNS)}; "
                 "it was changed by another program: record or capture it again"
             )
-        return dict(about)
 
     def _index(self) -> None:
         for number in range(self._file.metadata.num_row_groups):

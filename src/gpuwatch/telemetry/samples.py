@@ -9,7 +9,7 @@
 Windows are left-open, (at − window, at], as in Prometheus 3; a store whose server closes them on the left
 (Prometheus 2) has to ask in a way that gives the same samples. The look-back of LAST is left-open too.
 
-FRACTION_* and *_TIME look at steps, the whole multiples t of step_seconds in (at − window, at] (in Unix time; an
+FRACTION_* and LAST_TIME look at steps, the whole multiples t of step_seconds in (at − window, at] (in Unix time; an
 offset is taken off `at` first). A step has the newest sample in (t − step, t], staleness markers skipped, however
 old others are; a step without one does not count, and a series without any such step has no answer. So no sample is
 counted twice, none is carried over a gap, and samples after the last multiple are not seen: with `at` and the window
@@ -28,6 +28,8 @@ from typing import Protocol
 
 import msgspec
 
+from gpuwatch.model.telemetry import Gap
+
 
 class Function(StrEnum):
     """What is done with one series' samples in the window. PromQL semantics, staleness markers skipped."""
@@ -43,7 +45,6 @@ class Function(StrEnum):
     FRACTION_BITS = "fraction_bits"  # share of the steps whose sample (its whole part) has any bit of the mask
     INCREASE = "increase"
     CHANGES = "changes"
-    FIRST_TIME = "first_time"  # Unix seconds of the first step that has a sample: at most a step after that sample
     LAST_TIME = "last_time"  # Unix seconds of the last step that has a sample
 
 
@@ -59,9 +60,7 @@ class Combine(StrEnum):
 
 class MatchOp(StrEnum):
     EQUAL = "="
-    NOT_EQUAL = "!="
     MATCHES = "=~"  # RE2, anchored on both ends
-    NOT_MATCHES = "!~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Expression:
     """`combine by (by) (function(selector[window] offset offset))`.
 
     window_seconds is 0 for LAST alone. parameter: the quantile, the bound, or the bit mask.
-    step_seconds: the steps at which FRACTION_* and *_TIME look (see the top of this file); 0 takes the partition's
+    step_seconds: the steps at which FRACTION_* and LAST_TIME look (see the top of this file); 0 takes the partition's
     sampling interval, else 60.
     by: labels that are kept; a label that a series lacks is left out of the answer's labels.
     by None keeps every label (no combining).
@@ -142,6 +141,18 @@ class SampleStore(Protocol):
     @property
     def description(self) -> str:
         """Kind and place for people, without secrets: 'Prometheus at https://prom.example', 'recording w.parquet'."""
+
+    @property
+    def end(self) -> datetime | None:
+        """Time of the last sample of a recording; None of a server, to which samples keep coming."""
+
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        """What may be missing in the answers so far: lines of a file that could not be read, parts of a fleet's
+        telemetry that did not answer."""
+
+    def clock_skew_seconds(self, at: datetime) -> float | None:
+        """How far the store's clock is ahead of `at`, which should be now; None where it has none, or does not say."""
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of all metrics with samples in the look-back."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpuwatch.catalog.metrics import MetricRow
+from gpuwatch.catalog.metrics import MetricRow, metric_rows
 from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Signal, Vendor
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
@@ -84,7 +84,6 @@ _BEFORE = "devices ahead of the look-back"
 
 def sight(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     schema: Schema,
     at: datetime,
     lookback_seconds: int,
@@ -93,7 +92,7 @@ def sight(
 ) -> Sightings:
     """Devices of (at − look-back, at], and of (at − lost, at] those on hosts or exporters that show others now: a whole
     machine that is gone for longer has left. A question that fails is a Gap; the rest goes on."""
-    metrics = _presence_metrics(rows, schema)
+    metrics = _presence_metrics(schema)
     looked_back = [row for rank, row in _ranked(metrics) if rank < _METRICS_LOOKED_BACK]
     first = [row for rank, row in _ranked(metrics) if rank == 0]
     offsets = _offsets(lookback_seconds, lost_seconds)
@@ -159,9 +158,9 @@ def _place_labels(vendor: Vendor) -> tuple[str, ...]:
     return by_labels(door.IDENTITY_LABELS[vendor], door.NODE_LABELS, ("instance",))
 
 
-def _presence_metrics(rows: Sequence[MetricRow], schema: Schema) -> list[MetricRow]:
+def _presence_metrics(schema: Schema) -> list[MetricRow]:
     """Per vocabulary the metric with most rows, then those of `_PRESENCE`; each once."""
-    by_key = {(row.vocabulary, row.metric, row.signal): row for row in reversed(rows)}
+    by_key = {(row.vocabulary, row.metric, row.signal): row for row in metric_rows()}
     chosen: dict[Selector, MetricRow] = {}
     for vocabulary in schema.vocabularies:
         found = [each for each in schema.signals if each.vocabulary == vocabulary]

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from gpuwatch.catalog.metrics import MetricRow, metric_rows
 from gpuwatch.model.telemetry import (
     ActivityHistory,
     DeviceId,
@@ -37,15 +36,14 @@ __all__ = ["Inventory", "TelemetrySource"]
 
 
 class TelemetrySource:
-    """What is measured here. `rows`: the catalog's, or fewer."""
+    """What is measured here."""
 
-    def __init__(self, store: SampleStore, rows: Sequence[MetricRow] = metric_rows()) -> None:
+    def __init__(self, store: SampleStore) -> None:
         self._store = store
-        self._rows = tuple(rows)
 
     def discover(self, at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
         """Vocabularies, signals, labels and sampling interval of the last hour."""
-        return discover(self._store, self._rows, at)
+        return discover(self._store, at)
 
     def inventory(
         self,
@@ -58,13 +56,13 @@ class TelemetrySource:
         """Devices and exporters of the look-back, and which of them are there now; with lost_seconds also those of
         this longer time that are gone while others of their machine go on. exporter_pods: Pods that are known not to
         hold a device, whatever telemetry says."""
-        return take_inventory(self._store, self._rows, at, schema, lookback_seconds, lost_seconds, exporter_pods)
+        return take_inventory(self._store, at, schema, lookback_seconds, lost_seconds, exporter_pods)
 
     def readings(
         self, stats: Sequence[WindowStat], at: datetime, schema: Schema, inventory: Inventory
     ) -> tuple[Readings, tuple[Gap, ...]]:
         """The stats of every device of the inventory, in SI units."""
-        return read(self._store, self._rows, stats, at, schema, inventory)
+        return read(self._store, stats, at, schema, inventory)
 
     def activity(
         self,
@@ -80,7 +78,6 @@ class TelemetrySource:
         """Per device and Pod, which steps of the window were active, silent or unknown."""
         return histories(
             self._store,
-            self._rows,
             at,
             schema,
             inventory,
@@ -94,7 +91,7 @@ class TelemetrySource:
         self, signals: Sequence[Signal], at: datetime, window_seconds: int, schema: Schema, inventory: Inventory
     ) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
         """Transitions of state-like signals within the window."""
-        return state_changes(self._store, self._rows, signals, at, window_seconds, schema, inventory)
+        return state_changes(self._store, signals, at, window_seconds, schema, inventory)
 
     def windows(
         self,
@@ -114,14 +111,14 @@ class TelemetrySource:
         if inventory is None:
             inventory = self.inventory(end, schema, max(round((end - start).total_seconds()), step_seconds))
             gaps = inventory.gaps
-        found, more = held_windows(self._store, self._rows, signals, start, end, step_seconds, schema, inventory)
+        found, more = held_windows(self._store, signals, start, end, step_seconds, schema, inventory)
         return found, (*gaps, *more)
 
     def throttled(
         self, start: datetime, end: datetime, step_seconds: int, schema: Schema, inventory: Inventory
     ) -> tuple[Mapping[str, array[float]], tuple[Gap, ...]]:
         """GPU (UUID) → share of each of the same windows in which heat or the power supply slowed it."""
-        return throttled_shares(self._store, self._rows, start, end, step_seconds, schema, inventory)
+        return throttled_shares(self._store, start, end, step_seconds, schema, inventory)
 
     def pod_owners(
         self, start: datetime, end: datetime, pods: Collection[PodRef]

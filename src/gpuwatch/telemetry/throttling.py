@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -39,7 +39,6 @@ _SIGNALS = (
 
 def throttled_shares(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     start: datetime,
     end: datetime,
     step_seconds: int,
@@ -53,7 +52,7 @@ def throttled_shares(
     """
     begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
     count = round((until - begin).total_seconds()) // step_seconds
-    found = [pair for signal in _SIGNALS for pair in found_rows(signal, rows, schema)]
+    found = [pair for signal in _SIGNALS for pair in found_rows(signal, schema)]
     if count <= 0:
         return {}, ()
     if not found:
@@ -83,8 +82,7 @@ class _Shares:
         by = by_labels(door.IDENTITY_LABELS[row.vendor])
         window = self.step_seconds
         if row.kind == "counter":
-            interval = self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
-            window = rate_window(self.step_seconds, interval)
+            window = rate_window(self.step_seconds, self.inventory.interval_seconds)
         suspects = self._suspects(row, by, window)
         if not suspects:
             return

@@ -15,17 +15,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpuwatch.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema, Scope, Signal, SignalFound, Vendor
 from gpuwatch.model.workload_profile import HeldWindows
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
-from gpuwatch.telemetry.gaps import BLANK, dropped, failed, missing
+from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, SampleStore, Series, TelemetryError
 from gpuwatch.telemetry.series import BoolArray, FloatArray
-from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 
 PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
 """Not means: of memory the peak decides what fits. At the peak of what is used, what is free is at its lowest, so the
@@ -54,7 +53,6 @@ def aligned(moment: datetime, step_seconds: int) -> datetime:
 
 def held_windows(
     store: SampleStore,
-    rows: Sequence[MetricRow],
     signals: Sequence[Signal],
     start: datetime,
     end: datetime,
@@ -78,8 +76,8 @@ def held_windows(
     Without any Pod in the rows, devices are those of `inventory.devices[].pods` where there is one, else nobody's,
     with a Gap. Node: `Device.node` of the inventory. A signal that fails is a Gap and missing in the windows.
     """
-    for row in rows:
-        if row.signal in signals and row.kind not in ("gauge", "counter"):
+    for row in (row for signal in signals for row in rows_for(signal)):
+        if row.kind not in ("gauge", "counter"):
             raise ValueError(f"{row.signal} is a {row.kind}, which has no mean over a window; ask for its changes")
     if step_seconds <= 0:
         raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
@@ -91,10 +89,10 @@ def held_windows(
     gaps: list[Gap] = []
     asked: list[tuple[Signal, list[tuple[MetricRow, SignalFound]]]] = []
     for signal in dict.fromkeys(signals):
-        if found := found_rows(signal, rows, schema):
+        if found := found_rows(signal, schema):
             asked.append((signal, found))
         else:
-            gaps.append(missing(signal, rows, schema.vocabularies))
+            gaps.append(missing(signal, schema.vocabularies))
     for index, (signal, found) in enumerate(asked):
         later = {row.metric for _, others in asked[index + 1 :] for row, _ in others}
         grid.read(signal, found, later)
@@ -136,8 +134,7 @@ class _Grid:
     _places: dict[tuple[Vendor, int], tuple[door.Labels, _Place | None]] = field(default_factory=dict)
     _answers: dict[Expression, Sequence[Series]] = field(default_factory=dict)
     _errors: dict[Signal, TelemetryError] = field(default_factory=dict)
-    _blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
-    _implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)
+    _dropped: Dropped = field(default_factory=Dropped)
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
         """Asks one level of preference after the other, until no device is left. kept: metrics that are asked for
@@ -161,11 +158,7 @@ class _Grid:
         ]
         if not left:
             return None
-        if not answered or len(left) > DEVICES_IN_MATCHER:
-            return ()
-        picked = [self.inventory.matchers[device][0] for device in left if self.inventory.matchers.get(device)]
-        together = tuple(door.any_device(picked, DEVICES_IN_MATCHER))
-        return together if len(picked) == len(left) and len(together) == 1 else ()
+        return self.inventory.matching(left) if answered else ()
 
     def _read_row(
         self,
@@ -209,7 +202,7 @@ class _Grid:
         partition = self.inventory.partition
         function, window = PEAKS.get(signal, Function.AVG), self.step_seconds
         if row.kind == "counter":
-            function, window = Function.INCREASE, rate_window(self.step_seconds, self._interval_seconds)
+            function, window = Function.INCREASE, rate_window(self.step_seconds, self.inventory.interval_seconds)
         # Tiles are added up; the replicas of a shared device, and two exporters on one host, are not.
         slots = door.SLOT_LABELS if row.combine in ("sum", "avg") else ()
         by = by_labels(
@@ -221,10 +214,6 @@ class _Grid:
             (partition.label,) if partition else (),
         )
         return Expression(selector(row, *only), function, window, combine=Combine(row.combine), by=by)
-
-    @property
-    def _interval_seconds(self) -> float:
-        return self.inventory.partition.interval_seconds if self.inventory.partition else 0.0
 
     def _ask(self, expression: Expression) -> Sequence[Series]:
         first = self.start + timedelta(seconds=self.step_seconds)
@@ -277,10 +266,10 @@ class _Grid:
             if place is not None:
                 # One blank value among a sample a second, averaged.
                 is_blank = bool((raw[index][unusable[index]] >= BLANK / self.step_seconds).any())
-                (self._blank if is_blank else self._implausible).setdefault(signal, set()).add(place.device[0])
+                self._dropped.add(signal, place.device[0], blank=is_blank)
         values[~usable] = np.nan
         if row.kind == "counter":
-            values /= rate_window(self.step_seconds, self._interval_seconds)
+            values /= rate_window(self.step_seconds, self.inventory.interval_seconds)
         return values
 
     def attribute(self) -> Iterator[Gap]:
@@ -305,9 +294,7 @@ class _Grid:
     def gaps(self) -> Iterator[Gap]:
         for signal, error in self._errors.items():
             yield failed(f"windows of {signal}", error)
-        for signal in dict.fromkeys((*self._blank, *self._implausible)):
-            blank, implausible = self._blank.get(signal, set()), self._implausible.get(signal, set())
-            yield dropped(signal, len(blank), len(implausible - blank), *plausible_range(signal))
+        yield from self._dropped.gaps()
 
     def windows(self) -> Iterator[HeldWindows]:
         """By device and start."""

@@ -1,0 +1,180 @@
+"""Everything one moment concludes: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure: the same Snapshot, the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.catalog.xids import Xid
+from gpuwatch.detect import health, idle, misfit
+from gpuwatch.detect.health import HealthPolicy
+from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.detect.misfit import MisfitPolicy
+from gpuwatch.detect.needs import TelemetryNeeds
+from gpuwatch.model.decision import (
+    ActionKind,
+    Analysis,
+    Coverage,
+    Finding,
+    FindingKind,
+    Severity,
+    Snapshot,
+    Verdict,
+)
+from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.sizing import Recommendation
+from gpuwatch.model.telemetry import Schema, Signal
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.policy import PlanPolicy
+
+VERSION = 1
+"""Version of the Analysis' JSON. Fields may be added; a removal or a change of meaning raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    health: HealthPolicy = HealthPolicy()
+    idle: IdlePolicy = IdlePolicy()
+    misfit: MisfitPolicy = MisfitPolicy()
+    plan: PlanPolicy = PlanPolicy()
+    xids: Mapping[int, Xid] | None = None  # the catalog with the operator's overrides; None: the catalog as it is
+
+
+def needs_of(policies: Policies) -> TelemetryNeeds:
+    """What the rules, with these bounds, ask of telemetry."""
+    window, step, bound = idle.activity_window(policies.idle)
+    return TelemetryNeeds(
+        stats=tuple(
+            dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle), *misfit.needs(policies.misfit)))
+        ),
+        state_signals=health.state_signals(),
+        change_window_seconds=policies.health.change_window_seconds,
+        activity_window_seconds=window,
+        activity_step_seconds=step,
+        activity_bound_ratio=bound,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanContext:
+    """What a plan weighs besides the Snapshot; `draw_plan` says what each is."""
+
+    history: tuple[Remediation, ...] = ()
+    recommendations: tuple[Recommendation, ...] = ()
+    alerts: tuple[str, ...] | None = ()
+    pause: Pause = Pause()
+    precision: Mapping[str, float] = field(default_factory=dict)
+    storm_at: datetime | None = None
+
+
+def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) -> tuple[Finding, ...]:
+    """What the rules conclude, in no particular order. everything: good news too."""
+    return (
+        *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids),
+        *idle.assess_idle(snapshot, policies.idle, everything=everything),
+        *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
+    )
+
+
+def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
+    """Findings, plan and coverage of one Snapshot."""
+    ordered = tuple(sorted(assess(snapshot, policies), key=_order))
+    return Analysis(
+        version=VERSION,
+        at=snapshot.at,
+        coverage=_coverage(snapshot, ordered, policies),
+        devices=snapshot.devices,
+        cluster=snapshot.cluster,
+        findings=ordered,
+        plan=draw_plan(
+            snapshot,
+            ordered,
+            policies.plan,
+            context.history,
+            context.recommendations,
+            context.alerts,
+            context.pause,
+            context.precision,
+            context.storm_at,
+        ),
+        telemetry_schema=snapshot.telemetry_schema,
+        gaps=snapshot.gaps,
+    )
+
+
+def proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
+    """What the rules behind the open taints conclude of the tainted devices now, where it is HEALTHY or UNKNOWN: an
+    Analysis leaves good news out, and without it no taint is ever removed."""
+    wanted = {
+        (device, detector)
+        for each in known
+        if each.phase.open and each.proposal.action is ActionKind.TAINT_NODE
+        for device in each.proposal.devices
+        for detector in each.proposal.detectors
+    }
+    if not wanted:
+        return ()
+    return tuple(
+        item
+        for item in health.assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
+        if item.verdict in (Verdict.HEALTHY, Verdict.UNKNOWN)
+        and any((device, str(item.kind)) in wanted for device in item.devices)
+    )
+
+
+def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signal, ...]]:
+    """Rule → the signals that it could use, that the exporters here could give, and that nothing exports."""
+    found = {item.signal for item in schema.signals}
+    # Where nothing was found at all, the commonest exporter is the one to set up.
+    spoken = set(schema.vocabularies) or {"dcgm"}
+    possible = {row.signal for row in metric_rows() if row.vocabulary in spoken}
+    missing = {
+        rule: tuple(signal for signal in signals if signal in possible and signal not in found)
+        for rule, signals in rule_signals(policies).items()
+    }
+    return {rule: signals for rule, signals in missing.items() if signals}
+
+
+def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
+    """Rule → every signal that it can use."""
+    return {
+        **health.rule_signals(policies.health),
+        **idle.rule_signals(policies.idle),
+        **misfit.rule_signals(policies.misfit),
+    }
+
+
+_SEVERITY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+_VERDICT = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.MISFIT: 2, Verdict.UNKNOWN: 3}
+
+
+def _order(finding: Finding) -> tuple[int, int, float, str]:
+    return (_VERDICT.get(finding.verdict, 4), _SEVERITY[finding.severity], -finding.gpu_hours, finding.id)
+
+
+def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:
+    present = [device for device in snapshot.devices if device.present]
+    unknown = [finding for finding in findings if finding.verdict is Verdict.UNKNOWN]
+    # Other UNKNOWN findings are about one fault (an XID that may be the application's), not about the device's health.
+    health_unknown = {
+        device
+        for finding in unknown
+        if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
+        for device in finding.devices
+    }
+    idle_unknown = {ref for finding in unknown if finding.kind is FindingKind.IDLE_UNKNOWN for ref in finding.pods}
+    return Coverage(
+        devices=len(snapshot.devices),
+        devices_present=len(present),
+        devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
+        devices_allocated=sum(1 for device in present if device.pods),
+        devices_shared=sum(1 for device in present if device.shared),
+        health_unknown=len(health_unknown),
+        idle_unknown=len(idle_unknown),
+        rules_limited={
+            rule: tuple(str(signal) for signal in signals)
+            for rule, signals in missing_signals(snapshot.telemetry_schema, policies).items()
+        },
+    )

@@ -1,0 +1,301 @@
+"""The weekly report's values, assembled from what the other rooms concluded. Pure; writing it is others' work.
+
+GPU-hours come from the hours and days that the profiles keep, findings and coverage from the analysis of the report's
+last moment, money from the price of a GPU-hour of each model. What is not known stays None: a cost of which one part
+has no price is a lower bound, and `limits` says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gpuwatch.catalog.gpus import gpu_share_ratio
+from gpuwatch.catalog.instances import CURRENCY
+from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
+from gpuwatch.cycle.weekly_savings import Savings, Sum, worked_out
+from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
+from gpuwatch.model.remediation import Remediation
+from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
+from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
+from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey
+
+VERSION = 1
+"""Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
+
+TOP_CHANGES = 10
+_LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverage that idleness asks for (sizing 5.7)
+
+
+def assemble_weekly(
+    analysis: Analysis,
+    book: ProfileBook,
+    recommendations: Sequence[Recommendation],
+    abstentions: Sequence[Abstention],
+    outcomes: Sequence[Outcome],
+    *,
+    start: datetime,
+    end: datetime,
+    price_per_gpu_hour: Mapping[str, float],
+    source: str,
+    gaps: Sequence[Gap] = (),
+    remediations: Sequence[Remediation] | None = None,
+    observed: bool = False,
+    detectors: Sequence[DetectorRecord] = (),
+    currency: str = CURRENCY,
+) -> WeeklyReport:
+    """The report of (start, end]. `price_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour, in `currency`.
+
+    The fleet is compared with the time of the same length before, where the book reaches so far back. remediations:
+    all that are kept; None where none could be read. observed: whether every mode is observe.
+    """
+    actions = None if remediations is None else actions_in(remediations, start, end)
+    hours = [row for row in book.usage if start <= row.hour < end]
+    before = [row for row in book.usage if start - (end - start) <= row.hour < start]
+    idle = _idle_allocations(analysis.findings)
+    shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
+    workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
+    teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
+    saved, projected = _sum(savings.in_span.values()), _sum(savings.projected.values())
+    gone = _gone_gpu_hours(analysis, start, end, shares)
+    fleet = _use(hours, price_per_gpu_hour, fleet=True)
+    fleet = replace(
+        fleet,
+        # A GPU that fell off the bus is paid for, and has no samples that could be counted.
+        allocatable_gpu_hours=None
+        if fleet.allocatable_gpu_hours is None
+        else fleet.allocatable_gpu_hours + sum(gone.values()),
+        lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
+        idle_gpu_hours=sum(team.use.idle_gpu_hours for team in teams),
+        saving=saved.known_cost,
+        saving_gpu_hours=saved.gpu_hours,
+        projected_saving_per_week=projected.known_cost,
+        projected_saving_gpu_hours_per_week=projected.gpu_hours,
+    )
+    degraded = tuple(
+        item
+        for item in analysis.findings
+        if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
+    )
+    return WeeklyReport(
+        version=VERSION,
+        at=analysis.at,
+        start=start,
+        end=end,
+        source=source,
+        fleet=fleet,
+        previous=_use(before, price_per_gpu_hour, fleet=True) if _reaches(before, start - (end - start)) else None,
+        curve=_curve(hours, start, end),
+        teams=teams,
+        workloads=workloads,
+        top_changes=tuple(sorted(recommendations, key=_worth)[:TOP_CHANGES]),
+        idle=idle,
+        degraded=degraded,
+        lost_gpu_hours_by_cause=_lost(hours, gone),
+        outcomes=tuple(outcomes),
+        actions=actions,
+        actions_note="" if actions else NOT_READ if actions is None else OBSERVED if observed else NOTHING,
+        detectors=tuple(detectors),
+        coverage=analysis.coverage,
+        coverage_ratio=_coverage_ratio(hours),
+        currency=currency,
+        limits=tuple(_limits(hours, before, start, end, price_per_gpu_hour, recommendations, analysis)),
+        gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
+    )
+
+
+def _idle_allocations(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding per idle Pod: gangs and devices repeat what their Pods say."""
+    found = [item for item in findings if item.verdict is Verdict.IDLE and item.subject.kind is SubjectKind.POD]
+    return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
+
+
+def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: bool) -> Use:
+    held = [row for row in rows if row.namespace]
+    offered = rows if fleet else held
+    allocated = sum(row.allocated_gpu_hours for row in held)
+    measured_sm = [row.sm_gpu_hours for row in held if row.sm_gpu_hours is not None]
+    priced = [row for row in offered if row.gpu_model in prices]
+    return Use(
+        allocatable_gpu_hours=sum(row.allocated_gpu_hours for row in rows) if fleet and rows else None,
+        allocated_gpu_hours=allocated,
+        busy_gpu_hours=sum(row.busy_gpu_hours for row in held),
+        sm_gpu_hours=sum(measured_sm) if measured_sm else None,
+        unknown_gpu_hours=sum(row.unknown_gpu_hours for row in held),
+        lost_gpu_hours=sum(sum(row.lost_gpu_hours.values()) for row in rows),
+        cost=sum(prices[row.gpu_model] * row.allocated_gpu_hours for row in priced) if priced else None,
+        wasted_cost=sum(prices[row.gpu_model] * _wasted_gpu_hours(row) for row in priced) if priced else None,
+    )
+
+
+def _wasted_gpu_hours(row: UsageHour) -> float:
+    """Held or on offer, measured, and not busy. Time without a sample is unknown, not wasted."""
+    if not row.namespace:
+        return row.allocated_gpu_hours
+    return max(row.allocated_gpu_hours - row.unknown_gpu_hours - row.busy_gpu_hours, 0.0)
+
+
+def _reaches(rows: Collection[UsageHour], start: datetime) -> bool:
+    """True where the hours begin within a day of `start`: half a week would read as half the use."""
+    return bool(rows) and min(row.hour for row in rows) - start <= timedelta(days=1)
+
+
+def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[UsePoint, ...]:
+    """One point per hour; an hour without any row is a gap, not zero."""
+    by_hour: dict[datetime, list[UsageHour]] = defaultdict(list)
+    for row in rows:
+        by_hour[row.hour].append(row)
+    points = []
+    hour = start.replace(minute=0, second=0, microsecond=0)
+    while hour < end:
+        found = by_hour.get(hour)
+        held = [row for row in found or () if row.namespace]
+        points.append(
+            UsePoint(
+                at=hour,
+                allocatable_gpus=sum(row.allocated_gpu_hours for row in found) if found else None,
+                allocated_gpus=sum(row.allocated_gpu_hours for row in held) if found else None,
+                busy_gpus=sum(row.busy_gpu_hours for row in held)
+                if found and any(row.allocated_gpu_hours > row.unknown_gpu_hours for row in held)
+                else (0.0 if found and not held else None),
+            )
+        )
+        hour += timedelta(hours=1)
+    # The first and the last hour may be covered in part only: their mean over the hour would read as a drop.
+    if points and start > points[0].at:
+        points = points[1:]
+    if points and end < points[-1].at + timedelta(hours=1):
+        points = points[:-1]
+    return tuple(points)
+
+
+def _teams(
+    rows: Iterable[UsageHour],
+    recommendations: Iterable[Recommendation],
+    idle: Sequence[Finding],
+    savings: Savings,
+    prices: Mapping[str, float],
+) -> tuple[TeamUse, ...]:
+    by_namespace: dict[str, list[UsageHour]] = defaultdict(list)
+    for row in rows:
+        if row.namespace:
+            by_namespace[row.namespace].append(row)
+    for namespace in {*savings.in_span, *savings.projected}:
+        by_namespace.setdefault(namespace, [])  # it had nothing in this time, and a change is advised all the same
+    advised: dict[str, int] = defaultdict(int)
+    for item in recommendations:
+        advised[item.key.namespace] += 1
+    idle_of: dict[str, list[Finding]] = defaultdict(list)
+    for finding in idle:
+        idle_of[finding.subject.name.split("/")[0]].append(finding)
+    teams = []
+    for namespace, found in by_namespace.items():
+        models: dict[str, float] = defaultdict(float)
+        for row in found:
+            models[row.gpu_model] += row.allocated_gpu_hours
+        use = replace(
+            _use(found, prices, fleet=False),
+            idle_gpu_hours=savings.idle_gpu_hours[namespace],
+            saving=savings.in_span[namespace].known_cost,
+            saving_gpu_hours=savings.in_span[namespace].gpu_hours,
+            projected_saving_per_week=savings.projected[namespace].known_cost,
+            projected_saving_gpu_hours_per_week=savings.projected[namespace].gpu_hours,
+        )
+        teams.append(
+            TeamUse(
+                namespace=namespace,
+                use=use,
+                gpu_models=dict(sorted(models.items())),
+                recommendations=advised[namespace],
+                idle_allocations=len(idle_of[namespace]),
+            )
+        )
+    return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
+
+
+def _sum(parts: Iterable[Sum]) -> Sum:
+    total = Sum()
+    for part in parts:
+        total.add(part.gpu_hours, part.cost)
+    return total
+
+
+def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+    return (-(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key)
+
+
+def _gone_gpu_hours(
+    analysis: Analysis, start: datetime, end: datetime, shares: Mapping[str, float]
+) -> dict[str, float]:
+    """Cause → hours within the report's time of GPUs that are missing at its end."""
+    absent = {device.id for device in analysis.devices if not device.present}
+    found: dict[str, float] = defaultdict(float)
+    for item in analysis.findings:
+        if item.kind is not FindingKind.GPU_MISSING or item.verdict is not Verdict.DEGRADED or item.since is None:
+            continue
+        hours = max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
+        found[str(item.kind)] += hours * sum(shares.get(name, 1.0) for name in absent.intersection(item.devices))
+    return {cause: hours for cause, hours in found.items() if hours > 0}
+
+
+def _lost(rows: Iterable[UsageHour], gone: Mapping[str, float]) -> dict[str, float]:
+    causes: dict[str, float] = defaultdict(float, gone)
+    for row in rows:
+        for cause, gpu_hours in row.lost_gpu_hours.items():
+            causes[cause] += gpu_hours
+    return dict(sorted(causes.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _coverage_ratio(rows: Iterable[UsageHour]) -> float | None:
+    held = [row for row in rows if row.namespace]
+    allocated = sum(row.allocated_gpu_hours for row in held)
+    return 1.0 - sum(row.unknown_gpu_hours for row in held) / allocated if allocated > 0 else None
+
+
+def _limits(
+    rows: Sequence[UsageHour],
+    before: Sequence[UsageHour],
+    start: datetime,
+    end: datetime,
+    prices: Mapping[str, float],
+    recommendations: Sequence[Recommendation],
+    analysis: Analysis,
+) -> Iterable[str]:
+    """What these numbers cannot say, as full sentences."""
+    if not rows:
+        yield (
+            f"No use was measured between {start:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: "
+            "this is unknown, not idle. Check with `gpuwatch doctor` that the exporters' metrics reach the source."
+        )
+        return
+    covered = len({row.hour for row in rows})
+    wanted = round((end - start) / timedelta(hours=1))
+    if covered < _LOW_COVERAGE_RATIO * wanted:
+        yield f"Only {covered} of {wanted} hours were measured; sums are of those hours and are not scaled up."
+    coverage = _coverage_ratio(rows)
+    if coverage is not None and coverage < _LOW_COVERAGE_RATIO:
+        yield (
+            f"Activity was measured for {coverage:.0%} of the allocated time only; the rest is unknown, "
+            "neither busy nor wasted."
+        )
+    unpriced = sorted({row.gpu_model for row in rows if row.gpu_model not in prices})
+    if unpriced:
+        yield (
+            f"No price is known for {', '.join(unpriced)}: money leaves them out. Name prices with the setting "
+            "`prices` or label the Nodes with their instance type and region."
+        )
+    if not _reaches(before, start - (end - start)):
+        yield "The time before was not measured, so there is no trend yet."
+    if any(row.sm_gpu_hours is None for row in rows if row.namespace):
+        yield (
+            "SM activity is not exported everywhere; 'busy' is the engine's, which one small kernel in a loop keeps at "
+            "100 %, so real use is lower."
+        )
+    if any(item.chosen.speed.tier is not EvidenceTier.SM for item in recommendations):
+        yield "Some advice rests on board power instead of SM activity; its speed intervals are wider for that."
+    yield "Exporters average over their interval (30 s by default): shorter peaks of memory and activity are not seen."
+    if any(item.kind is FindingKind.TELEMETRY_MISSING for item in analysis.findings):
+        yield "Telemetry was gone at the end of the report's time; what happened since then is unknown."

@@ -1,0 +1,68 @@
+"""What was done about findings, for the weekly report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.model.remediation import Phase, Remediation
+from gpuwatch.model.weekly import ActionTaken
+
+NOT_READ = "What was done is not known: no Remediations were read (give a cluster, or --state FILE)."
+NOTHING = "Nothing was proposed."
+OBSERVED = "Nothing was proposed: mode observe."
+
+
+def actions_in(known: Sequence[Remediation], start: datetime, end: datetime) -> tuple[ActionTaken, ...]:
+    """Those that were proposed, changed, or stood within (start, end], newest first."""
+    found = [_taken(each, start, end) for each in known if _concerns(each, start, end)]
+    return tuple(sorted(found, key=lambda item: (item.proposed_at, item.name), reverse=True))
+
+
+def _concerns(remediation: Remediation, start: datetime, end: datetime) -> bool:
+    return remediation.proposal.created_at <= end and (remediation.phase.open or _changed(remediation) > start)
+
+
+def _changed(remediation: Remediation) -> datetime:
+    return remediation.history[-1].at if remediation.history else remediation.proposal.created_at
+
+
+def _taken(remediation: Remediation, start: datetime, end: datetime) -> ActionTaken:
+    proposal = remediation.proposal
+    return ActionTaken(
+        name=remediation.name,
+        action=proposal.action,
+        target=proposal.target,
+        namespace=proposal.namespace,
+        pool=proposal.pool,
+        gpus=proposal.gpus,
+        mode=proposal.mode,
+        approved_by=(remediation.approved_by or "somebody") if remediation.approved else "",
+        proposed_at=proposal.created_at,
+        changed_at=_changed(remediation),
+        phase=remediation.phase,
+        reason=proposal.reason,
+        said=remediation.history[-1].message if remediation.history else proposal.reason,
+        detectors=proposal.detectors,
+        released_gpu_hours=_released_gpu_hours(remediation, start, end),
+    )
+
+
+def _released_gpu_hours(remediation: Remediation, start: datetime, end: datetime) -> float:
+    if remediation.proposal.action is not ActionKind.RELEASE_GANG:
+        return 0.0
+    total, since = 0.0, None
+    for turn in remediation.history:
+        if turn.phase is Phase.IN_EFFECT:
+            since = since or turn.at
+        elif since is not None:
+            total += _hours(max(since, start), min(turn.at, end))
+            since = None
+    if since is not None:
+        total += _hours(max(since, start), end)
+    return total * remediation.proposal.gpus
+
+
+def _hours(since: datetime, until: datetime) -> float:
+    return max((until - since) / timedelta(hours=1), 0.0)

@@ -1,0 +1,435 @@
+"""What the weekly report adds up: GPU-hours, money, savings, trend, and what it says that it does not know."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.cycle.weekly import assemble_weekly
+from gpuwatch.model.cluster import Cluster, Pod
+from gpuwatch.model.decision import (
+    Advice,
+    Analysis,
+    Coverage,
+    Family,
+    Finding,
+    FindingKind,
+    Plan,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.sizing import Recommendation
+from gpuwatch.model.telemetry import Device, Vendor
+from gpuwatch.model.weekly import WeeklyReport
+from gpuwatch.model.workload_profile import (
+    Cell,
+    DayUse,
+    ProfileBook,
+    UsageHour,
+    WorkloadKey,
+    WorkloadProfile,
+)
+from report.weekly_example import recommendation
+
+END = datetime(2026, 3, 2, tzinfo=UTC)
+START = END - timedelta(days=7)
+MODEL = "A100-SXM4-40GB"
+PRICES = {MODEL: 2.0}
+
+
+def hours(count: int = 168, end: datetime = END, **fields: object) -> list[UsageHour]:
+    """`count` hours up to `end` of a fleet of 4 GPUs: team-a holds 2 and keeps 1.5 busy, one Pod more has no sample."""
+    found = []
+    for number in range(count):
+        hour = end - timedelta(hours=number + 1)
+        held = {"allocated_gpu_hours": 3.0, "busy_gpu_hours": 1.5, "unknown_gpu_hours": 1.0, "sm_gpu_hours": 0.6}
+        found.append(UsageHour(hour=hour, namespace="team-a", gpu_model=MODEL, **{**held, **fields}))
+        found.append(UsageHour(hour=hour, namespace="", gpu_model=MODEL, allocated_gpu_hours=1.0, busy_gpu_hours=0.0))
+    return found
+
+
+def idle(pod: str, devices: tuple[str, ...], since: datetime) -> Finding:
+    return Finding(
+        rule="idle.abandoned",
+        family=Family.IDLE,
+        kind=FindingKind.ABANDONED,
+        subject=Subject(SubjectKind.POD, pod),
+        verdict=Verdict.IDLE,
+        summary="silent",
+        advice=Advice.RECLAIM,
+        since=since,
+        devices=devices,
+        pods=(pod,),
+    )
+
+
+def device(name: str, profile: str | None = None) -> Device:
+    return Device(
+        id=name, uuid=name.split("/", maxsplit=1)[0], vendor=Vendor.NVIDIA, vocabulary="dcgm", model=f"NVIDIA {MODEL}",
+        mig_profile=profile, mig_instance="1" if profile else None,
+    )  # fmt: skip
+
+
+def report(
+    usage: list[UsageHour],
+    findings: tuple[Finding, ...] = (),
+    profiles: tuple[WorkloadProfile, ...] = (),
+    prices: dict[str, float] = PRICES,
+    devices: tuple[Device, ...] = (),
+    advice: tuple[Recommendation, ...] = (),
+    start: datetime = START,
+    world: Cluster | None = None,
+    currency: str = "USD",
+) -> WeeklyReport:
+    analysis = Analysis(
+        version=1,
+        at=END,
+        coverage=Coverage(),
+        devices=devices,
+        cluster=world or Cluster(),
+        findings=findings,
+        plan=Plan(at=END),
+    )
+    book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage), profiles={item.key: item for item in profiles})
+    return assemble_weekly(
+        analysis, book, advice, (), (), start=start, end=END, price_per_gpu_hour=prices, source="a test",
+        currency=currency,
+    )  # fmt: skip
+
+
+def test_the_weeks_gpu_hours_and_money() -> None:
+    fleet = report(hours()).fleet
+    assert fleet.allocatable_gpu_hours == pytest.approx(168 * 4)
+    assert fleet.allocated_gpu_hours == pytest.approx(168 * 3)
+    assert fleet.busy_gpu_hours == pytest.approx(168 * 1.5)
+    assert fleet.sm_gpu_hours == pytest.approx(168 * 0.6)
+    assert fleet.unknown_gpu_hours == pytest.approx(168)
+    assert fleet.cost == pytest.approx(168 * 4 * 2.0)
+    # Held, measured and not busy (3 − 1 − 1.5), and on offer without a taker (1); the unknown hour is not wasted.
+    assert fleet.wasted_cost == pytest.approx(168 * (0.5 + 1.0) * 2.0)
+
+
+def test_hours_outside_of_the_week_do_not_count() -> None:
+    late = UsageHour(hour=END, namespace="team-a", gpu_model=MODEL, allocated_gpu_hours=1.0, busy_gpu_hours=1.0)
+    first = UsageHour(hour=START, namespace="team-a", gpu_model=MODEL, allocated_gpu_hours=5.0, busy_gpu_hours=0.0)
+    assert report([late, first]).fleet.allocated_gpu_hours == 5.0
+
+
+def test_a_model_without_a_price_leaves_money_unknown_and_says_so() -> None:
+    found = report(hours(), prices={})
+    assert found.fleet.cost is None
+    assert found.fleet.wasted_cost is None
+    assert any(f"No price is known for {MODEL}" in line for line in found.limits)
+    assert not any("No price" in line for line in report(hours()).limits)
+
+
+def test_a_week_without_data_is_unknown_and_not_idle() -> None:
+    found = report([])
+    assert found.fleet.allocatable_gpu_hours is None
+    assert found.fleet.cost is None
+    assert found.coverage_ratio is None
+    assert found.previous is None
+    assert len(found.limits) == 1
+    assert "unknown, not idle" in found.limits[0]
+    assert all(point.allocatable_gpus is None for point in found.curve)
+
+
+def test_the_trend_needs_a_whole_week_before() -> None:
+    assert report(hours(168)).previous is None
+    assert report(hours(168 + 100)).previous is None
+    two_weeks = report(hours(2 * 168))
+    assert two_weeks.previous is not None
+    assert two_weeks.previous.allocated_gpu_hours == pytest.approx(168 * 3)
+    assert not any("no trend" in line for line in two_weeks.limits)
+
+
+def test_an_hour_without_samples_is_a_gap_in_the_curve() -> None:
+    usage = [row for row in hours() if row.hour != START + timedelta(hours=50)]
+    curve = report(usage).curve
+    assert len(curve) == 168
+    assert curve[50].allocatable_gpus is None
+    assert curve[50].busy_gpus is None
+    assert (curve[49].allocatable_gpus, curve[49].allocated_gpus, curve[49].busy_gpus) == (4.0, 3.0, 1.5)
+
+
+def test_held_hours_without_any_sample_of_activity_are_unknown_in_the_curve() -> None:
+    usage = hours(allocated_gpu_hours=3.0, unknown_gpu_hours=3.0, busy_gpu_hours=0.0)
+    assert {point.busy_gpus for point in report(usage).curve} == {None}
+
+
+def test_few_hours_and_thin_coverage_are_said() -> None:
+    assert any("Only 100 of 168 hours" in line for line in report(hours(100)).limits)
+    assert not any("hours were measured" in line for line in report(hours(150)).limits)
+    thin = report(hours(unknown_gpu_hours=0.7, allocated_gpu_hours=3.0))
+    assert thin.coverage_ratio == pytest.approx(1 - 0.7 / 3)
+    assert any("Activity was measured for 77%" in line for line in thin.limits)
+    assert not any("Activity was measured" in line for line in report(hours(unknown_gpu_hours=0.5)).limits)
+
+
+def test_idle_allocations_count_from_their_silence_within_the_week() -> None:
+    since = END - timedelta(hours=10)
+    old = END - timedelta(days=30)
+    others = [replace(row, namespace="team-b", busy_gpu_hours=0.0) for row in hours() if row.namespace]
+    found = report(
+        [*hours(), *others],
+        (idle("team-a/one", ("GPU-1",), since), idle("team-b/two", ("GPU-2", "GPU-3"), old)),
+        devices=(device("GPU-1"), device("GPU-2"), device("GPU-3")),
+    )
+    assert found.fleet.idle_gpu_hours == pytest.approx(10 + 2 * 168)
+    assert found.fleet.saving_gpu_hours == pytest.approx(10 + 2 * 168)
+    assert found.fleet.saving == pytest.approx((10 + 2 * 168) * 2.0)
+    assert found.fleet.projected_saving_gpu_hours_per_week == pytest.approx(3 * 168)
+    assert found.fleet.projected_saving_per_week == pytest.approx(3 * 168 * 2.0)
+    team = next(each for each in found.teams if each.namespace == "team-a")
+    assert team.idle_allocations == 1
+    assert team.use.saving_gpu_hours == pytest.approx(10)
+    assert team.use.projected_saving_gpu_hours_per_week == pytest.approx(168)
+
+
+def test_two_idle_pods_on_one_device_free_it_once() -> None:
+    findings = (idle("team-a/one", ("GPU-1",), START), idle("team-a/two", ("GPU-1",), START))
+    found = report(hours(), findings, devices=(device("GPU-1"),))
+    assert found.fleet.projected_saving_gpu_hours_per_week == pytest.approx(168)
+    assert found.fleet.saving_gpu_hours == pytest.approx(168)
+
+
+def test_one_idle_pod_of_two_on_a_device_frees_its_part() -> None:
+    shared = replace(device("GPU-1"), shared=True, pods=("team-a/one", "team-a/works"))
+    found = report(hours(), (idle("team-a/one", ("GPU-1",), START),), devices=(shared,))
+    assert found.fleet.saving_gpu_hours == pytest.approx(84)
+    assert found.fleet.projected_saving_gpu_hours_per_week == pytest.approx(84)
+
+
+def test_idle_time_is_at_most_what_was_allocated_and_not_busy() -> None:
+    found = report(
+        hours(), (idle("team-a/one", ("GPU-1", "GPU-2", "GPU-3"), START),),
+        devices=(device("GPU-1"), device("GPU-2"), device("GPU-3")),
+    )  # fmt: skip
+    # Of the three GPUs that the team has, one and a half are busy.
+    assert found.fleet.idle_gpu_hours == pytest.approx(168 * 1.5)
+    assert found.fleet.saving == pytest.approx(168 * 1.5 * 2.0)
+
+
+CHAT = WorkloadKey("Deployment/team-a/chat", "server", MODEL)
+
+
+def used(days: int, key: WorkloadKey = CHAT, each: float = 24.0, busy: float = 6.0) -> WorkloadProfile:
+    """One GPU for so many days up to END."""
+    return WorkloadProfile(
+        key=key,
+        as_of=END,
+        half_life_seconds=72 * 3600,
+        first_seen=END - timedelta(days=days),
+        last_seen=END,
+        days=tuple(
+            DayUse(day=(END - timedelta(days=number + 1)).date(), allocated_gpu_hours=each, busy_gpu_hours=busy)
+            for number in range(days)
+        ),
+    )
+
+
+def half(key: WorkloadKey = CHAT, ratio: float = 0.5, *, priced: bool = True) -> Recommendation:
+    """Saves half of a week that goes on without an end: 84 of 168 GPU-hours, 168 of 336."""
+    base = recommendation(key.workload, model=key.gpu_model)
+    return replace(
+        base,
+        key=key,
+        current=replace(
+            base.current, projected_cost_per_week=336.0 if priced else None, projected_gpu_hours_per_week=168.0
+        ),
+        chosen=replace(
+            base.chosen,
+            projected_saving_per_week=336.0 * ratio if priced else None,
+            projected_saving_gpu_hours_per_week=168.0 * ratio,
+        ),
+    )
+
+
+def test_a_saving_is_of_the_same_time_as_the_cost_and_the_week_is_a_projection() -> None:
+    # Three days of one GPU cost 144; half of them is saved, whatever a week of it would come to.
+    found = report(hours(72, allocated_gpu_hours=1.0), profiles=(used(3),), advice=(half(),))
+    (use,) = found.workloads
+    assert (use.cost, use.saving, use.saving_gpu_hours) == (pytest.approx(144), pytest.approx(72), pytest.approx(36))
+    team = found.teams[0].use
+    assert (team.cost, team.saving) == (pytest.approx(144), pytest.approx(72))
+    assert found.fleet.saving == pytest.approx(72)
+    assert found.fleet.projected_saving_per_week == pytest.approx(168)
+    assert team.projected_saving_per_week == pytest.approx(168)
+
+
+def test_a_change_saves_nothing_of_the_hours_that_were_idle_as_they_are_saved_already() -> None:
+    silent = idle("team-a/chat-0", ("GPU-1",), END - timedelta(hours=24))
+    world = Cluster(pods=(Pod(namespace="team-a", name="chat-0", phase="Running", workload=CHAT.workload),))
+    found = report(
+        hours(72, allocated_gpu_hours=1.0, busy_gpu_hours=0.25, unknown_gpu_hours=0.0),
+        (silent,), profiles=(used(3),), advice=(half(),), devices=(device("GPU-1"),), world=world,
+    )  # fmt: skip
+    (use,) = found.workloads
+    assert use.idle_gpu_hours == pytest.approx(24)
+    assert use.saving_gpu_hours == pytest.approx(24 + 0.5 * 48)
+    assert found.teams[0].use.saving == pytest.approx(48 * 2.0)
+
+
+def test_of_a_day_that_the_report_cuts_the_teams_hours_in_it_count() -> None:
+    # The report begins at noon of a day on which the team worked in the afternoon alone.
+    noon = END - timedelta(hours=12)
+    afternoon = hours(9, allocated_gpu_hours=2.0)
+    found = report(afternoon, profiles=(used(1, each=18.0),), advice=(half(),), start=noon)
+    assert found.workloads[0].allocated_gpu_hours == pytest.approx(18)
+    late = report(afternoon, profiles=(used(1, each=18.0),), advice=(half(),), start=END - timedelta(hours=3))
+    assert late.workloads[0].allocated_gpu_hours == pytest.approx(6)
+    assert late.workloads[0].saving == pytest.approx(6)
+
+
+def test_a_day_that_the_report_cuts_does_not_count_whole_beside_days_that_it_holds() -> None:
+    first, last = WorkloadKey("Job/team-a/first", "main", MODEL), WorkloadKey("Job/team-a/last", "main", MODEL)
+    early = replace(used(2, first), days=used(2, first).days[1:])  # on the day before the last one alone
+    found = report(hours(48, allocated_gpu_hours=1.0), profiles=(early, used(1, last)), start=END - timedelta(hours=36))
+    use = {item.workload: item.allocated_gpu_hours for item in found.workloads}
+    assert use == {first.workload: pytest.approx(12), last.workload: pytest.approx(24)}
+
+
+def test_a_saving_without_a_price_is_in_hours_alone() -> None:
+    found = report(hours(), profiles=(used(7),), advice=(half(),), prices={})
+    assert (found.workloads[0].cost, found.workloads[0].saving) == (None, None)
+    assert found.workloads[0].saving_gpu_hours == pytest.approx(84)
+    assert (found.fleet.saving, found.fleet.saving_gpu_hours) == (None, pytest.approx(84))
+    target = report(hours(), profiles=(used(7),), advice=(half(priced=False),))
+    assert (target.workloads[0].cost, target.workloads[0].saving) == (pytest.approx(336), None)
+    nothing = report(hours(), profiles=(used(7),))
+    assert (nothing.workloads[0].saving, nothing.fleet.saving) == (0.0, 0.0)
+
+
+def test_the_report_names_its_currency() -> None:
+    assert report(hours(), currency="EUR").currency == "EUR"
+
+
+MODELS = (MODEL, "H100-SXM5-80GB")
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> WeeklyReport:
+    """Workloads of a few teams on two models, of which one may have no price; their days, and hours that hold at least
+    what the days do; advice, and idle Pods with and without a profile."""
+    span = draw(st.integers(1, 9))
+    profiles, advice, findings, devices, pods = [], [], [], [], []
+    team_days: dict[tuple[str, str, int], float] = {}
+    for number in range(draw(st.integers(1, 6))):
+        team, model = f"team-{draw(st.integers(0, 2))}", draw(st.sampled_from(MODELS))
+        key = WorkloadKey(f"Deployment/{team}/w-{number}", "main", model)
+        days, each = draw(st.integers(1, 10)), draw(st.floats(0.1, 48))
+        profiles.append(used(days, key, each, busy=each * draw(st.floats(0, 1))))
+        for day in range(days):
+            team_days[team, model, day] = team_days.get((team, model, day), 0.0) + each
+        if draw(st.booleans()):
+            advice.append(half(key, draw(st.floats(-0.5, 1.0)), priced=draw(st.booleans())))
+        if draw(st.booleans()):
+            name, gpu = f"{team}/w-{number}-0", f"GPU-{number}"
+            known = draw(st.booleans())
+            findings.append(idle(name, (gpu,), END - timedelta(hours=draw(st.integers(0, 300)))))
+            devices.append(replace(device(gpu), model=f"NVIDIA {model}"))
+            if known:
+                pods.append(Pod(namespace=team, name=f"w-{number}-0", phase="Running", workload=key.workload))
+    usage = [
+        UsageHour(
+            hour=END - timedelta(days=day, hours=hour + 1),
+            namespace=team,
+            gpu_model=model,
+            allocated_gpu_hours=total / 24,
+            busy_gpu_hours=total / 24 * draw(st.sampled_from([0.0, 0.5, 1.0])),
+        )
+        for (team, model, day), total in team_days.items()
+        for hour in range(24)
+    ]
+    return report(
+        usage,
+        tuple(findings),
+        tuple(profiles),
+        prices=draw(st.sampled_from([PRICES, {}, dict.fromkeys(MODELS, 3.0)])),
+        devices=tuple(devices),
+        advice=tuple(advice),
+        start=END - timedelta(days=span, hours=draw(st.integers(0, 23))),
+        world=Cluster(pods=tuple(pods)),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(fleets())
+def test_savings_never_exceed_costs_and_workloads_add_up_to_teams_and_teams_to_the_fleet(found: WeeklyReport) -> None:
+    def within(saving: float | None, cost: float | None) -> bool:
+        return saving is None or saving <= (cost or 0.0) * (1 + 1e-9) + 1e-9
+
+    for use in (*found.workloads, *(team.use for team in found.teams), found.fleet):
+        assert within(use.saving, use.cost)
+        assert within(use.saving_gpu_hours, use.allocated_gpu_hours)
+        assert within(use.idle_gpu_hours, use.allocated_gpu_hours)
+    for team in found.teams:
+        members = [use for use in found.workloads if use.namespace == team.namespace]
+        for name in ("allocated_gpu_hours", "cost", "saving", "saving_gpu_hours", "idle_gpu_hours"):
+            parts = [value for use in members if (value := getattr(use, name)) is not None]
+            assert (getattr(team.use, name) or 0.0) == pytest.approx(sum(parts), abs=1e-6), name
+    for name in (
+        "allocated_gpu_hours",
+        "cost",
+        "saving",
+        "saving_gpu_hours",
+        "idle_gpu_hours",
+        "projected_saving_per_week",
+        "projected_saving_gpu_hours_per_week",
+    ):
+        parts = [value for team in found.teams if (value := getattr(team.use, name)) is not None]
+        assert (getattr(found.fleet, name) or 0.0) == pytest.approx(sum(parts), abs=1e-6), name
+
+
+def test_lost_hours_are_added_by_cause_the_largest_first() -> None:
+    found = report(hours(10, lost_gpu_hours={"xid": 0.25, "throttled": 0.5}))
+    assert list(found.lost_gpu_hours_by_cause.items()) == [("throttled", 5.0), ("xid", 2.5)]
+    assert found.fleet.lost_gpu_hours == pytest.approx(7.5)
+
+
+def test_a_gpu_that_is_gone_counts_as_lost_from_then_on() -> None:
+    since = END - timedelta(hours=30)
+    finding = replace(
+        idle("x/y", ("GPU-1",), since),
+        kind=FindingKind.GPU_MISSING,
+        verdict=Verdict.DEGRADED,
+        subject=Subject(SubjectKind.DEVICE, "GPU-1"),
+    )
+    absent = replace(device("GPU-1"), present=False)
+    found = report(hours(), (finding,), devices=(absent,))
+    assert found.lost_gpu_hours_by_cause == {"gpu_missing": pytest.approx(30.0)}
+    assert found.fleet.lost_gpu_hours == pytest.approx(30.0)
+    assert found.fleet.allocatable_gpu_hours == pytest.approx(168 * 4 + 30)
+    # One that reports again is counted by its samples.
+    assert report(hours(), (finding,), devices=(device("GPU-1"),)).lost_gpu_hours_by_cause == {}
+
+
+def test_a_workloads_week_comes_from_its_days() -> None:
+    days = tuple(
+        DayUse(day=date(2026, 2, number), allocated_gpu_hours=24.0, busy_gpu_hours=6.0, unknown_gpu_hours=12.0)
+        for number in range(20, 29)
+    )
+    profile = WorkloadProfile(
+        key=WorkloadKey("Deployment/team-a/chat", "server", MODEL),
+        as_of=END,
+        half_life_seconds=72 * 3600,
+        cells=(
+            Cell(weight_seconds=300, busy_ratio=0.5, sm_active_ratio=0.2),
+            Cell(weight_seconds=100, busy_ratio=0.5, sm_active_ratio=0.6),
+            Cell(weight_seconds=900, busy_ratio=0.5),
+        ),
+        first_seen=START,
+        last_seen=END,
+        days=days,
+    )
+    found = report(hours(), profiles=(profile,)).workloads
+    assert len(found) == 1
+    assert found[0].namespace == "team-a"
+    assert found[0].allocated_gpu_hours == pytest.approx(6 * 24)  # 23 to 28 February: the week begins on the 23rd
+    assert found[0].busy_ratio == pytest.approx(0.5)
+    assert found[0].sm_active_ratio == pytest.approx(0.3)
+    assert found[0].cost == pytest.approx(6 * 24 * 2.0)
+    assert found[0].memory_peak_bytes is None

@@ -1,0 +1,42 @@
+"""What each health rule asks, by short names: `ECC.dbe` is one statistic of `ecc_needs`, under the default policy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from detect.builders import POLICY
+from gpuwatch.detect.hung import hung_needs
+from gpuwatch.detect.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
+from gpuwatch.detect.memory import ecc_needs, page_retirement_needs, row_remap_needs
+from gpuwatch.detect.throttle import power_brake_needs, thermal_needs
+from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs, vendor_health_needs
+from gpuwatch.detect.xid_events import xid_needs
+from gpuwatch.model.telemetry import WindowStat
+
+
+def _named(stats: tuple[WindowStat, ...], names: str) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(names.split(), stats, strict=True)))
+
+
+(ACTION,) = recovery_action_needs(POLICY)
+HEALTH = _named(dcgm_health_needs(POLICY), "now lowest recovery")
+VENDOR = _named(vendor_health_needs(POLICY), "now highest")
+ECC = _named(ecc_needs(POLICY), "sram dbe dbe_appeared dbe_lifetime sbe sbe_lifetime remap_pending")
+REMAP = _named(row_remap_needs(POLICY), "failed pending uncorrectable uncorrectable_new")
+PAGES = _named(page_retirement_needs(POLICY), "sbe dbe dbe_new pending")
+REPLAY = _named(pcie_replay_needs(POLICY), "replays generation lanes")
+WIDTH = _named(pcie_width_needs(POLICY), "lanes most")
+NVLINK = _named(nvlink_needs(POLICY), "replay recovery crc_flit crc_data traffic up")
+HEAT = _named(
+    thermal_needs(POLICY),
+    "seconds seconds_before bits bits_before bits_count events margin temperature clock clock_before power busy",
+)
+BRAKE = _named(
+    power_brake_needs(POLICY),
+    "seconds seconds_before bits bits_before slowdown slowdown_before thermal bits_count events",
+)
+XIDS = _named(xid_needs(POLICY), "last counted increased appeared")
+HUNG = _named(
+    hung_needs(POLICY),
+    "busy_lowest busy_highest busy_count power_highest power_average power_count power_past limit dram copy tensor",
+)

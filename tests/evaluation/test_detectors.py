@@ -1,0 +1,129 @@
+"""The evaluation as a whole, on a small fleet: it plays, judges, scores and prints."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
+from evaluation.detectors import Evaluation, evaluate, evaluation_json, main, parse_seeds, watch
+from gpuwatch.cycle.analysis import Policies
+from gpuwatch.model.decision import FindingKind
+from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
+from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of
+
+END = datetime(2026, 3, 15, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return build_fleet(FleetPlan(seed=9, end=END, days=4))
+
+
+@pytest.fixture(scope="module")
+def result() -> Evaluation:
+    return evaluate([11], gpus=16, days=2, every_hours=12)
+
+
+def test_moments_are_regular_with_one_soon_after_each_planted_beginning(fleet: Fleet) -> None:
+    moments = moments_of(fleet, 12)
+    assert moments == sorted(set(moments))
+    assert moments[-1] == fleet.plan.end
+    assert moments[0] >= fleet.plan.start + timedelta(days=4 / 7)
+    for truth in fleet.truth:
+        if truth.kind is FindingKind.NEVER_USED and truth.start > moments[0] and truth.start < END - timedelta(hours=3):
+            within = [each - truth.start for each in moments if truth.start < each <= truth.start + NEVER_USED_LIMIT]
+            # Several between the age at which it may be named and the limit, so that the delay is known to minutes.
+            last = [each for each in within if each > timedelta(minutes=85)]
+            assert len(last) >= 6
+            assert min(within) <= timedelta(hours=1)
+            assert max(b - a for a, b in pairwise(last)) <= timedelta(minutes=6)
+
+
+def test_every_pod_that_never_worked_is_named_within_two_hours(tmp_path: Path) -> None:
+    """All of them, looked at every few minutes from files as a user has them."""
+    fleet = build_fleet(FleetPlan(seed=2, end=END, gpus=48, days=2, idle_allocations=24, faults=()))
+    first = fleet.plan.start + timedelta(hours=7)
+    never = [
+        truth
+        for truth in fleet.truth
+        if truth.kind is FindingKind.NEVER_USED and first <= truth.start <= (truth.end or END) - NEVER_USED_LIMIT
+    ]
+    assert len(never) >= 4
+    moments = [each for each in moments_of(fleet, 24) if any(holds(truth, each) for truth in never)]
+    named = watch(fleet, moments, tmp_path, Policies())
+    for truth in never:
+        at = first_named(truth, named)
+        assert at is not None, truth
+        assert timedelta(minutes=90) <= at - truth.start <= NEVER_USED_LIMIT
+
+
+def test_the_common_rule_names_pods_that_work_and_is_right_about_those_that_never_did(fleet: Fleet) -> None:
+    moments = moments_of(fleet, 6)
+    named = list(fixed_rules(fleet, moments, [COMMON_RULE, SIX_HOURS]))
+    never = {t.pods[0] for t in fleet.truth if t.kind is FindingKind.NEVER_USED and t.start < END - timedelta(hours=3)}
+    bursty = {truth.pods[0] for truth in fleet.truth if truth.kind is FindingKind.BURSTY}
+    common = {pod for one in named if one.kind == COMMON_RULE.name for pod in one.pods}
+    longer = {pod for one in named if one.kind == SIX_HOURS.name for pod in one.pods}
+    assert never
+    assert never <= common
+    assert len(common & bursty) > 5
+    assert longer < common
+
+
+def test_a_fixed_rule_leaves_a_pod_alone_until_it_is_as_old_as_the_rule(fleet: Fleet) -> None:
+    truth = next(t for t in fleet.truth if t.kind is FindingKind.NEVER_USED and t.start > fleet.plan.start)
+    rule = FixedRule(name="an hour", seconds=3600)
+
+    def names(minutes: int) -> bool:
+        at = truth.start + timedelta(minutes=minutes)
+        return any(truth.pods[0] in one.pods for one in fixed_rules(fleet, [at], [rule]))
+
+    assert not names(40)
+    assert names(75)
+
+
+def test_an_evaluation_counts_what_it_saw(result: Evaluation) -> None:
+    assert result.moments >= 3
+    assert {row.kind for row in result.baselines} == {COMMON_RULE.name, SIX_HOURS.name}
+    assert [kept.rule for kept in result.kept] == ["gpuwatch", COMMON_RULE.name, SIX_HOURS.name]
+    assert len({kept.pods for kept in result.kept}) == 1
+    for row in (*result.faults, *result.idle, *result.baselines):
+        assert 0 <= row.found <= row.planted
+        assert len(row.delays_hours) == row.found
+        assert len(row.false_names) == row.false_found
+        assert 0 <= row.due_found <= row.due <= row.planted
+    assert sum(row.planted for row in result.faults) > 0
+
+
+def test_the_json_is_complete_and_plain(result: Evaluation) -> None:
+    told = json.loads(json.dumps(evaluation_json(result)))
+    assert told["seeds"] == [11]
+    assert {"kind", "planted", "found", "false_found", "precision", "recall"} <= set(told["faults"][0])
+    assert {"due", "due_found", "late_hours_median", "late_hours_max", "delay_hours_max"} <= set(told["idle"][0])
+    assert len(told["working_pods_named_idle"]) == 3
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("7", [7]), ("1000-1002", [1000, 1001, 1002]), ("1,4-5", [1, 4, 5])])
+def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+def test_bad_seeds_are_refused_by_name() -> None:
+    refused = CliRunner().invoke(main, ["--seeds", "ten"])
+    assert refused.exit_code == 2
+    assert "'ten' is no list of seeds" in refused.output
+
+
+def test_the_table_names_every_rule() -> None:
+    printed = CliRunner().invoke(
+        main, ["--seeds", "12", "--gpus", "8", "--days", "0.5", "--jobs", "1"], env={"COLUMNS": "160"}
+    )
+    assert printed.exit_code == 0, printed.output
+    for name in (COMMON_RULE.name, SIX_HOURS.name, "gpuwatch", "idle, any class"):
+        assert name in printed.output
