@@ -65,7 +65,7 @@ def test_the_patch_lands_in_the_right_place_and_nowhere_else(kind):
 
 
 PATCHED = [kind for kind in OWNERS.values() if kind.template]
-FROZEN = {"Job", "Pod", "JobSet", "TrainJob", "RayJob"}
+FROZEN = {"AppWrapper", "Job", "Pod", "JobSet", "TrainJob", "RayJob"}
 
 
 @pytest.mark.parametrize("kind", PATCHED, ids=lambda kind: kind.resource)
@@ -101,6 +101,16 @@ def test_inference_service_has_the_models_resources():
     assert predictor["nodeSelector"] == PRODUCT
 
 
+def test_an_appwrapper_is_made_anew_with_the_lines():
+    """Its webhook lets nobody change what it wraps, and what it made is not to be changed in its place."""
+    key, world = world_of("AppWrapper", "workload.codeflare.dev/v1beta2", [{}])
+    found = change(key, NOW_ON, SLICE, facts(world))
+    (container,) = found.patch["containers"]
+    assert container["resources"]["limits"]["nvidia.com/mig-2g.10gb"] == "1"
+    assert "It is not known which part of the AppWrapper makes its Pods" in found.note
+    assert "create it again" in found.note
+
+
 @pytest.mark.parametrize(
     ("kind", "api_version"),
     [("Sprocket", "example.com/v1"), ("Deployment", "example.com/v1"), ("Notebook", "example.com/v1")],
@@ -118,7 +128,7 @@ def test_without_alive_pods_the_group_is_not_guessed(kind):
     world = cluster([node()], [owner(key.workload, OBJECTS[kind][0])], [])
     found = change(key, NOW_ON, SLICE, facts(world))
     assert "spec" not in found.patch
-    assert "No alive Pod tells" in found.note
+    assert "It is not known which part" in found.note
 
 
 def test_an_owner_that_is_gone_is_known_by_its_id():

@@ -65,6 +65,19 @@ SAMPLES = (
     _sample("job", "batch/v1", "Job", "/spec/suspend", {"parallelism": 2, "template": _POD}),
     _sample("job-false", "batch/v1", "Job", "/spec/suspend", {"suspend": False, "template": _POD}),
     _sample(
+        "appwrapper",
+        "workload.codeflare.dev/v1beta2",
+        "AppWrapper",
+        "/spec/suspend",
+        {
+            "components": [
+                {"template": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": {}}}
+            ]
+        },
+        status={"phase": "Running"},
+        released={"phase": "Suspended"},
+    ),
+    _sample(
         "jobset",
         "jobset.x-k8s.io/v1alpha2",
         "JobSet",

@@ -31,8 +31,8 @@ _EDIT = "A {kind} is a custom resource, for which lists do not merge: edit these
 
 
 _GROUP_UNKNOWN = (
-    "No alive Pod tells which group of the {kind} it belongs to: the lines go into the container of the one that asks "
-    "for GPUs."
+    "It is not known which part of the {kind} makes its Pods: the lines go into the container of the one that asks for "
+    "GPUs."
 )
 
 

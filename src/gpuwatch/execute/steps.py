@@ -22,7 +22,7 @@ from gpuwatch.frameworks.framework import How
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
-from gpuwatch.frameworks.release import held_by, obeyed, release, restore, saved_state
+from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -128,6 +128,9 @@ def act_steps(
     workload = kueue_workload(state.object, state.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
+    lost = loses(near.object)
+    if lost:  # which Kueue's Workload does not tell
+        return Blocked(lost)
     target = main if workload is None else ref_of(workload)
     if proposal.action is ActionKind.RELEASE_GANG:
         return (Step(kind=StepKind.RELEASE, target=target), clear)

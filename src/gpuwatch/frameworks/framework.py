@@ -69,6 +69,7 @@ class ReleaseRule:
     fields: what a release sets. any_value: whatever stands in such a field releases.
     holds: what the status says against it being released; '' where it says nothing against it.
     refuses: why it would not work. ended: has it run to its end?
+    loses: what would not come back, through whatever it is released; '' where all does.
     unset: what a restoration writes where there was no field before: its controller takes back nothing without it.
     scaled: autoscalers may set the same field.
     """
@@ -76,6 +77,7 @@ class ReleaseRule:
     fields: Callable[[Object, datetime], Fields]
     holds: Callable[[Object], str] = no_reason
     refuses: Callable[[Object], str] = no_reason
+    loses: Callable[[Object], str] = no_reason
     ended: Callable[[Object], bool] = lambda _: False
     unset: object = ABSENT
     any_value: bool = False

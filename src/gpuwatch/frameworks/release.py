@@ -149,6 +149,12 @@ def still_holds(object_: Object) -> str:
     return "" if isinstance(rule, Refused) else rule.holds(object_)
 
 
+def loses(object_: Object) -> str:
+    """What of it would not come back, through whatever it is released; '' where all does."""
+    rule = _rule_of(object_)
+    return "" if isinstance(rule, Refused) else rule.loses(object_)
+
+
 def obeyed(object_: Object) -> bool:
     """Has its controller begun to carry out the Command that releases it?"""
     rule = _rule_of(object_)
@@ -181,7 +187,7 @@ def _refusal(rule: ReleaseRule, object_: Object, at: datetime) -> str:
         return "It has ended, and holds nothing."
     if _is_set(object_, rule.fields(object_, at), rule):
         return "It is released already, by somebody else."
-    return rule.refuses(object_)
+    return rule.refuses(object_) or rule.loses(object_)
 
 
 def _is_set(object_: Object, fields: Fields, rule: ReleaseRule) -> bool:
