@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.objects import Object
@@ -140,7 +140,7 @@ class Lives:
         self.store = new_store()
         self.tell = tell
         policy = quick(hand_off_label="repair=yes", hand_off_when_empty=False)
-        self.policies = Policies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
+        self.policies = ExecutorPolicies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
         self.before = self.state()
         self.lives = 0
 

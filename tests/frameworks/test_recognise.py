@@ -20,11 +20,11 @@ COSCHEDULING = schedulers.COSCHEDULING.groups.kind
 EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
     "appwrapper.yaml": {
         "AppWrapper/ml/torch": ("AppWrapper/ml/torch", 2, None, "owner AppWrapper"),
-        "Kueue/ml/appwrapper-queued-a6b8c": (
-            "AppWrapper/ml/queued",
+        "Kueue/ml/appwrapper-wrapped-job-a6b8c": (
+            "AppWrapper/ml/wrapped-job",
             2,
             2,
-            "Kueue Workload ml/appwrapper-queued-a6b8c",
+            "Kueue Workload ml/appwrapper-wrapped-job-a6b8c",
         ),
     },
     "trainjob.yaml": {"Kubeflow-Trainer/ml/tune": ("TrainJob/ml/tune", 2, None, "owner TrainJob")},

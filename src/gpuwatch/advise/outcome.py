@@ -15,7 +15,6 @@ from statistics import median
 
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.rounding import rounded_apart
-from gpuwatch.advise.sharing import mean
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.frameworks import ends, kind_name
 from gpuwatch.model.cluster import Cluster, Pod
@@ -159,8 +158,8 @@ def _speed(
             return None, f"{why} Only {one.coverage_ratio:.0%} of its time was measured."
     if before.coarse_busy or after.coarse_busy:
         return None, f"{why} GPU utilisation is too coarse to tell the time that the engine rested."
-    rest_before = 1.0 - (mean(before.cells, "busy_ratio") or 0.0)
-    rest_after = 1.0 - (mean(after.cells, "busy_ratio") or 0.0)
+    rest_before = 1.0 - (before.mean("busy_ratio") or 0.0)
+    rest_after = 1.0 - (after.mean("busy_ratio") or 0.0)
     if rest_before < _MIN_REST_RATIO:
         return None, f"{why} Its engine rested {rest_before:.0%} of the time before: too little to see it change."
     return rest_after / rest_before, (

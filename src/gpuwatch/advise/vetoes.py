@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.rounding import rounded_apart
-from gpuwatch.advise.sharing import mean
 from gpuwatch.catalog.gpus import Gpu
 from gpuwatch.frameworks import keys, kind_name
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
@@ -124,7 +123,7 @@ def _latency(case: VetoCase) -> str | None:
             f"A {kind} answers requests, and partners on the same GPU make the slowest "
             "answers slower (+66 % at the 99th percentile was measured while the median stood still)."
         )
-    busy = mean(case.profile.cells, "busy_ratio")
+    busy = case.profile.mean("busy_ratio")
     if case.speed_unknown or not busy or case.speed.low_ratio >= 1:
         return None
     work = busy / (busy + 1.0 / case.speed.low_ratio - 1.0)

@@ -133,7 +133,7 @@ def _left_out(pod: Pod, node: Node | None, workload: Workload | None, exporters:
     return ""
 
 
-def holdings_of(snapshot: Snapshot, weekend_days: frozenset[int] = frozenset({5, 6})) -> Holdings:
+def holdings_of(snapshot: Snapshot) -> Holdings:
     """Lays the Snapshot out.
 
     Where no cluster was read, the Pods that telemetry names as holders are all that is known: each is its own
@@ -141,7 +141,7 @@ def holdings_of(snapshot: Snapshot, weekend_days: frozenset[int] = frozenset({5,
     """
     cluster = snapshot.cluster
     codes = [read_steps(history) for history in snapshot.activity]
-    calendar = calendar_of(snapshot.activity, codes, weekend_days) if snapshot.activity else None
+    calendar = calendar_of(snapshot.activity, codes) if snapshot.activity else None
     rows: dict[PodRef, list[tuple[ActivityHistory, Lane]]] = defaultdict(list)
     for history, code in zip(snapshot.activity, codes, strict=True):
         if history.pod:

@@ -30,7 +30,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EventNote:
     """An Event on the object. Its name is made of what it says, so that saying it twice is one Event."""
 
     regarding: ObjectRef
@@ -42,7 +42,7 @@ class Notice:
     """A notification to people, through whatever the operator set up."""
 
 
-Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
+Request = Patch | StatusPatch | Creation | Eviction | Deletion | EventNote | Notice
 
 PROPOSED = "RemediationProposed"
 """Something is proposed for the object; in the mode suggest a person decides."""
@@ -61,7 +61,7 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
     Raises WriteError; nothing was changed then, UNSURE included.
     """
     match request:
-        case Said() | Notice():
+        case EventNote() | Notice():
             pass
         case _:
             write(rehearsal, request)
@@ -70,7 +70,7 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
     """Raises WriteError, and whatever `notify` raises."""
     match request:
-        case Said(regarding, note):
+        case EventNote(regarding, note):
             writer.event(regarding, at=now, reason=SCHEDULED, action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
