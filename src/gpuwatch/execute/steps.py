@@ -128,7 +128,7 @@ def act_steps(
     workload = kueue_workload(state.object, state.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
-    lost = loses(near.object)
+    lost = loses(state.object)
     if lost:  # which Kueue's Workload does not tell
         return Blocked(lost)
     target = main if workload is None else ref_of(workload)
