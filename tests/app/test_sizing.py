@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
 from gpuwatch.app.cli import cli
-from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet, write_openmetrics
+from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet
 from gpuwatch.simulate.fleet import Fleet
 from parts.prometheus_server import ServerBuild, running
+from simulate.openmetrics import write_openmetrics
 
 END = datetime(2026, 3, 5, 12, tzinfo=UTC)
 PLAN = FleetPlan(

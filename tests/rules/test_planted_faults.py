@@ -27,10 +27,10 @@ from gpuwatch.simulate.behaviour import Activity
 from gpuwatch.simulate.fleet import Fleet, build_fleet
 from gpuwatch.simulate.plan import FaultKind, FleetPlan
 from gpuwatch.simulate.symptoms import Fault
-from gpuwatch.simulate.writing import write_openmetrics
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 from rules.simulated import Fired, fired
+from simulate.openmetrics import write_openmetrics
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 

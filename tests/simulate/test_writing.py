@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.simulate import Fleet, FleetPlan, build_fleet, write_fleet, write_openmetrics
+from gpuwatch.simulate import Fleet, FleetPlan, build_fleet, write_fleet
 from gpuwatch.telemetry.openmetrics import parse
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.recording_file import RecordingFile
 from gpuwatch.telemetry.series import is_stale
 from gpuwatch.telemetry.source import TelemetrySource
+from simulate.openmetrics import write_openmetrics
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

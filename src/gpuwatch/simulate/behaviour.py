@@ -102,14 +102,17 @@ class Hours:
     start: datetime
 
     @property
+    def since_midnight(self) -> float:
+        """Of the window's start, in seconds."""
+        return self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
+
+    @property
     def hour(self) -> Floats:
-        midnight = self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
-        return ((self.seconds + midnight) % DAY) / HOUR
+        return ((self.seconds + self.since_midnight) % DAY) / HOUR
 
     @property
     def weekend(self) -> Mask:
-        midnight = self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
-        days = np.floor((self.seconds + midnight) / DAY).astype(np.int64)
+        days = np.floor((self.seconds + self.since_midnight) / DAY).astype(np.int64)
         weekend: Mask = (days + self.start.weekday()) % 7 >= 5
         return weekend
 
@@ -303,7 +306,6 @@ def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gener
     seconds = hours.seconds
     first_day = int(np.floor((seconds[0] - DAY) / DAY))
     last_day = int(np.ceil(seconds[-1] / DAY))
-    midnight = hours.start.hour * HOUR + hours.start.minute * 60.0 + hours.start.second
     starts: list[float] = []
     lengths: list[float] = []
     for day in range(first_day, last_day + 1):
@@ -314,7 +316,7 @@ def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gener
             hour = (float(rng.normal(9.8, 0.9)), float(rng.normal(14.2, 1.0)), float(rng.normal(20.5, 1.0)))[
                 min(session, 2)
             ]
-            at = day * DAY - midnight + hour * HOUR
+            at = day * DAY - hours.since_midnight + hour * HOUR
             until = at + float(rng.lognormal(np.log(1.8), 0.5)) * HOUR
             while at < until:
                 length = float(rng.lognormal(np.log(behaviour.request_seconds), 1.0))

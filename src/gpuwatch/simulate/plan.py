@@ -1,4 +1,4 @@
-"""What a simulated fleet should be like, and the seeds that may be looked at.
+"""What a simulated fleet should be like.
 
 Seeds 0–99 are for development: thresholds, tests and demos may use them. Seeds from 1000 on are for evaluation:
 nobody looks at what they plant while a threshold is chosen, so that the printed precision and recall mean something.
@@ -19,9 +19,6 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 Mask: TypeAlias = NDArray[np.bool_]
 Vocabulary: TypeAlias = Literal["dcgm", "dcgm49", "mixed"]
 LabelScheme: TypeAlias = Literal["exported", "native"]
-
-DEVELOPMENT_SEEDS = range(100)
-EVALUATION_SEEDS = range(1000, 2000)
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -65,15 +62,6 @@ HARMLESS = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix:
-    """Shares of the workload kinds that follow each other on GPUs for jobs; they need not add up to 1."""
-
-    training: float = 0.6
-    short: float = 0.28
-    host_bound: float = 0.12
-
-
-@dataclass(frozen=True, kw_only=True)
 class FleetPlan:
     """A fleet, wholly determined by its fields.
 
@@ -105,7 +93,6 @@ class FleetPlan:
     faults: tuple[FaultKind, ...] | None = None
     oversized: int = 0
     contended: int = 0
-    mix: Mix = Mix()
 
     def __post_init__(self) -> None:
         if self.end.tzinfo is None:
@@ -143,6 +130,16 @@ class FleetPlan:
     def steps(self) -> int:
         """Samples of a series that is there all the time."""
         return int(self.seconds // self.interval_seconds)
+
+    @property
+    def sample_seconds(self) -> Floats:
+        """Times of the samples, from the window's start."""
+        seconds: Floats = np.arange(self.steps) * float(self.interval_seconds)
+        return seconds
+
+    def until(self, seconds: float) -> datetime | None:
+        """As `moment`; None where it is not within the window."""
+        return self.moment(seconds) if seconds < self.seconds else None
 
     def moment(self, seconds: float) -> datetime:
         """The time `seconds` after the window's start, to the second below."""

@@ -102,8 +102,7 @@ class Scheduler:
             return "human"
         if slot.use == "gang" or slot.size >= 8:
             return "training"
-        mix = self.plan.mix
-        weights = np.array([mix.training, mix.short, mix.host_bound])
+        weights = np.array([0.6, 0.28, 0.12])
         return str(self.rng.choice(["training", "short", "host_bound"], p=weights / weights.sum()))
 
     def _length(self, kind: str, slot: Slot) -> float:
