@@ -24,8 +24,9 @@ import pytest
 import yaml
 
 from gpuwatch.simulate.behaviour import Activity
+from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.fleet import Fleet, build_fleet
-from gpuwatch.simulate.plan import FaultKind, FleetPlan
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.symptoms import Fault
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running

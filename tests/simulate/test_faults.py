@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import HARMLESS, FaultKind, Fleet, FleetPlan, Truth, build_fleet
+from gpuwatch.simulate import FaultKind, Fleet, FleetPlan, Truth, build_fleet
 from gpuwatch.simulate.physics import HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP
 from gpuwatch.telemetry.series import is_stale
 
@@ -47,6 +47,15 @@ class Planted:
         begin = truth.start.timestamp()
         end = truth.end.timestamp() if truth.end else END.timestamp()
         return values[times < begin], values[(times >= begin + 60) & (times < end)]
+
+
+HARMLESS = {
+    FaultKind.APPLICATION_XID,
+    FaultKind.TEARDOWN_XID,
+    FaultKind.PROCESS_XID,
+    FaultKind.POWER_CAP,
+    FaultKind.DRIVER_RELOAD,
+}
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))

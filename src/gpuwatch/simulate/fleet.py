@@ -10,13 +10,14 @@ from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
 from gpuwatch.simulate.contention import Shared, fill_contended
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
+from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.idle import plant_idle
 from gpuwatch.simulate.kube_state_metrics import owner_series
 from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
 from gpuwatch.simulate.oversized import make_oversized
-from gpuwatch.simulate.plan import FaultKind, FleetPlan
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript

@@ -9,11 +9,12 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpuwatch.simulate.fault_kinds import FaultKind
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -22,43 +23,6 @@ LabelScheme: TypeAlias = Literal["exported", "native"]
 
 HOUR = 3600.0
 DAY = 24 * HOUR
-
-
-class FaultKind(StrEnum):
-    """What can be planted beside idle allocations. Those in `HARMLESS` must not be taken for a broken GPU."""
-
-    FALLEN_OFF_BUS = "fallen_off_bus"  # XID 79, then every series of the GPU ends; its node goes on
-    VANISHED = "vanished"  # the same without any warning
-    DOUBLE_BIT = "double_bit"  # XID 48 with an uncorrectable ECC error
-    GSP_TIMEOUT = "gsp_timeout"  # XID 119, several times
-    ROW_REMAP_PENDING = "row_remap_pending"  # XID 63, a reset would finish the remapping
-    ROW_REMAP_FAILED = "row_remap_failed"  # XID 64, the memory cannot be repaired
-    RECOVERY_RESET = "recovery_reset"  # XID 154, the driver asks for a GPU reset
-    RECOVERY_REBOOT = "recovery_reboot"  # XID 154, the driver asks for a reboot
-    PCIE_REPLAYS = "pcie_replays"  # far more replays than the link's rate explains
-    NVLINK_ERRORS = "nvlink_errors"
-    OVERHEATING = "overheating"  # more degrees per watt, until it throttles
-    POWER_BRAKE = "power_brake"  # the power supply slows down all GPUs of a node
-    HUNG = "hung"  # a kernel that never ends: busy, low power, no memory traffic
-    EXPORTER_DOWN = "exporter_down"  # up is 0, the GPUs work on
-    NODE_GONE = "node_gone"
-    TELEMETRY_MISSING = "telemetry_missing"  # every exporter at once: the network, not the GPUs
-    APPLICATION_XID = "application_xid"  # XID 13 or 31 on all GPUs of one job
-    TEARDOWN_XID = "teardown_xid"  # XID 45 on all GPUs of a job that is killed
-    PROCESS_XID = "process_xid"  # XID 43 on the GPU of one process
-    POWER_CAP = "power_cap"  # clocks below the maximum because the card draws its limit: normal
-    DRIVER_RELOAD = "driver_reload"  # every counter starts again at zero
-
-
-HARMLESS = frozenset(
-    {
-        FaultKind.APPLICATION_XID,
-        FaultKind.TEARDOWN_XID,
-        FaultKind.PROCESS_XID,
-        FaultKind.POWER_CAP,
-        FaultKind.DRIVER_RELOAD,
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)

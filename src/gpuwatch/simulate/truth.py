@@ -13,7 +13,8 @@ from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.behaviour import Activity
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.contention import Shared
-from gpuwatch.simulate.plan import HARMLESS, FaultKind, FleetPlan
+from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.states import MachineState
 from gpuwatch.simulate.symptoms import Fault
@@ -106,62 +107,6 @@ def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared)
 
 # Faults
 
-_KINDS: dict[FaultKind, tuple[FindingKind, ...]] = {
-    FaultKind.FALLEN_OFF_BUS: (FindingKind.XID, FindingKind.GPU_MISSING),
-    FaultKind.VANISHED: (FindingKind.GPU_MISSING,),
-    FaultKind.DOUBLE_BIT: (FindingKind.XID,),
-    FaultKind.GSP_TIMEOUT: (FindingKind.XID,),
-    FaultKind.ROW_REMAP_PENDING: (FindingKind.ROW_REMAP,),
-    FaultKind.ROW_REMAP_FAILED: (FindingKind.XID, FindingKind.ROW_REMAP),
-    FaultKind.RECOVERY_RESET: (FindingKind.RECOVERY_ACTION,),
-    FaultKind.RECOVERY_REBOOT: (FindingKind.RECOVERY_ACTION,),
-    FaultKind.PCIE_REPLAYS: (FindingKind.PCIE_REPLAY,),
-    FaultKind.NVLINK_ERRORS: (FindingKind.NVLINK_ERRORS,),
-    FaultKind.OVERHEATING: (FindingKind.THERMAL_THROTTLE,),
-    FaultKind.POWER_BRAKE: (FindingKind.POWER_BRAKE,),
-    FaultKind.HUNG: (FindingKind.HUNG,),
-    FaultKind.EXPORTER_DOWN: (FindingKind.EXPORTER_DOWN,),
-    FaultKind.NODE_GONE: (FindingKind.EXPORTER_DOWN,),
-    FaultKind.TELEMETRY_MISSING: (FindingKind.TELEMETRY_MISSING,),
-    FaultKind.APPLICATION_XID: (FindingKind.XID,),
-    FaultKind.TEARDOWN_XID: (FindingKind.XID,),
-    FaultKind.PROCESS_XID: (FindingKind.XID,),
-    FaultKind.POWER_CAP: (FindingKind.POWER_BRAKE, FindingKind.THERMAL_THROTTLE),
-    FaultKind.DRIVER_RELOAD: (FindingKind.ECC, FindingKind.PCIE_REPLAY, FindingKind.NVLINK_ERRORS),
-}
-_FAILS_WATCH = frozenset(
-    {
-        FaultKind.DOUBLE_BIT,
-        FaultKind.ROW_REMAP_FAILED,
-        FaultKind.RECOVERY_RESET,
-        FaultKind.RECOVERY_REBOOT,
-        FaultKind.NVLINK_ERRORS,
-    }
-)
-_NOTES = {
-    FaultKind.FALLEN_OFF_BUS: "XID 79, then the GPU's series end while its node's other GPUs report",
-    FaultKind.VANISHED: "the GPU's series end without an XID while its node's other GPUs report",
-    FaultKind.DOUBLE_BIT: "XID 48 and an uncorrectable ECC error",
-    FaultKind.GSP_TIMEOUT: "XID 119 again and again",
-    FaultKind.ROW_REMAP_PENDING: "XID 63; a row remapping waits for a reset",
-    FaultKind.ROW_REMAP_FAILED: "XID 64; a row could not be remapped",
-    FaultKind.RECOVERY_RESET: "the driver asks for a reset of the GPU",
-    FaultKind.RECOVERY_REBOOT: "the driver asks for a reboot of the node",
-    FaultKind.PCIE_REPLAYS: "PCIe replays far above what the link explains",
-    FaultKind.NVLINK_ERRORS: "NVLink CRC, replay and recovery errors",
-    FaultKind.OVERHEATING: "hotter at equal power until it throttles",
-    FaultKind.POWER_BRAKE: "the power supply brakes every GPU of the node",
-    FaultKind.HUNG: "a kernel that never ends: busy, near idle power, no memory traffic",
-    FaultKind.EXPORTER_DOWN: "the exporter does not answer; its GPUs work on",
-    FaultKind.NODE_GONE: "the node is gone, and its exporter with it",
-    FaultKind.TELEMETRY_MISSING: "no exporter answers: the network, not the GPUs",
-    FaultKind.APPLICATION_XID: "XID 13 or 31 on all GPUs of one job: the application's fault",
-    FaultKind.TEARDOWN_XID: "XID 45 on all GPUs of a job that was killed",
-    FaultKind.PROCESS_XID: "XID 43 of one process",
-    FaultKind.POWER_CAP: "the card draws its limit at full load: the software power cap is normal",
-    FaultKind.DRIVER_RELOAD: "the driver was reloaded: every counter began again at zero",
-}
-
 
 def fault_truths(
     plan: FleetPlan, machines: tuple[Machine, ...], fault: Fault, state: MachineState | None
@@ -171,7 +116,7 @@ def fault_truths(
     state: the node as played, needed where physics decides when a fault begins to show.
     """
     start = fault.start
-    kinds = _KINDS[fault.kind]
+    kinds = FAULTS[fault.kind].findings
     if fault.machine < 0:
         everywhere = tuple(machine.name for machine in machines)
         yield _fault_truth(plan, fault, kinds[0], Subject(SubjectKind.FLEET, "fleet"), (), everywhere, start)
@@ -188,7 +133,7 @@ def fault_truths(
     if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
         # Only the count of remapped rows and XID 63 tell of it: good news rather than a fault.
         return
-    if machine.has_health_watches and fault.kind in _FAILS_WATCH:
+    if machine.has_health_watches and FAULTS[fault.kind].fails_watch:
         kinds += (FindingKind.DCGM_HEALTH,)
     on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
     subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
@@ -230,8 +175,8 @@ def _fault_truth(
         end=plan.until(fault.end),
         devices=devices,
         nodes=nodes,
-        note=_NOTES[fault.kind],
-        harmless=fault.kind in HARMLESS,
+        note=FAULTS[fault.kind].note,
+        harmless=FAULTS[fault.kind].harmless,
         fault=fault.kind.value,
     )
 
