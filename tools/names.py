@@ -21,7 +21,7 @@ from typing import Any
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.metrics import described
 from gpuwatch.execute import requests
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import (
     RESERVED_KINDS,
     ActionKind,

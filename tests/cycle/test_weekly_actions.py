@@ -9,7 +9,7 @@ import pytest
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
 from gpuwatch.cycle.weekly_actions import NOTHING, OBSERVED, actions_in
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.model.remediation import Phase, Remediation, Turn
 from gpuwatch.model.weekly import WeeklyReport
@@ -33,7 +33,7 @@ def released(store: RemediationStore) -> tuple[Fleet, Executor, Remediation]:
     """A release of two GPUs, an hour after it was proposed."""
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
-    executor = fleet.executor(store, Policies(ENFORCE, quick(release_observation_seconds=36_000)))
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick(release_observation_seconds=36_000)))
     fleet.propose(executor)
     drive(fleet, executor, 1.0)
     (found,) = store.all()

@@ -13,7 +13,7 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
-from gpuwatch.kube.keys import DEGRADED, REMEDIATION
+from gpuwatch.frameworks.keys import DEGRADED, REMEDIATION
 from gpuwatch.kube.live import api_client, connect
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, PatchKind, WriteError

@@ -13,9 +13,10 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, Object
+from gpuwatch.kube.writer import ClusterWriter
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.kube.json_patch import difference, merged
+from gpuwatch.frameworks.json_patch import difference, merged
 from gpuwatch.kube.quantity import quantity
 from gpuwatch.model.decision import ActionKind, Evidence, Mode
 from gpuwatch.model.remediation import Phase, Proposal, Remediation, StepKind

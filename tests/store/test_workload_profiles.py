@@ -12,9 +12,10 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.sizing import Abstention, AbstentionKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.store import StoreError

@@ -32,7 +32,8 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, version_of
+from gpuwatch.frameworks.objects import Object, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store import StoreError

@@ -16,8 +16,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuwatch.kube.json_patch import difference
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of, version_of
+from gpuwatch.frameworks.json_patch import difference
+from gpuwatch.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, RemediationId, misplaced
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store import StoreError

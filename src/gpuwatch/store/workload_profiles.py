@@ -14,8 +14,9 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from gpuwatch.kube.json_patch import difference
-from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
+from gpuwatch.frameworks.json_patch import difference
+from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
@@ -146,8 +147,7 @@ def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
 
 
 def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
-    weight = profile.weight_seconds
-    busy = sum(cell.weight_seconds * cell.busy_ratio for cell in profile.cells)
+    busy = profile.mean("busy_ratio")
     return WorkloadProfileStatus(
         as_of=profile.as_of,
         first_seen=profile.first_seen,
@@ -155,7 +155,7 @@ def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
         coverage_ratio=round(profile.coverage_ratio, 3),
         observed_gpu_hours=round(profile.observed_seconds / 3600, 1),
         gpus_per_pod=profile.gpus_per_pod,
-        busy_ratio=round(busy / weight, 3) if weight > 0 else None,
+        busy_ratio=None if busy is None else round(busy, 3),
         memory_peak_bytes=max((round(run.peak_bytes) for run in profile.runs if run.peak_bytes), default=None),
     )
 
