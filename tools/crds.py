@@ -240,11 +240,11 @@ def schema(kind: type) -> dict[str, Any]:
     required: list[str] = []
     either: list[str] = []
     for each in form_fields(cast("Hashable", kind)):
-        if not each.said.says:
+        if not each.api.says:
             raise TypeError(f"{kind.__name__}.{each.name} has no description")
         if each.kind is datetime and each.there != "time" and not each.there.endswith("Time"):
             raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.there} does not say so")
-        says = {"description": each.said.says}
+        says = {"description": each.api.says}
         if each.kind is NumberOrText:
             properties[each.there] = {**says, **_schema(float)}
             properties[each.there + TEXT_SUFFIX] = {
@@ -252,7 +252,7 @@ def schema(kind: type) -> dict[str, Any]:
                 "description": f"Instead of {each.there} where it is a text.",
             }
         else:
-            properties[each.there] = {**says, **_schema(each.kind), **each.said.more}
+            properties[each.there] = {**says, **_schema(each.kind), **each.api.more}
         if each.required and not each.optional:
             (either if each.kind is NumberOrText else required).append(each.there)
     found: dict[str, Any] = {"type": "object", "properties": properties}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwatch.simulate import Fleet
+from gpuwatch.simulate import SimulatedFleet
 from gpuwatch.telemetry.series import RecordedSeries, is_stale
 
 
-def write_openmetrics(fleet: Fleet, path: Path) -> None:
+def write_openmetrics(fleet: SimulatedFleet, path: Path) -> None:
     """OpenMetrics text with timestamps for `promtool tsdb create-blocks-from openmetrics FILE DIR`.
 
     Text cannot carry staleness markers, so they are left out: a series that ended answers for five more minutes.

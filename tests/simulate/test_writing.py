@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.simulate import Fleet, FleetPlan, build_fleet, write_fleet
+from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet, write_fleet
 from gpuwatch.telemetry.openmetrics import parse
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.recording_file import RecordingFile
@@ -22,11 +22,11 @@ END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(FleetPlan(seed=8, end=END, gpus=20, days=0.5, vocabulary="mixed", faults=()))
 
 
-def test_a_folder_holds_telemetry_cluster_and_truth(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_folder_holds_telemetry_cluster_and_truth(fleet: SimulatedFleet, tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "old.json").write_text("{}")
     write_fleet(fleet, tmp_path)
@@ -39,7 +39,7 @@ def test_a_folder_holds_telemetry_cluster_and_truth(fleet: Fleet, tmp_path: Path
     assert set(recording.spans_ms) == {series.metric for series in fleet.series()}
 
 
-def test_telemetry_is_discovered_as_it_was_planned(fleet: Fleet, tmp_path: Path) -> None:
+def test_telemetry_is_discovered_as_it_was_planned(fleet: SimulatedFleet, tmp_path: Path) -> None:
     write_fleet(fleet, tmp_path)
     source = TelemetrySource(open_recording([tmp_path / "telemetry.parquet"]))
     schema, _ = source.discover(END)
@@ -50,7 +50,7 @@ def test_telemetry_is_discovered_as_it_was_planned(fleet: Fleet, tmp_path: Path)
     assert {device.uuid for device in inventory.devices} == {c.uuid for m in fleet.machines for c in m.cards}
 
 
-def test_openmetrics_has_every_sample_but_no_marker(fleet: Fleet, tmp_path: Path) -> None:
+def test_openmetrics_has_every_sample_but_no_marker(fleet: SimulatedFleet, tmp_path: Path) -> None:
     path = tmp_path / "fleet.om"
     small = build_fleet(FleetPlan(seed=8, end=END, gpus=4, days=0.1))
     write_openmetrics(small, path)

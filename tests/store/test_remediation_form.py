@@ -27,7 +27,7 @@ from gpuwatch.kube.quantity import quantity
 from gpuwatch.model.decision import ActionKind, Evidence, Mode
 from gpuwatch.model.remediation import Phase, Proposal, Remediation, StepKind
 from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.store.api_fields import FIELDS, said
+from gpuwatch.store.api_fields import FIELDS, doc
 from gpuwatch.store.api_form import QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
 from gpuwatch.store.conditions import TYPES
 from gpuwatch.store.custom_resources import (
@@ -187,7 +187,7 @@ def test_the_shipped_definitions_are_those_of_the_model() -> None:
 def test_every_field_of_the_model_is_in_the_schema() -> None:
     properties = schema(RemediationSpec)["properties"]["proposal"]["properties"]
     assert set(properties) == {_name(Proposal, each.name) for each in fields(Proposal)}
-    names = {each.name: each.metadata["said"].name or camel(each.name) for each in fields(RemediationStatus)}
+    names = {each.name: each.metadata["doc"].name or camel(each.name) for each in fields(RemediationStatus)}
     assert set(schema(RemediationStatus)["properties"]) == set(names.values())
 
 
@@ -207,7 +207,7 @@ class Silent:
 
 @dataclass
 class Timeless:
-    created_at: datetime = field(metadata=said("When it was made."))
+    created_at: datetime = field(metadata=doc("When it was made."))
 
 
 @pytest.mark.parametrize(("kind", "why"), [(Silent, "no description"), (Timeless, "does not say so")])

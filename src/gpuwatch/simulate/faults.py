@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuwatch.simulate.behaviour import Activity, dram_share, tensor_share
+from gpuwatch.simulate.behaviour import WorkKind, dram_share, tensor_share
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
 from gpuwatch.simulate.plan import HOUR, FleetPlan
@@ -100,7 +100,7 @@ class FaultPlanter:
         running = [
             run
             for run in self.runs
-            if run.behaviour.activity is Activity.TRAINING
+            if run.behaviour.activity is WorkKind.TRAINING
             and not run.planted
             and run.start + HOUR < start
             and run.end > start

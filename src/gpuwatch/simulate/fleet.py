@@ -28,7 +28,7 @@ from gpuwatch.simulate.workload_objects import Scene, workload_objects
 from gpuwatch.telemetry.series import RecordedSeries
 
 
-class Fleet:
+class SimulatedFleet:
     """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Fleet:
         return [*nodes, *exporter_objects(self.plan, self.machines), *workload_objects(scene)]
 
 
-def build_fleet(plan: FleetPlan) -> Fleet:
+def build_fleet(plan: FleetPlan) -> SimulatedFleet:
     """The fleet of this plan: cards, workloads, idle allocations, faults and contended cards, in this order."""
     machines = build_machines(plan)
     scheduler = Scheduler(plan, machines, plan.rng("schedule"))
@@ -110,4 +110,6 @@ def build_fleet(plan: FleetPlan) -> Fleet:
     planter.plant()
     oversized = make_oversized(plan, machines, planter.runs)
     contended, shared = fill_contended(plan, machines, scheduler)
-    return Fleet(plan, machines, [*planter.runs, *contended], planter.scripts, planter.faults, oversized, shared)
+    return SimulatedFleet(
+        plan, machines, [*planter.runs, *contended], planter.scripts, planter.faults, oversized, shared
+    )

@@ -14,7 +14,7 @@ import numpy as np
 from gpuwatch.simulate.exporter import samples
 from gpuwatch.simulate.plan import FleetPlan, Mask
 from gpuwatch.simulate.runs import Run
-from gpuwatch.simulate.workload_objects import Owner, kept_until, owner_chain
+from gpuwatch.simulate.workload_objects import OwnerName, kept_until, owner_chain
 from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
 _TARGET = {"instance": "10.44.0.9:8080", "job": "kube-state-metrics"}
@@ -55,5 +55,5 @@ def _owners(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
             yield "kube_job_owner", namespace | {"job_name": child.name} | owner
 
 
-def _owner_labels(owner: Owner) -> dict[str, str]:
+def _owner_labels(owner: OwnerName) -> dict[str, str]:
     return {"owner_kind": owner.kind, "owner_name": owner.name, "owner_is_controller": "true"}

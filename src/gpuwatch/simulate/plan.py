@@ -38,7 +38,7 @@ class FleetPlan:
         reasons, NVLink errors, XID counts, …). Where a fault shows only there, it is planted only there.
     idle_allocations: idle allocations and their look-alikes to plant; None: 12 for each 64 GPUs.
     faults: faults to plant, in this order; None: every kind once for each 64 GPUs. One that finds no room
-        (no fitting card or job) is left out, so `Fleet.truth` alone says what is there.
+        (no fitting card or job) is left out, so `SimulatedFleet.truth` alone says what is there.
     oversized: workloads to put on far more GPU than they can use, as many as there is room for.
     contended: nodes of 4 shared T4 cards to add to `gpus`, on which workloads are in each other's way, or nearly; the
         rest of the fleet is the same without them.

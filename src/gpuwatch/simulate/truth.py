@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.simulate.behaviour import Activity
+from gpuwatch.simulate.behaviour import WorkKind
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.contention import Shared
 from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
@@ -80,11 +80,11 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
     activity = run.behaviour.activity
     if run.note:
         return FindingKind.IN_USE, run.start, run.note, True
-    if activity is Activity.HOST_BOUND:
+    if activity is WorkKind.HOST_BOUND:
         return FindingKind.HOST_BOUND, run.start, "a job that waits for its host", True
-    if activity is Activity.SERVING:
+    if activity is WorkKind.SERVING:
         return FindingKind.BURSTY, run.start, "a service with silences that goes on serving", True
-    if activity is Activity.HUMAN:
+    if activity is WorkKind.HUMAN:
         return FindingKind.BURSTY, run.start, "a notebook or development Pod whose owner comes back", True
     return FindingKind.IN_USE, run.start, "a job that works until it ends", True
 

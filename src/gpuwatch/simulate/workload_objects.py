@@ -11,7 +11,7 @@ from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.exporter import NAMESPACE
 from gpuwatch.simulate.node_objects import Object, stamp
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.runs import PodLife, Run, Workload, resource_name
+from gpuwatch.simulate.runs import PodLife, Run, SimulatedWorkload, resource_name
 from gpuwatch.simulate.schedule import template_hash
 from gpuwatch.simulate.script import MachineScript
 
@@ -49,24 +49,24 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerName:
     """A controller by kind and name."""
 
     kind: str
     name: str
 
 
-def owner_chain(run: Run) -> list[Owner]:
+def owner_chain(run: Run) -> list[OwnerName]:
     """From the top owner down to the Pods' controller, as `_owners` makes them; empty for a bare Pod."""
     workload = run.workload
     if workload.framework == "Bare":
         return []
-    top = Owner(_API[workload.framework][1], workload.name)
+    top = OwnerName(_API[workload.framework][1], workload.name)
     below = {
-        "Deployment": Owner("ReplicaSet", f"{workload.name}-{template_hash(workload, run.generation)}"),
-        "Notebook": Owner("StatefulSet", workload.name),
-        "CronJob": Owner("Job", run.pods[0].name.rpartition("-")[0]),
-        "JobSet": Owner("Job", f"{workload.name}-workers-0"),
+        "Deployment": OwnerName("ReplicaSet", f"{workload.name}-{template_hash(workload, run.generation)}"),
+        "Notebook": OwnerName("StatefulSet", workload.name),
+        "CronJob": OwnerName("Job", run.pods[0].name.rpartition("-")[0]),
+        "JobSet": OwnerName("Job", f"{workload.name}-workers-0"),
     }.get(workload.framework)
     return [top, below] if below else [top]
 
@@ -100,7 +100,7 @@ def workload_objects(scene: Scene) -> list[Object]:
     return list(objects.values())
 
 
-def _meta(scene: Scene, workload: Workload, **more: object) -> Object:
+def _meta(scene: Scene, workload: SimulatedWorkload, **more: object) -> Object:
     created = scene.stamp(workload.created_seconds)
     meta = {"name": workload.name, "namespace": workload.namespace, "uid": workload.uid, "creationTimestamp": created}
     return {**meta, **more}
@@ -155,7 +155,7 @@ def _owners(scene: Scene, run: Run, replicas: int) -> list[Object]:
     return [top, *children]
 
 
-def _specs(workload: Workload, pods: int, replicas: int) -> tuple[Object, Object]:
+def _specs(workload: SimulatedWorkload, pods: int, replicas: int) -> tuple[Object, Object]:
     """Of the top owner, and of what stands below it."""
     selector = {"matchLabels": {"app": workload.name}}
     workers: Object = {"parallelism": pods, "completions": pods}
@@ -183,7 +183,7 @@ def _specs(workload: Workload, pods: int, replicas: int) -> tuple[Object, Object
     return {"minAvailable": pods, "queue": "research", "tasks": tasks}, {"minMember": pods, "queue": "research"}
 
 
-def _pod_labels(workload: Workload, run: Run, number: int) -> tuple[dict[str, str], dict[str, str]]:
+def _pod_labels(workload: SimulatedWorkload, run: Run, number: int) -> tuple[dict[str, str], dict[str, str]]:
     """Labels and annotations that the framework puts on its Pods."""
     name, framework = workload.name, workload.framework
     labels = {"app": name}
@@ -284,7 +284,7 @@ def _container(scene: Scene, run: Run) -> Object:
     return {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": ended}}
 
 
-def _budget(scene: Scene, workload: Workload, replicas: int) -> Object:
+def _budget(scene: Scene, workload: SimulatedWorkload, replicas: int) -> Object:
     wanted = max(replicas - 1, 1)
     return {
         "apiVersion": "policy/v1",

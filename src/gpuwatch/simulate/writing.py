@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.node_objects import Object
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.telemetry.recording_file import write_recording
 
 
-def write_fleet(fleet: Fleet, folder: Path) -> None:
+def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
     """Writes telemetry.parquet, cluster/KIND.json (kubectl lists, as of the window's end) and truth.json.
 
     The folder is made where it is missing; files of an earlier fleet are replaced, and cluster/*.json that this one
@@ -30,7 +30,7 @@ def write_fleet(fleet: Fleet, folder: Path) -> None:
     )
 
 
-def write_cluster(fleet: Fleet, folder: Path, at: datetime | None = None) -> None:
+def write_cluster(fleet: SimulatedFleet, folder: Path, at: datetime | None = None) -> None:
     """The cluster's objects at that moment, one list per kind, in place of what *.json the folder has."""
     for old in folder.glob("*.json"):
         old.unlink()

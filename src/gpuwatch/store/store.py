@@ -22,7 +22,7 @@ from gpuwatch.store.codec import (
     VERSION,
     DamagedError,
     FutureError,
-    Row,
+    StoredRow,
     decode,
     encode,
     is_from_the_future,
@@ -196,7 +196,7 @@ class Store:
                 gaps.append(self._lost(str(name), "this version knows no such part of a book", "it is left out"))
                 continue
             try:
-                parts[name] = decode(Row(*kept), _PARTS[name])
+                parts[name] = decode(StoredRow(*kept), _PARTS[name])
             except DamagedError as damage:
                 self._damaged.add((name,))
                 gaps.append(self._lost(name, damage, "it begins anew"))
@@ -207,7 +207,7 @@ class Store:
         for *names, version, digest, body in rows:
             key = WorkloadKey(*names)
             try:
-                profile = decode(Row(version, digest, body), WorkloadProfile)
+                profile = decode(StoredRow(version, digest, body), WorkloadProfile)
                 _demand(profile.key == key, f"it is that of {profile.key}")
             except DamagedError as damage:
                 self._damaged.add(_names(key))
@@ -218,7 +218,7 @@ class Store:
     def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[tuple[int], tuple[tuple[UsageHour, ...], bytes]]]:
         for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
             try:
-                uses = decode(Row(*kept), tuple[UsageHour, ...])
+                uses = decode(StoredRow(*kept), tuple[UsageHour, ...])
                 _demand(all(_micros(use.hour) == hour for use in uses), "it is that of another hour")
             except DamagedError as damage:
                 self._damaged.add((hour,))
@@ -375,7 +375,7 @@ class Store:
     def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
         for workload, container, *kept in rows:
             try:
-                yield decode(Row(*kept), kind)
+                yield decode(StoredRow(*kept), kind)
             except DamagedError as damage:
                 self._gaps.append(self._lost(f"{what} {workload}[{container}]", damage, "it is left out"))
 
@@ -386,7 +386,7 @@ class Store:
         for table, columns in _ROWS:
             later = f"SELECT {columns} FROM {table} WHERE {columns.partition(',')[0]} > ?"
             for kept in self._db.execute(later, (VERSION,)):
-                if is_from_the_future(Row(*kept)):
+                if is_from_the_future(StoredRow(*kept)):
                     raise FutureError(kept[0])
 
     def _lost(self, what: str, damage: object, so: str) -> Gap:
@@ -438,7 +438,7 @@ def _names(key: WorkloadKey) -> _Names:
     return key.workload, key.container, key.gpu_model, key.mig_profile
 
 
-def _columns(kept: Row) -> tuple[int, bytes, bytes]:
+def _columns(kept: StoredRow) -> tuple[int, bytes, bytes]:
     return kept.version, kept.digest, kept.body
 
 
