@@ -221,13 +221,3 @@ class WorkloadProfileStatus:
     )
     recommendation: Recommended | None = field(default=None, metadata=doc("What is advised, if anything is."))
     abstention: NotRecommended | None = field(default=None, metadata=doc("Why nothing is advised."))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpec:
-    """A piece of the state, in base64, or the list of its pieces."""
-
-    data: str = field(default="", metadata=doc("Rows of one table, in base64.", maxLength=1_400_000))
-    schema: int = field(default=0, metadata=doc("Version of the tables. An older gpuwatch refuses a later one."))
-    pieces: tuple[str, ...] = field(default=(), metadata=doc("The pieces that make up the state, by name."))
-    sweep: tuple[str, ...] = field(default=(), metadata=doc("Pieces that are not needed any more, or not yet."))
