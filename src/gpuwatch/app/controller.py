@@ -23,7 +23,6 @@ from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
-from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
@@ -31,6 +30,7 @@ from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.precision import poor, precision
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.kube import keys
@@ -337,7 +337,7 @@ class Controller:
             recommendations=self._advice,
             alerts=alerts,
             pause=pause,
-            precision=poor_detectors(known, bound),
+            precision=poor(precision(known), bound),
             storm_at=self._storm_at,
         )
         analysis = analyse(snapshot, opened.policies, context)
@@ -486,7 +486,7 @@ class Controller:
         if self._writers is None:
             yield None
             return
-        store = RemediationStore(self._writers.plain, namespace_of(self.settings))
+        store = RemediationStore(self._writers.plain, self.settings.namespace)
         yield store
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
@@ -500,13 +500,13 @@ class Controller:
         """Where the profiles are kept: in the file that is set, else in the cluster, else in a file of our own."""
         if self.settings.state is not None or self._writers is None:
             return self._state()
-        writer, namespace = self._writers.plain, namespace_of(self.settings)
+        writer, namespace = self._writers.plain, self.settings.namespace
         scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
         return lambda: KubernetesStore.open(writer, namespace, scratch)
 
     def _state(self) -> Path:
-        state = state_of(self.settings)
+        state = self.settings.state or self.settings.run.folder / "state.sqlite"
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
 
