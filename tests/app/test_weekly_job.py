@@ -22,7 +22,7 @@ from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.settings.run_policy import ControllerPolicy
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 from kube.memory_cluster import MemoryCluster
 
 # Apprise's mail plug-in imports it on Pythons that still have it.

@@ -12,7 +12,7 @@ from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import FreshFacts
-from gpuwatch.kube.writer import Object, ref_of
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,

@@ -11,7 +11,7 @@ import pytest
 from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind

@@ -12,8 +12,9 @@ import pytest
 from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, new_store, quick, tick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind

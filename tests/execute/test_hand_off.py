@@ -12,8 +12,8 @@ from execute.living import ENFORCE, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Object, ref_of
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation, StepKind
 from gpuwatch.store.remediations import RemediationStore

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
 from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, Analysis, Coverage, Mode, PlanItem, Timing, TimingKind
 from gpuwatch.model.remediation import Pause, Phase
 from gpuwatch.model.telemetry import Schema

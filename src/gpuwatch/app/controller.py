@@ -33,7 +33,7 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.precision import poor, precision
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
@@ -45,11 +45,11 @@ from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings
-from gpuwatch.store.checkpoints import KubernetesStore
+from gpuwatch.store.checkpoints import store_in_cluster
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
 from gpuwatch.store.workload_profiles import publish
-from gpuwatch.telemetry.alerts import firing
+from gpuwatch.telemetry.source import firing
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -503,7 +503,7 @@ class Controller:
         writer, namespace = self._writers.plain, self.settings.namespace
         scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
-        return lambda: KubernetesStore.open(writer, namespace, scratch)
+        return lambda: store_in_cluster(writer, namespace, scratch)
 
     def _state(self) -> Path:
         state = self.settings.state or self.settings.run.folder / "state.sqlite"

@@ -26,9 +26,9 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
+from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
-from gpuwatch.telemetry.alerts import firing
+from gpuwatch.telemetry.source import firing
 
 VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""

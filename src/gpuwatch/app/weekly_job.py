@@ -26,7 +26,7 @@ from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.kube.writer import WriteError
 from gpuwatch.settings.cron import last_due
 from gpuwatch.settings.run_policy import ControllerPolicy
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 
 log = logging.getLogger("gpuwatch.report")
 

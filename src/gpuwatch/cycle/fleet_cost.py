@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpuwatch.advise.facts import ENDING, kind_of
 from gpuwatch.advise.money import HOURS_PER_WEEK, PriceList, run_time_ratio
 from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
+from gpuwatch.frameworks import ends
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
 from gpuwatch.model.decision import Analysis, Finding, Verdict
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
@@ -257,7 +257,7 @@ def _savings_per_week(item: Recommendation) -> tuple[float | None, float | None]
     likely, after, speed = chosen.projected_saving_per_week, chosen.projected_cost_per_week, chosen.speed
     if likely is None or after is None:
         return None, None
-    if kind_of(item.key.workload) not in ENDING or speed.low_ratio <= 0:
+    if not ends(item.key.workload) or speed.low_ratio <= 0:
         return likely, likely
     longest = 1.0 / speed.low_ratio
     return likely, likely - after * max(longest / run_time_ratio(speed, ends=True) - 1.0, 0.0)

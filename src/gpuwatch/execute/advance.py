@@ -27,15 +27,16 @@ from gpuwatch.execute.recheck import (
 from gpuwatch.execute.requests import Request
 from gpuwatch.execute.steps import Blocked, Done, TargetState, as_json
 from gpuwatch.execute.targets import TAKEN_BACK
-from gpuwatch.kube.adapters import Refused, condition, held_by, released, still_holds
-from gpuwatch.kube.fights import who_wrote
-from gpuwatch.kube.json_patch import ABSENT, value_at
-from gpuwatch.kube.moving import move
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks.fights import who_wrote
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.move import move
+from gpuwatch.frameworks.objects import Object, Refused, condition
+from gpuwatch.frameworks.release import held_by, released, still_holds
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 WAITER_STARTED = "waiter_started"
@@ -636,7 +637,9 @@ def _look_at_health(
     return Transition(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
 
 
-def _to_hand_off(remediation: Remediation, facts: Facts, taints: list[Step], policy: ExecutePolicy) -> tuple[Step, ...]:
+def _to_hand_off(
+    remediation: Remediation, facts: PlanFacts, taints: list[Step], policy: ExecutePolicy
+) -> tuple[Step, ...]:
     """Steps that hand the tainted Node off to a repair system, once it is empty and stays so; () where that is not now.
 
     Empty is what both sides say: no Pod that asks for accelerators is on it, and none holds a device of it.

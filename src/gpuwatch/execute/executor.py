@@ -24,8 +24,10 @@ from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import Notify, rehearse, send
 from gpuwatch.execute.steps import TargetState
 from gpuwatch.execute.targets import left_alone
-from gpuwatch.kube.fights import Surroundings, read_surroundings
-from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
+from gpuwatch.frameworks import kueue, volcano
+from gpuwatch.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
 from gpuwatch.model.telemetry import PodRef
@@ -34,7 +36,7 @@ from gpuwatch.store.remediations import ConflictError, RemediationStore
 _OWNERS_DEEP = 6
 """Controllers above a Pod that are followed: TrainJob, JobSet, Job and Pod are four."""
 
-_POD_GROUPS = ("scheduling.volcano.sh/v1beta1", "PodGroup")
+_POD_GROUPS = (volcano.POD_GROUP.api_version, volcano.POD_GROUP.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +206,25 @@ class Executor:
 
         pods = self.writer.objects("v1", "Pod", main.namespace)
         return tuple(pod for pod in pods if pod["metadata"]["uid"] in told or follow(pod, main.namespace, _OWNERS_DEEP))
+
+
+def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
+    """Kueue's Workloads and Volcano's PodGroups in its Namespace, and the autoscalers where it can be scaled. Nothing
+    of it is raised: what cannot be read is said in `unread`."""
+    namespace = object_["metadata"].get("namespace", "")
+    found: list[Object] = []
+    unread = []
+    try:
+        for version in kueue.WORKLOAD.versions:
+            workloads = writer.objects(f"{kueue.WORKLOAD.group}/{version}", kueue.WORKLOAD.kind, namespace)
+            if workloads:
+                found += workloads
+                break
+    except WriteError as error:
+        unread.append(error.message)
+    for api_version, kind in (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ())):
+        try:
+            found += writer.objects(api_version, kind, namespace)
+        except WriteError as error:
+            unread.append(error.message)
+    return Surroundings(tuple(found), tuple(unread))

@@ -30,8 +30,8 @@ from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.guards import Case, Nature, guard, left_behind, nature_of
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.guards import GuardCase, Nature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.score import score
 
@@ -46,8 +46,8 @@ class FreshFacts:
     recommendations: tuple[Recommendation, ...] = ()
     storm_at: datetime | None = None
 
-    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[str, float] | None = None) -> Facts:
-        return Facts(
+    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[str, float] | None = None) -> PlanFacts:
+        return PlanFacts(
             self.snapshot,
             self.findings,
             history,
@@ -139,7 +139,9 @@ def recheck(
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter)
 
 
-def stopped_by(view: FreshFacts, facts: Facts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy) -> str:
+def stopped_by(
+    view: FreshFacts, facts: PlanFacts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy
+) -> str:
     """Why nothing may be decided on this view; '' where it may."""
     age = now - view.snapshot.at
     if age > timedelta(seconds=policy.max_facts_age_seconds):
@@ -156,7 +158,7 @@ def _item(proposal: Proposal, plan: Plan) -> PlanItem | None:
 
 
 def rung_refused(
-    remediation: Remediation, facts: Facts, plan_policy: PlanPolicy, effect: str, others: tuple[Remediation, ...]
+    remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy, effect: str, others: tuple[Remediation, ...]
 ) -> str:
     """Why a taint that stands may not become harder now; '' where it may."""
     proposal = remediation.proposal
@@ -208,7 +210,7 @@ def _unseen(proposal: Proposal, view: FreshFacts) -> str:
     return ""
 
 
-def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
+def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts) -> str:
     """How the targets differ from those in the proposal, by uid; '' where they are the same."""
     if proposal.action is ActionKind.TAINT_NODE:
         known = {ref.uid for ref in proposal.objects}
@@ -223,7 +225,7 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: Facts) -> str:
     return ""
 
 
-def others_of_owner(proposal: Proposal, facts: Facts) -> str:
+def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
     """Which Pods would go with it that were not looked at, where the whole of the owner goes; '' where none."""
     owners = {facts.pods[ref].workload for ref in proposal.pods if ref in facts.pods}
     if len(owners) > 1:
@@ -232,7 +234,7 @@ def others_of_owner(proposal: Proposal, facts: Facts) -> str:
     return f"{others[0]} is of the same owner, and would go with it." if others else ""
 
 
-def no_execute_refused(remediation: Remediation, facts: Facts, plan_policy: PlanPolicy) -> str:
+def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
     """Why the accelerator Pods of the Nodes may not be driven off by NoExecute, which asks no budget; '' where every
     guard of an eviction lets all of them go."""
     proposal = remediation.proposal
@@ -255,7 +257,7 @@ def no_execute_refused(remediation: Remediation, facts: Facts, plan_policy: Plan
             gpu_model=proposal.gpu_model,
             gpus=facts.gpus(whole),
         )
-        refusals = guard(Case(candidate, score(candidate, facts, plan_policy), facts, plan_policy))
+        refusals = guard(GuardCase(candidate, score(candidate, facts, plan_policy), facts, plan_policy))
         if refusals:
             return f"{candidate.target}: {refusals[0].reason}"
     return ""
@@ -267,7 +269,7 @@ class Health(StrEnum):
     UNKNOWN = "unknown"
 
 
-def health(proposal: Proposal, facts: Facts) -> tuple[Health, str]:
+def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     """What the facts say of tainted devices. Proof is a HEALTHY conclusion of the detectors behind the taint, on each
     of the devices, and no other rule against a device of the Node; silence proves nothing.
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuwatch.kube.adapters import Creation, Patch
-from gpuwatch.kube.writer import ClusterWriter, Object, PatchKind
+from gpuwatch.frameworks.objects import Creation, Object, Patch
+from gpuwatch.kube.writer import ClusterWriter, PatchKind
 from gpuwatch.model.remediation import ObjectRef, Remediation
 
 
@@ -64,7 +64,7 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
         case EventNote() | Notice():
             pass
         case _:
-            _write(rehearsal, request)
+            write(rehearsal, request)
 
 
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
@@ -75,10 +75,10 @@ def send(writer: ClusterWriter, request: Request, remediation: Remediation, noti
         case Notice():
             notify(remediation)
         case _:
-            _write(writer, request)
+            write(writer, request)
 
 
-def _write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Eviction | Deletion) -> None:
+def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Eviction | Deletion) -> None:
     match request:
         case Patch(target, body, version):
             writer.patch(target, body, version=version)

@@ -16,21 +16,13 @@ from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.requests import Deletion, EventNote, Eviction, Notice, Request, StatusPatch
-from gpuwatch.kube import keys
-from gpuwatch.kube.adapters import (
-    Creation,
-    Patch,
-    Refused,
-    held_by,
-    obeyed,
-    release,
-    restore,
-    saved_state,
-)
-from gpuwatch.kube.fights import Surroundings, fights, kueue_workload
-from gpuwatch.kube.json_patch import ABSENT, value_at
-from gpuwatch.kube.moving import How, move, rollout
-from gpuwatch.kube.writer import Object, ref_of, version_of
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
+from gpuwatch.frameworks.framework import How
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.move import move, rollout
+from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
+from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -136,6 +128,9 @@ def act_steps(
     workload = kueue_workload(state.object, state.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
+    lost = loses(state.object)
+    if lost:  # which Kueue's Workload does not tell
+        return Blocked(lost)
     target = main if workload is None else ref_of(workload)
     if proposal.action is ActionKind.RELEASE_GANG:
         return (Step(kind=StepKind.RELEASE, target=target), clear)
@@ -160,14 +155,6 @@ def act_steps(
             return (again, replace(clear, parameters={"mark": "true"}))
         case How.EVICT:
             return (*(Step(kind=StepKind.EVICT, target=pod, parameters=avoided) for pod in how.pods), clear)
-
-
-def pods_of(remediation: Remediation) -> tuple[ObjectRef, ...]:
-    proposal = remediation.proposal
-    return tuple(
-        ObjectRef("v1", "Pod", ref.partition("/")[2], ref.partition("/")[0], uid)
-        for ref, uid in zip(proposal.pods, proposal.pod_uids, strict=True)
-    )
 
 
 def _tainting(
