@@ -17,6 +17,7 @@ from rich.console import Console
 
 from gpuwatch import __version__
 from gpuwatch.app import notifications, weekly_job
+from gpuwatch.app.history_log import HistoryLog
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
@@ -104,7 +105,7 @@ class Controller:
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
-        self._said_turns: dict[str, int] = {}
+        self._histories = HistoryLog(metrics)
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
         self.board = Board()
@@ -432,27 +433,8 @@ class Controller:
                 return
             if after is None or (before is not None and after.version == before.version):
                 return
-            self._tell(before, after)
+            self._histories.tell(before, after, _now())
             before = after
-
-    def _tell(self, before: Remediation | None, after: Remediation) -> None:
-        """What is new in its history. What another process said before is not known, so of one that was never looked at
-        here the last turn alone is said, and that only while it is fresh."""
-        first = after.id not in self._said_turns
-        known = self._said_turns.get(after.id, len(before.history) if before else max(len(after.history) - 1, 0))
-        if after.phase.open:
-            self._said_turns[after.id] = len(after.history)
-        else:
-            self._said_turns.pop(after.id, None)
-        now = _now()
-        for index, turn in enumerate(after.history[known:], known):
-            if first and before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
-                continue
-            self._metrics.transitioned(after, index)
-            log.info(
-                "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
-                extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
-            )  # fmt: skip
 
     def _notifications(self) -> Notifications:
         folder = self.settings.run.folder / "notifications"
