@@ -132,7 +132,7 @@ def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: boo
 
 
 def _wasted_gpu_hours(row: UsageHour) -> float:
-    """Held or on offer, measured, and not busy. Time without a sample is unknown, not wasted."""
+    """Allocatable, measured, and not busy. Time without a sample is unknown, not wasted."""
     if not row.namespace:
         return row.allocated_gpu_hours
     return max(row.allocated_gpu_hours - row.unknown_gpu_hours - row.busy_gpu_hours, 0.0)

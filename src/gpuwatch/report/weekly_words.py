@@ -189,7 +189,7 @@ def measured(use: Use) -> bool:
 
 
 def allocated_ratio(use: Use) -> float | None:
-    """Allocated time of that on offer; None where either is not known."""
+    """Allocated time of the allocatable; None where either is not known."""
     return use.allocated_gpu_hours / use.allocatable_gpu_hours if use.allocatable_gpu_hours else None
 
 
@@ -208,7 +208,7 @@ def busy_gpu_hours(use: Use) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UsePart:
-    """One part of the time on offer. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
+    """One part of the allocatable time. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
 
     label: str
     shade: str
@@ -216,7 +216,7 @@ class UsePart:
 
 
 def parts(use: Use) -> tuple[UsePart, ...]:
-    """Where the GPU-hours went: parts that do not overlap and add up to what was on offer.
+    """Where the GPU-hours went: parts that do not overlap and add up to what was allocatable.
 
     Idle allocations count at most the allocated time that is neither busy nor unknown: the stretch that proves an
     allocation idle may have holes of its own. Lost time is no part: a degraded GPU may be allocated or free, and is in
