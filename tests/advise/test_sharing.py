@@ -22,8 +22,8 @@ from advise.world import (
 )
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.recommend import advise
-from gpuwatch.advise.sharing import Sharer, fits, groups, mean, shared_speed, sharer
-from gpuwatch.kube import keys
+from gpuwatch.advise.sharing import Sharer, fits, groups, shared_speed, sharer
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, Recommendation, TargetKind
 from gpuwatch.model.workload_profile import WorkloadKey
@@ -109,9 +109,12 @@ def test_who_may_be_a_partner(more, memory, tier, may):
 
 
 def test_a_mean_of_what_is_partly_unknown_is_unknown():
-    assert mean([cell(0.2, 0.1), cell(0.4, 0.3)], "sm_active_ratio") == pytest.approx(0.2)
-    assert mean([cell(0.2, 0.1), cell(0.4, None)], "sm_active_ratio") is None
-    assert mean([], "busy_ratio") is None
+    def mean(signal, *cells):
+        return replace(profile(), cells=cells).mean(signal)
+
+    assert mean("sm_active_ratio", cell(0.2, 0.1), cell(0.4, 0.3)) == pytest.approx(0.2)
+    assert mean("sm_active_ratio", cell(0.2, 0.1), cell(0.4, None)) is None
+    assert mean("busy_ratio") is None
 
 
 # A GPU without MIG, so that sharing is what is left; its price per GPU is 1 USD.

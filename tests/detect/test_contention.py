@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from detect.builders import AT, device
-from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit, needs, rule_signals
+from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Device, Readings, Schema, Signal, Statistic, Vendor, WindowStat
@@ -249,15 +249,6 @@ def test_gpus_of_one_node_with_a_workload_each_are_never_called_contended() -> N
     assert found.missing == ("which GPUs share a PCIe switch",)
     little = snapshot(both, SISTERS, {"gpu-1": pcie(0.44 * GEN4_X16), "gpu-2": pcie(0.44 * GEN4_X16)})
     assert not assess_misfit(little, POLICY, (), everything=True)
-
-
-# What the rules ask for
-
-
-def test_every_signal_of_a_rule_is_asked_for() -> None:
-    asked = {stat.signal for stat in needs(POLICY)}
-    assert asked == {signal for signals in rule_signals(POLICY).values() for signal in signals}
-    assert rule_signals(POLICY)["misfit.scattered"] == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, on, pod, scene
 from detect.questions import ECC, REMAP
 from gpuwatch.catalog.metrics import metric_rows
-from gpuwatch.detect.health import HealthPolicy, assess_health, needs, rule_signals, state_signals
+from gpuwatch.detect.health import HealthPolicy, assess_health, needs, needs_of_rules, state_signals
 from gpuwatch.model.decision import FindingKind, Verdict
 from gpuwatch.model.telemetry import Readings, Scope, Signal, Statistic
 
@@ -45,14 +45,14 @@ def test_totals_are_never_read_as_levels_but_where_the_level_means_something() -
 
 def test_every_signal_that_a_rule_uses_is_exported_by_somebody() -> None:
     exported = {row.signal for row in metric_rows()}
-    assert {signal for signals in rule_signals(POLICY).values() for signal in signals} <= exported
+    assert {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats} <= exported
 
 
 def test_rules_and_findings_have_the_same_names() -> None:
     fleet = machines(1, 2)
     shown = assess_health(scene(fleet, healthy(fleet)), POLICY, everything=True)
-    assert {item.rule for item in shown} == set(rule_signals(POLICY))
-    assert set(state_signals()) <= {signal for signals in rule_signals(POLICY).values() for signal in signals}
+    assert {item.rule for item in shown} == set(needs_of_rules(POLICY))
+    assert set(state_signals()) <= {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
 
 
 def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() -> None:
@@ -60,7 +60,7 @@ def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() ->
     snapshot = scene(fleet, healthy(fleet))
     assert findings(snapshot) == {}
     shown = findings(snapshot, everything=True)
-    assert len(shown) == 16 * len(rule_signals(POLICY))
+    assert len(shown) == 16 * len(needs_of_rules(POLICY))
     known = {item.verdict for item in shown.values() if item.kind is not FindingKind.DCGM_HEALTH}
     assert known == {Verdict.HEALTHY}
     assert all(item.confidence_ratio > 0 for item in shown.values() if item.verdict is Verdict.HEALTHY)
@@ -79,7 +79,7 @@ def test_a_machine_of_which_nothing_is_known_is_one_finding() -> None:
     assert len(found) == 1 + 7
     whole = found["health_unknown:node/node-0"]
     assert (len(whole.devices), whole.pods, whole.node) == (8, ("ns/pod-0",), "node-0")
-    assert len(findings(scene(fleet, answers), everything=True)) == 16 * len(rule_signals(POLICY)) + 15
+    assert len(findings(scene(fleet, answers), everything=True)) == 16 * len(needs_of_rules(POLICY)) + 15
 
 
 def test_a_machine_of_two_is_a_machine() -> None:
@@ -144,7 +144,7 @@ def test_the_same_snapshot_gives_the_same_findings() -> None:
 def test_signals_of_a_gpu_as_a_whole_are_marked_so_in_the_catalog() -> None:
     """Rules look a GPU up by its UUID; the signals that an instance has of its own are the activity of work."""
     instance = {row.signal for row in metric_rows() if row.scope is Scope.INSTANCE}
-    used = {signal for signals in rule_signals(POLICY).values() for signal in signals}
+    used = {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
     assert used & instance == {
         Signal.BUSY_RATIO,
         Signal.DRAM_ACTIVE_RATIO,

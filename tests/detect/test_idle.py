@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystander, judged, only, steps, world
-from gpuwatch.detect.idle import activity_window, assess_idle, needs, rule_signals
+from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, InEffect, bystander, judged, only, steps, world
+from gpuwatch.detect.idle import assess_idle
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -477,8 +477,3 @@ class TestEvidence:
             ">=",
             GIB,
         )
-
-    def test_what_is_looked_up_is_asked_for(self) -> None:
-        asked = {stat.signal for stat in needs(POLICY)}
-        assert {signal for signals in rule_signals(POLICY).values() for signal in signals} == asked
-        assert activity_window(POLICY) == (14 * 86400, STEP, 0.01)

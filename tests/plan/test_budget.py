@@ -15,7 +15,7 @@ from gpuwatch.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapsh
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind, Turn
 from gpuwatch.plan.budget import Ledger, acted_at, budgets
 from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
 
@@ -38,7 +38,7 @@ def fleet(idle_pods: Iterable[int] = (), nodes: int = 10) -> tuple[Snapshot, tup
 
 def pool_use(history: Iterable[Remediation], state: Snapshot | None = None) -> BudgetUse:
     found = state or fleet()[0]
-    return budgets(Facts(found, (), tuple(history)), FREE)["pool/train"]
+    return budgets(PlanFacts(found, (), tuple(history)), FREE)["pool/train"]
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -68,7 +68,7 @@ def test_a_gpu_is_harmed_once_whoever_harms_it() -> None:
 
 def test_a_node_that_is_gone_still_weighs_on_its_pool_and_model() -> None:
     gone = remediation(TAINT, "node/gone", ["gone"], gpus=8, gpu_model="NVIDIA-A100-SXM4-80GB")
-    found = budgets(Facts(fleet()[0], (), (gone,)), FREE)
+    found = budgets(PlanFacts(fleet()[0], (), (gone,)), FREE)
     assert {scope: use.in_flight_gpus for scope, use in found.items()} == {
         "model/NVIDIA-A100-SXM4-80GB": 8,
         "pool/train": 8,
@@ -121,10 +121,10 @@ def test_a_claim_is_no_harm_that_another_adds_nothing_to(began: bool, admitted: 
         item.candidate for item in draw_plan(facts, (sick(held[0]),), FREE).items if item.candidate.action is EVICT
     ]
     policy = replace(FREE, budget_min_gpus=8, budget_ratio=0.0)
-    refused = Ledger(Facts(facts, (), (claim,)), policy).charge(moving)
+    refused = Ledger(PlanFacts(facts, (), (claim,)), policy).charge(moving)
     assert ([item.guard for item in refused] == []) is admitted
     calm = snapshot([node(f"n{i}") for i in range(10)], held, [pod("ml/p", "n0", 8)])
-    assert Ledger(Facts(calm, (), (claim,)), policy).charge(moving) == ()
+    assert Ledger(PlanFacts(calm, (), (claim,)), policy).charge(moving) == ()
 
 
 @pytest.mark.parametrize("began", [True, False])

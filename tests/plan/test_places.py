@@ -11,7 +11,7 @@ from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.model.cluster import Condition, Gang, Namespace, Taint
 from gpuwatch.model.decision import ActionKind, Snapshot
 from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import Freeze, PlanPolicy
 from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, sick, snapshot
 
@@ -131,7 +131,7 @@ def test_a_node_that_only_may_be_taken_back_is_as_any_other(mark: Taint | Condit
         "n0", labels={"cloud.google.com/gke-spot": "true", "karpenter.sh/capacity-type": "spot"}, **marked(mark)
     )
     assert not reclaimed(spot)
-    assert not Facts(snapshot([spot], []), ()).closed(spot)
+    assert not PlanFacts(snapshot([spot], []), ()).closed(spot)
 
 
 # Taints and those that wait

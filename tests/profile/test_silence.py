@@ -299,18 +299,6 @@ class TestUnlikelySilence:
         assert exceeded / 2000 <= 0.05
 
 
-def test_merged_pasts_keep_the_longest_and_add_the_rest() -> None:
-    one = Silences(longest_seconds=600, count=3, observed_seconds=6000, worked_seconds=5000, active_ratio=0.5)
-    other = Silences(
-        longest_seconds=900, count=1, observed_seconds=2000, worked_seconds=900, active_ratio=0.1, works_weekends=True
-    )
-    both = one.merged(other)
-    assert (both.longest_seconds, both.count, both.observed_seconds, both.worked_seconds) == (900, 4, 8000, 5000)
-    assert both.active_ratio == pytest.approx(0.4)
-    assert both.works_weekends is True
-    assert one.merged(other) == other.merged(one)
-
-
 codes = st.text(alphabet=".#?", min_size=1, max_size=200)
 
 

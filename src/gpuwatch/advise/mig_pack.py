@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -106,6 +107,18 @@ def shortage(problem: Problem, weights: Mapping[str, float], firm: Mapping[str, 
     return {name: count for name, count in found.items() if count}
 
 
+class _Column(NamedTuple):
+    """A variable of the program. used: GPUs in use for each of it; disturbance: what each costs in cuts and moves;
+    recut: whether it takes one of the GPUs that may be cut anew."""
+
+    upper: float
+    lower: float = 0.0
+    used: float = 0.0
+    disturbance: float = 0.0
+    offers: Mapping[str, int] = MappingProxyType({})
+    recut: bool = False
+
+
 class _Program:
     """Columns: keep per class, cut per pattern, (Nodes set, GPUs used) per uniform class and profile, [shortfall]."""
 
@@ -119,82 +132,45 @@ class _Program:
         self.settings = tuple(
             (each, name) for each in sorted(problem.uniform) for name in self.profiles if most.get(name)
         )
-        self.most = most
-        spare = self._spare()
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-        used: list[float] = []
-        disturbance: list[float] = []
-        offers: list[Mapping[str, int]] = []
+        free = {each for each in self.classes if each.cuttable and not each.forced}
+        # GPUs that may be cut anew if none of them keeps its cut.
+        spare = problem.blank + sum(problem.kept[each] for each in free)
+        columns = []
         for each in self.classes:
             count = problem.kept[each]
-            self._column(count if each.forced else 0, count)
-            used.append(1)
-            disturbance.append(-each.tenants)
-            offers.append(Counter(each.offers))
-        for cut in self.cuts:
-            self._column(0, spare)
-            used.append(1)
-            disturbance.append(1)
-            offers.append(Counter(cut))
+            lower = count if each.forced else 0
+            columns.append(_Column(count, lower, 1, -each.tenants, Counter(each.offers), each in free))
+        columns += [_Column(spare, 0, 1, 1, Counter(cut), True) for cut in self.cuts]
         for uniform, name in self.settings:
             nodes = problem.uniform[uniform]
-            self._column(0, nodes)
-            self._column(0, nodes * uniform.gpus)
-            used += [0, 1]
-            disturbance += [0 if name == uniform.profile else uniform.gpus, 0]
-            offers += [{}, {name: most[name]}]
-        self.short_names = [""] * len(used)
-        for name in self.profiles if firm is not None else ():
-            self._column(0, max(problem.demand[name] - (firm or {}).get(name, 0), 0))
-            used.append(0)
-            disturbance.append(0)
-            offers.append({name: 1})
-            self.short_names.append(name)
-        self.used = np.array(used, dtype=float)
-        self.disturbance = np.array(disturbance, dtype=float)
-        self.rows, self.least, self.greatest = self._constraints(offers, spare)
+            columns.append(_Column(nodes, disturbance=0 if name == uniform.profile else uniform.gpus))
+            columns.append(_Column(nodes * uniform.gpus, used=1, offers={name: most[name]}))
+        self.short_names = [""] * len(columns)
+        if firm is not None:
+            self.short_names += self.profiles
+            short = {name: max(problem.demand[name] - firm.get(name, 0), 0) for name in self.profiles}
+            columns += [_Column(short[name], offers={name: 1}) for name in self.profiles]
+        self.lower, self.upper = [column.lower for column in columns], [column.upper for column in columns]
+        self.used = np.array([column.used for column in columns], dtype=float)
+        self.disturbance = np.array([column.disturbance for column in columns], dtype=float)
+        self.rows, self.least, self.greatest = self._constraints(columns, spare)
 
-    def _column(self, lower: float, upper: float) -> None:
-        self.lower.append(lower)
-        self.upper.append(upper)
-
-    def _spare(self) -> int:
-        """GPUs that may be cut anew if none of them keeps its cut."""
-        return self.problem.blank + sum(
-            count for each, count in self.problem.kept.items() if each.cuttable and not each.forced
-        )
-
-    def _constraints(
-        self, offers: Sequence[Mapping[str, int]], spare: int
-    ) -> tuple[np.ndarray, list[float], list[float]]:
-        width = len(offers)
-        rows, least, greatest = [], [], []
-        for name in self.profiles:
-            rows.append([float(offer.get(name, 0)) for offer in offers])
-            least.append(float(self.problem.demand[name]))
-            greatest.append(math.inf)
+    def _constraints(self, columns: Sequence[_Column], spare: int) -> tuple[np.ndarray, list[float], list[float]]:
+        rows = [[float(column.offers.get(name, 0)) for column in columns] for name in self.profiles]
+        least = [float(self.problem.demand[name]) for name in self.profiles]
+        greatest = [math.inf] * len(rows)
         # What keeps its cut and what is cut anew are different GPUs.
-        cuttable = [each.cuttable and not each.forced for each in self.classes]
-        first_setting = len(self.classes) + len(self.cuts)
-        row = [0.0] * width
-        row[:first_setting] = [*map(float, cuttable), *([1.0] * len(self.cuts))]
-        rows.append(row)
+        rows.append([float(column.recut) for column in columns])
         least.append(0.0)
         greatest.append(float(spare))
+        places = range(len(columns))
+        nodes_at = {len(self.classes) + len(self.cuts) + 2 * n: owner for n, (owner, _) in enumerate(self.settings)}
         for uniform in sorted(self.problem.uniform):
-            row = [0.0] * width
-            for number, (owner, _) in enumerate(self.settings):
-                if owner == uniform:
-                    row[first_setting + 2 * number] = 1.0
-            rows.append(row)
+            rows.append([float(nodes_at.get(at) == uniform) for at in places])
             least.append(0.0)
             greatest.append(float(self.problem.uniform[uniform]))
-        for number, (owner, _) in enumerate(self.settings):
-            row = [0.0] * width
-            row[first_setting + 2 * number] = -float(owner.gpus)
-            row[first_setting + 2 * number + 1] = 1.0
-            rows.append(row)
+        for place, owner in nodes_at.items():
+            rows.append([-float(owner.gpus) if at == place else float(at == place + 1) for at in places])
             least.append(-math.inf)
             greatest.append(0.0)
         return np.array(rows), least, greatest

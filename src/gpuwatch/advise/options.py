@@ -11,7 +11,7 @@ from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.money import run_time_ratio
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, usable_bytes, widened
-from gpuwatch.advise.sharing import Sharer, groups, mean, shared_speed, sharer
+from gpuwatch.advise.sharing import Sharer, groups, shared_speed, sharer
 from gpuwatch.advise.speed import predict_speeds
 from gpuwatch.advise.targets import candidates, gpu_of, shared
 from gpuwatch.advise.vetoes import VetoCase, veto
@@ -118,7 +118,7 @@ def fewer_speed(
         tier=tier,
         basis=(
             f"Each GPU would do the work of {factor:g}; the engine was busy "
-            f"{mean(profile.cells, 'busy_ratio') or 0.0:.0%} of the time on each."
+            f"{profile.mean('busy_ratio') or 0.0:.0%} of the time on each."
         ),
     )
 

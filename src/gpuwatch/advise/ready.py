@@ -11,7 +11,6 @@ from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.memory import memory_need
 from gpuwatch.advise.money import pod_hours_per_week
 from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.sharing import mean
 from gpuwatch.advise.speed import predict_speed
 from gpuwatch.advise.targets import current, gpu_of
 from gpuwatch.catalog.gpus import Gpu, find_gpu
@@ -94,7 +93,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
     early = _too_little(profile, ends=ends, policy=policy)
     if early is not None:
         return abstain(*early)
-    busy = mean(profile.cells, "busy_ratio") or 0.0
+    busy = profile.mean("busy_ratio") or 0.0
     if busy <= policy.idle_busy_ratio:
         return abstain(
             AbstentionKind.IDLE,

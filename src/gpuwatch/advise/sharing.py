@@ -15,7 +15,7 @@ from math import ceil
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate
-from gpuwatch.model.workload_profile import Cell, WorkloadKey, WorkloadProfile
+from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
 _TIERS = tuple(EvidenceTier)  # best first
 
@@ -32,30 +32,18 @@ class Sharer:
     tier: EvidenceTier
 
 
-def mean(cells: Iterable[Cell], name: str) -> float | None:
-    """Mean of a cell's value by weight; None where any of the weight has no such value."""
-    total, weight = 0.0, 0.0
-    for cell in cells:
-        value = getattr(cell, name)
-        if value is None:
-            return None
-        total += value * cell.weight_seconds
-        weight += cell.weight_seconds
-    return total / weight if weight > 0 else None
-
-
 def sharer(profile: WorkloadProfile, memory: MemoryNeed, tier: EvidenceTier) -> Sharer | None:
     """The workload as a partner; None where it cannot be one: a slice, several GPUs or Pods, memory that is elastic,
     or activity that nothing but GPU_UTIL tells."""
-    busy = mean(profile.cells, "busy_ratio")
+    busy = profile.mean("busy_ratio")
     alone = not profile.key.mig_profile and profile.gpus_per_pod == 1 and ceil(profile.pods - 1e-6) <= 1
     if not alone or busy is None or memory.elastic or tier is EvidenceTier.UTILISATION:
         return None
     return Sharer(
         key=profile.key,
         busy_ratio=busy,
-        sm_active_ratio=mean(profile.cells, "sm_active_ratio"),
-        dram_active_ratio=mean(profile.cells, "dram_active_ratio"),
+        sm_active_ratio=profile.mean("sm_active_ratio"),
+        dram_active_ratio=profile.mean("dram_active_ratio"),
         peak_bytes=memory.peak_bytes,
         tier=tier,
     )

@@ -44,16 +44,15 @@ class Policies:
 
 def needs_of(policies: Policies) -> TelemetryNeeds:
     """What the rules, with these bounds, ask of telemetry."""
-    window, step, bound = idle.activity_window(policies.idle)
     return TelemetryNeeds(
         stats=tuple(
             dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle), *misfit.needs(policies.misfit)))
         ),
         state_signals=health.state_signals(),
         change_window_seconds=policies.health.change_window_seconds,
-        activity_window_seconds=window,
-        activity_step_seconds=step,
-        activity_bound_ratio=bound,
+        activity_window_seconds=policies.idle.window_seconds,
+        activity_step_seconds=policies.idle.step_seconds,
+        activity_bound_ratio=policies.idle.active_ratio,
     )
 
 
@@ -139,11 +138,12 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
 
 def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
     """Rule → every signal that it can use."""
-    return {
-        **health.rule_signals(policies.health),
-        **idle.rule_signals(policies.idle),
-        **misfit.rule_signals(policies.misfit),
+    needs = {
+        **health.needs_of_rules(policies.health),
+        **idle.needs_of_rules(policies.idle),
+        **misfit.needs_of_rules(policies.misfit),
     }
+    return {rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in needs.items()}
 
 
 _SEVERITY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}

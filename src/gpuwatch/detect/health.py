@@ -39,7 +39,7 @@ from gpuwatch.detect.xid_events import xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, WindowStat
 
-__all__ = ["HealthPolicy", "assess_health", "needs", "rule_signals", "state_signals"]
+__all__ = ["HealthPolicy", "assess_health", "needs", "needs_of_rules", "state_signals"]
 
 
 # Rules that look at each GPU for itself, and against its peers.
@@ -56,7 +56,12 @@ _RULES = (
 )
 
 
-def _needs_of_rules(policy: HealthPolicy) -> dict[str, tuple[WindowStat, ...]]:
+def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
+    """What each rule (`Finding.rule`) looks up in Readings, what it is best with first.
+
+    Most rules work with some of it: a rule that lacks all of its signals says UNKNOWN of every GPU, and one that lacks
+    some is less sure or blind to a part of its faults.
+    """
     return {
         "health.recovery_action": recovery_action_needs(policy),
         "health.dcgm_health": dcgm_health_needs(policy),
@@ -77,23 +82,12 @@ def _needs_of_rules(policy: HealthPolicy) -> dict[str, tuple[WindowStat, ...]]:
 
 def needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     """Every statistic that some rule asks for, once."""
-    return tuple(dict.fromkeys(stat for stats in _needs_of_rules(policy).values() for stat in stats))
+    return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
 
 
 def state_signals() -> tuple[Signal, ...]:
     """Signals whose changes within `HealthPolicy.change_window_seconds` are wanted."""
     return (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
-
-
-def rule_signals(policy: HealthPolicy) -> Mapping[str, tuple[Signal, ...]]:
-    """Rule → every signal that it can use, the one that it is best with first.
-
-    Most rules work with some of them: a rule that lacks all of them says UNKNOWN of every GPU, and one that lacks
-    some is less sure or blind to a part of its faults.
-    """
-    return {
-        rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in _needs_of_rules(policy).items()
-    }
 
 
 def assess_health(

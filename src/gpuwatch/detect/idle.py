@@ -11,36 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuwatch.detect.idle_holdings import Holder, Holdings, holdings_of, left_out_reasons
-from gpuwatch.detect.idle_past import Pasts
+from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import needed_stats, needs_of_rules
-from gpuwatch.detect.idle_verdict import Allocation, Judge
+from gpuwatch.detect.idle_signals import needs, needs_of_rules
+from gpuwatch.detect.idle_verdict import Allocation, IdleJudge
 from gpuwatch.model.cluster import Gang
 from gpuwatch.model.decision import Family, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
-from gpuwatch.model.telemetry import PodRef, Signal, WindowStat
+from gpuwatch.model.telemetry import PodRef
 from gpuwatch.profile.silence import joined
 
-__all__ = ["IdlePolicy", "activity_window", "assess_idle", "left_out", "needs", "rule_signals"]
-
-
-def needs(policy: IdlePolicy) -> tuple[WindowStat, ...]:
-    """The statistics that the rules look up, besides the history of `activity_window`."""
-    return needed_stats(policy)
-
-
-def activity_window(policy: IdlePolicy) -> tuple[int, int, float]:
-    """The history of activity that the rules need: its length and its step in seconds, and the engine activity
-    (ratio) above which a step is active."""
-    return policy.window_seconds, policy.step_seconds, policy.active_ratio
-
-
-def rule_signals(policy: IdlePolicy) -> Mapping[str, tuple[Signal, ...]]:
-    """Rule (`Finding.rule`) → every signal that it can use, the one that it cannot do without first.
-
-    Of power, memory activity and copy utilisation one is enough; without memory in use a model that is held is not
-    told from an abandoned device.
-    """
-    return {rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in needs_of_rules(policy).items()}
+__all__ = ["IdlePolicy", "assess_idle", "left_out", "needs", "needs_of_rules"]
 
 
 def left_out(snapshot: Snapshot) -> Mapping[PodRef, str]:
@@ -59,7 +39,7 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     calendar = holdings.calendar
     if calendar is None:
         return tuple(_blind(item) for item in _allocations(holdings, snapshot, None))
-    judge = Judge(snapshot, policy, Pasts(holdings, calendar, policy))
+    judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy))
     findings = [judge.judge(item) for item in _allocations(holdings, snapshot, judge)]
     if everything:
         findings += [judge.judge(item) for holder in holdings.holders.values() for item in _devices(holder)]
@@ -78,7 +58,7 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     return tuple(findings)
 
 
-def _allocations(holdings: Holdings, snapshot: Snapshot, judge: Judge | None) -> Iterator[Allocation]:
+def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None) -> Iterator[Allocation]:
     gangs = {gang.id: gang for gang in snapshot.cluster.gangs}
     members: dict[str, list[Holder]] = defaultdict(list)
     for holder in holdings.holders.values():
@@ -126,7 +106,7 @@ def _devices(holder: Holder) -> Iterator[Allocation]:
         )
 
 
-def _lazy_devices(holder: Holder, judge: Judge | None) -> tuple[str, ...]:
+def _lazy_devices(holder: Holder, judge: IdleJudge | None) -> tuple[str, ...]:
     """Says which of a Pod's devices do nothing while others work."""
     if judge is None or len(holder.devices) < 2:
         return ()
@@ -137,7 +117,7 @@ def _lazy_devices(holder: Holder, judge: Judge | None) -> tuple[str, ...]:
 
 
 def _gang_notes(
-    gang: Gang | None, holders: Sequence[Holder], holdings: Holdings, judge: Judge | None
+    gang: Gang | None, holders: Sequence[Holder], holdings: Holdings, judge: IdleJudge | None
 ) -> tuple[str, ...]:
     notes = []
     if gang is not None:

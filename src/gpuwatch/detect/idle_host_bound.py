@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import Looks
+from gpuwatch.detect.idle_signals import DeviceSignals
 from gpuwatch.model.decision import Evidence
 from gpuwatch.model.telemetry import Device, Signal, Statistic
 from gpuwatch.profile.explanation import spoken
 from gpuwatch.profile.silence import ACTIVE, Lane
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostBound:
-    """`text`: as part of a sentence that says that it works."""
-
-    text: str
-    evidence: tuple[Evidence, ...]
-
-
 def host_bound(
-    looks: Looks, policy: IdlePolicy, devices: Sequence[Device], lane: Lane, step_seconds: int, *, batch: bool
-) -> HostBound | None:
-    """Whether these devices wait for their host; None where they do not, or where it cannot be told.
+    signals: DeviceSignals, policy: IdlePolicy, devices: Sequence[Device], lane: Lane, step_seconds: int, *, batch: bool
+) -> tuple[str, tuple[Evidence, ...]] | None:
+    """How these devices wait for their host, as part of a sentence that says that they work, and what shows it; None
+    where they do not, or where it cannot be told.
 
     batch: a job. It has work all the time, so that a low mean is its host's doing. A service with few requests
     looks the same and waits for nobody; there, and for a person's work, only much PCIe traffic tells.
@@ -34,15 +26,15 @@ def host_bound(
     window = policy.long_window_seconds
     recent = lane[-(window // step_seconds) :]
     share = np.count_nonzero(recent & ACTIVE) / len(recent)
-    mean = looks.mean_busy_ratio(devices)
+    mean = signals.mean_busy_ratio(devices)
     if mean is None or mean > policy.host_bound_busy_ratio or share < policy.host_bound_steps_ratio:
         return None
-    traffic = max((looks.host_traffic(device, window) or 0.0 for device in devices), default=0.0)
+    traffic = max((signals.host_traffic(device, window) or 0.0 for device in devices), default=0.0)
     feeds = traffic >= policy.host_bound_bytes_per_second
     if not batch and not feeds:
         return None
     evidence = [
-        looks.evidence(
+        signals.evidence(
             devices[0],
             Signal.BUSY_RATIO,
             Statistic.AVG,
@@ -55,7 +47,7 @@ def host_bound(
     ]
     if feeds:
         evidence.append(
-            looks.evidence(
+            signals.evidence(
                 devices[0],
                 Signal.PCIE_RX_BYTES_PER_SECOND,
                 Statistic.AVG,
@@ -70,4 +62,4 @@ def host_bound(
         f"its busiest device is active in {share:.0%} of the last {spoken(window)} and only for {mean:.0%} of the "
         "time: it waits for its host"
     )
-    return HostBound(text=text, evidence=tuple(evidence))
+    return text, tuple(evidence)

@@ -49,7 +49,7 @@ class _Kind:
     bounds: Mapping[str, tuple[float, ...]]
 
 
-class Pasts:
+class SilenceModel:
     """Silences of every workload in the Snapshot, learnt once."""
 
     def __init__(self, holdings: Holdings, calendar: Calendar, policy: IdlePolicy) -> None:

@@ -70,28 +70,30 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     }
 
 
-def needed_stats(policy: IdlePolicy) -> tuple[WindowStat, ...]:
-    """All of them, once."""
+def needs(policy: IdlePolicy) -> tuple[WindowStat, ...]:
+    """The statistics that the rules look up, besides the history of activity."""
     return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
 
 
-class Looks:
-    """Looks one Snapshot's answers up, with the policy's bounds."""
+class DeviceSignals:
+    """What one Snapshot says of each device, by the policy's bounds."""
 
     def __init__(self, snapshot: Snapshot, policy: IdlePolicy) -> None:
         self.readings = snapshot.readings
         self.policy = policy
-        self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in needed_stats(policy)}
+        # Rendering a key takes longer than looking it up, and the same ones are asked of every device.
+        self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in needs(policy)}
+        self._memory_bounds = (
+            (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
+            (Signal.MEMORY_COPY_UTIL_RATIO, policy.copy_util_ratio),
+        )
 
-    def value(self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0) -> float | None:
-        """This device's own answer: for a MIG instance never its parent's."""
-        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds])
-        return None if answers is None else answers.get(device.id)
-
-    def whole_gpu(self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0) -> float | None:
-        """The answer for the device's whole GPU."""
-        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds])
-        return None if answers is None else answers.get(device.uuid)
+    def value(
+        self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
+    ) -> float | None:
+        """This device's own answer: for a MIG instance never its parent's, unless whole_gpu asks for that."""
+        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds], {})
+        return answers.get(device.uuid if whole_gpu else device.id)
 
     def evidence(
         self,
@@ -198,11 +200,7 @@ class Looks:
 
     def _contradiction(self, device: Device, window: int) -> Evidence | None:
         policy = self.policy
-        for signal, bound in (
-            (Signal.SM_ACTIVE_RATIO, policy.sm_active_ratio),
-            (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
-            (Signal.MEMORY_COPY_UTIL_RATIO, policy.copy_util_ratio),
-        ):
+        for signal, bound in ((Signal.SM_ACTIVE_RATIO, policy.sm_active_ratio), *self._memory_bounds):
             value = self.value(device, signal, Statistic.MAX, window)
             if value is not None and value > bound:
                 return self.evidence(device, signal, Statistic.MAX, window, value, comparison=">", bound=bound)
@@ -228,10 +226,7 @@ class Looks:
         power = self._power(device, window)
         if power is not None and power[0] <= power[1]:
             return self._power_evidence(device, window, *power, comparison="<=")
-        for signal, bound in (
-            (Signal.DRAM_ACTIVE_RATIO, self.policy.dram_active_ratio),
-            (Signal.MEMORY_COPY_UTIL_RATIO, self.policy.copy_util_ratio),
-        ):
+        for signal, bound in self._memory_bounds:
             value = self.value(device, signal, Statistic.MAX, window)
             if value is not None and value <= bound:
                 return self.evidence(device, signal, Statistic.MAX, window, value, comparison="<=", bound=bound)
@@ -240,8 +235,8 @@ class Looks:
     def _power(self, device: Device, window: int) -> tuple[float, float, float] | None:
         """Highest power in the window, the bound for a card that does nothing, and its floor, in watts."""
         policy = self.policy
-        highest = self.whole_gpu(device, Signal.POWER_WATTS, Statistic.MAX, window)
-        floor = self.whole_gpu(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds)
+        highest = self.value(device, Signal.POWER_WATTS, Statistic.MAX, window, whole_gpu=True)
+        floor = self.value(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds, whole_gpu=True)
         if highest is None or floor is None:
             return None
         return highest, policy.power_floor_factor * floor + policy.power_floor_watts, floor

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
-from gpuwatch.detect.idle_past import Pasts
+from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import Looks, SecondOpinion
+from gpuwatch.detect.idle_signals import DeviceSignals, SecondOpinion
 from gpuwatch.model.decision import (
     Advice,
     Evidence,
@@ -49,15 +49,15 @@ class Allocation:
     notes: tuple[str, ...] = ()
 
 
-class Judge:
+class IdleJudge:
     """Judges the allocations of one Snapshot."""
 
-    def __init__(self, snapshot: Snapshot, policy: IdlePolicy, pasts: Pasts) -> None:
+    def __init__(self, snapshot: Snapshot, policy: IdlePolicy, model: SilenceModel) -> None:
         self.snapshot = snapshot
         self.policy = policy
-        self.pasts = pasts
-        self.calendar = pasts.calendar
-        self.looks = Looks(snapshot, policy)
+        self.model = model
+        self.calendar = model.calendar
+        self.signals = DeviceSignals(snapshot, policy)
         self._recent = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds)
         self._count = WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, policy.recent_window_seconds)
         # Steps end with the calendar; a history that ends long before `at` says nothing of the time since.
@@ -65,43 +65,43 @@ class Judge:
 
     def unexplained(self, workload: str, lane: Lane) -> bool:
         """Whether this lane has been idle for longer than explained; for parts of an allocation."""
-        now = self.pasts.silence(workload, lane)
+        now = self.model.silence(workload, lane)
         # Nothing shorter is ever unexplained, and most are: asked first, it spares the question what explains it.
         return (
             now.silent_seconds > self.policy.min_silence_seconds
             and now.max_staleness_seconds + self._behind < self.policy.max_staleness_seconds
-            and now.silent_seconds > self.pasts.explanation(workload, now).seconds
+            and now.silent_seconds > self.model.explanation(workload, now).seconds
         )
 
     def judge(self, item: Allocation) -> Finding:
         """Signs of work first, then whatever keeps a conclusion from being drawn, then the silence."""
         policy = self.policy
-        now = self.pasts.silence(item.workload, item.lane)
+        now = self.model.silence(item.workload, item.lane)
         ago = now.elapsed_seconds + self._behind
         if now.active_before and ago < policy.recent_seconds:
             return self._working(
                 item, "works now" if ago < 2 * self.calendar.step_seconds else f"worked {spoken(ago)} ago"
             )
-        work = self.looks.recent_work(item.devices)
+        work = self.signals.recent_work(item.devices)
         if work is not None:
             return self._working(item, f"worked within the last {spoken(policy.recent_seconds)}", (work,))
-        video = self.looks.video(item.devices)
+        video = self.signals.video(item.devices)
         if video is not None:
             return self._working(item, "uses its video engines", (video,))
         missing = self._blind(item, now)
         if missing:
             return self._unknown(item, "whether it is used cannot be told", missing)
         covered = now.coverage_ratio >= policy.min_coverage_ratio
-        own = self.pasts.silences(item.workload)
+        own = self.model.silences(item.workload)
         age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
-        alone, released = not item.ambiguous, self.looks.released(item.devices)
-        explanation = self.pasts.explanation(item.workload, now, own_alone=alone, released=released)
+        alone, released = not item.ambiguous, self.signals.released(item.devices)
+        explanation = self.model.explanation(item.workload, now, own_alone=alone, released=released)
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
                 text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
                 return self._unknown(item, text, ("age",))
             if own.worked:
-                explanation = self.pasts.explanation(item.workload, now, own_alone=alone, never_worked=True)
+                explanation = self.model.explanation(item.workload, now, own_alone=alone, never_worked=True)
             elif covered:
                 return self._silent(item, now, None)
         if now.silent_seconds > explanation.seconds and (age is None or age >= policy.min_age_seconds):
@@ -133,29 +133,30 @@ class Judge:
     def _working(self, item: Allocation, when: str, evidence: tuple[Evidence, ...] = ()) -> Finding:
         if item.ambiguous:
             return self._unknown(item, f"its device {when}, but other Pods share it", ("which Pod's work it is",))
-        batch = self.pasts.class_of(item.workload) is WorkloadClass.BATCH
-        bound = host_bound(self.looks, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
+        batch = self.model.class_of(item.workload) is WorkloadClass.BATCH
+        bound = host_bound(self.signals, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
         if bound is not None:
+            text, shown = bound
             return self._finding(
                 item,
                 FindingKind.HOST_BOUND,
                 Verdict.BUSY,
-                f"{when}, but {bound.text}",
+                f"{when}, but {text}",
                 advice=Advice.FIX_APPLICATION,
                 confidence_ratio=0.7,
-                evidence=bound.evidence,
+                evidence=shown,
             )
         return self._finding(item, FindingKind.IN_USE, Verdict.BUSY, when, confidence_ratio=0.99, evidence=evidence)
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
         """Silent for longer than explained (None: never worked, nor did any Pod of its workload)."""
-        opinion = self.looks.second_opinion(item.devices, now.proven_seconds)
+        opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
             return self._unknown(item, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
         if opinion.agrees is False:
             text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
             return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
-        held = self.looks.memory_used_bytes(item.devices)
+        held = self.signals.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
         confidence = self._confidence(item, now, explanation) * now.coverage_ratio
         since = self.calendar.time_of(now.proven_step)
@@ -204,7 +205,7 @@ class Judge:
         until = f"{text}; it is expected to work again within {spoken(explanation.seconds)}"
         if item.ambiguous:
             return self._unknown(item, text, ("which Pod's work it was that its device did",))
-        if not now.active_before and not self.pasts.silences(item.workload).worked:
+        if not now.active_before and not self.model.silences(item.workload).worked:
             return self._unknown(item, text, ("what it did before the history begins",))
         confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
         return self._finding(
@@ -221,7 +222,7 @@ class Judge:
         if explanation is None:
             # Its first work may still come; that it began before the telemetry of it is excluded by `started`.
             return 0.95 if item.pods and self.snapshot.cluster.known else 0.85
-        own = self.pasts.silences(item.workload)
+        own = self.model.silences(item.workload)
         return confidence_in_silence(own, explanation, now.silent_seconds, self.calendar.step_seconds)
 
     def _since_start(self, item: Allocation) -> float:
@@ -240,7 +241,7 @@ class Judge:
         if held is not None:
             used, device = held
             evidence.append(
-                self.looks.evidence(
+                self.signals.evidence(
                     device,
                     Signal.MEMORY_USED_BYTES,
                     Statistic.LAST,
@@ -258,7 +259,7 @@ class Judge:
     ) -> Evidence:
         """The silence against what explains it."""
         lead = item.devices[0] if item.devices else None
-        own = self.pasts.silences(item.workload)
+        own = self.model.silences(item.workload)
         bound = self.policy.min_age_seconds if explanation is None else explanation.seconds
         note = f"time without activity; {now.coverage_ratio:.0%} of its steps are known"
         if own.worked:

@@ -7,22 +7,19 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.detect.contention import Contention, MisfitPolicy, contention_needs
 from gpuwatch.detect.scattered import scattered
 from gpuwatch.model.decision import Finding, FindingKind, Snapshot
-from gpuwatch.model.telemetry import Signal, WindowStat
+from gpuwatch.model.telemetry import WindowStat
 
-__all__ = ["MisfitPolicy", "assess_misfit", "needs", "rule_signals"]
+__all__ = ["MisfitPolicy", "assess_misfit", "needs", "needs_of_rules"]
 
 
 def needs(policy: MisfitPolicy) -> tuple[WindowStat, ...]:
     """Every statistic that some rule asks for, once."""
-    return tuple(dict.fromkeys(stat for stats in contention_needs(policy).values() for stat in stats))
+    return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
 
 
-def rule_signals(policy: MisfitPolicy) -> Mapping[str, tuple[Signal, ...]]:
-    """Rule (`Finding.rule`) → every signal that it can use; scattered gangs are seen in the cluster alone."""
-    found = {
-        rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in contention_needs(policy).items()
-    }
-    return {**found, f"misfit.{FindingKind.SCATTERED}": ()}
+def needs_of_rules(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
+    """What each rule (`Finding.rule`) looks up in Readings; scattered gangs are seen in the cluster alone."""
+    return {**contention_needs(policy), f"misfit.{FindingKind.SCATTERED}": ()}
 
 
 def assess_misfit(

@@ -11,7 +11,7 @@ from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, PlanItem, Snapshot
 from gpuwatch.model.remediation import ObjectRef, Proposal, Remediation, misplaced
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 
 _EVIDENCE = 20
 """Facts that a proposal carries at most, the strongest findings' first: an object of the API server is no archive."""
@@ -37,7 +37,7 @@ def propose(
     # It is done after the notice period.
     if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.notice_period_seconds):
         return None
-    candidate, facts = item.candidate, Facts(snapshot, findings)
+    candidate, facts = item.candidate, PlanFacts(snapshot, findings)
     pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
     main = _main(candidate, pods, facts)
     behind = [facts.findings_by_id[name] for name in candidate.findings if name in facts.findings_by_id]
@@ -77,7 +77,7 @@ def propose(
     return None if misplaced(found, found.namespace) else found
 
 
-def _main(candidate: Candidate, pods: Iterable[Pod], facts: Facts) -> ObjectRef | None:
+def _main(candidate: Candidate, pods: Iterable[Pod], facts: PlanFacts) -> ObjectRef | None:
     """The Node to taint, or the top owner of the Pods; None where there is not one, or it has no uid."""
     if candidate.action is ActionKind.TAINT_NODE:
         node = facts.nodes.get(candidate.nodes[0]) if len(candidate.nodes) == 1 else None

@@ -17,10 +17,10 @@ from typing import TypeVar
 import msgspec
 from kubernetes.client import ApiClient
 
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.decode import Listing, Take
 from gpuwatch.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience, name_of
-from gpuwatch.kube.kinds import Kind
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, address
 from gpuwatch.model.cluster import Cluster

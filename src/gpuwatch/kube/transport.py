@@ -12,9 +12,9 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
-from gpuwatch.kube.kinds import Kind
 from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")

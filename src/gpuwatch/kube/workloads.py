@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.kube.gangs import KUEUE_QUEUE, GangObjects, Member, Membership, kueue_workload, recognise
-from gpuwatch.kube.owners import Owner, OwnerIndex, Reached, climb
+from gpuwatch.frameworks import FRAMEWORKS, kueue
+from gpuwatch.frameworks.owner import Owner
+from gpuwatch.frameworks.recognise import GangObjects, Member, Membership, kueue_workload, recognise
+from gpuwatch.kube.owners import OwnerIndex, Reached, climb
 from gpuwatch.kube.pods import HeldPod
 from gpuwatch.model.cluster import Gang, OwnerStatus, Pod, Workload
 
-_VOLCANO_QUEUE = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
-_KAI_QUEUE = ("kai.scheduler/queue",)
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -108,46 +108,46 @@ class _Ids:
         choices = (f"{kind}/{namespace}/{name}", f"{kind}.{group}/{namespace}/{name}")
         chosen = next((item for item in choices if item not in self.workloads), f"{choices[1]}@{uid}")
         self._taken[identity] = chosen
-        self.workloads[chosen] = _workload(chosen, identity, item, objects)
+        self.workloads[chosen] = _workload(chosen, item, objects)
         return chosen
 
 
-def _workload(id_: str, identity: _Identity, item: Climbed, objects: GangObjects) -> Workload:
-    pod, reached = item.held.pod, item.reached
-    admitted = kueue_workload(item.member, objects)
-    _, kind, namespace, name, uid = identity
-    told = Workload(
+def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
+    _, kind, namespace, name, uid = _identity(item)
+    reached, admitted = item.reached, kueue_workload(item.member, objects)
+    found = Workload(
         id=id_,
         kind=kind,
-        api_version="v1",
+        api_version=reached.ref.api_version if reached.ref is not None else reached.api_version,
         namespace=namespace,
         name=name,
         uid=uid,
         status=reached.status,
         queue=_queue(item, admitted),
     )
-    if reached.ref is not None:  # not found, so that only its reference is known
-        return replace(told, api_version=reached.ref.api_version)
+    if reached.ref is not None:
+        return found  # nothing but the reference is known
     if not reached.chain:
-        return replace(told, labels=pod.labels, annotations=pod.annotations, created=pod.created)
+        pod = item.held.pod
+        return replace(found, labels=pod.labels, annotations=pod.annotations, created=pod.created)
     top = reached.chain[-1]
+    inactive = admitted is not None and admitted.spec.active is False
     return replace(
-        told,
-        api_version=reached.api_version,
+        found,
         labels=top.labels,
         annotations=top.annotations,
         created=top.created,
         replicas=top.replicas,
-        suspended=True if admitted is not None and admitted.spec.active is False else top.suspended,
+        suspended=True if inactive else top.suspended,
     )
 
 
 def _queue(item: Climbed, admitted: Owner | None) -> str:
-    """Kueue's queue before Volcano's before KAI's, told by the topmost that tells."""
+    """Kueue's queue before those of schedulers, told by the topmost that tells."""
     if admitted is not None and admitted.spec.queue_name:
         return admitted.spec.queue_name
     chain = tuple(reversed(item.reached.chain))
-    kueue = next((owner.labels[KUEUE_QUEUE] for owner in chain if owner.labels.get(KUEUE_QUEUE)), "")
-    volcano = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
-    own = (item.member.mark(names) for names in ((KUEUE_QUEUE,), _VOLCANO_QUEUE, _KAI_QUEUE))
-    return kueue or volcano or next((found[1] for found in own if found), "")
+    managed = next((owner.labels[kueue.QUEUE] for owner in chain if owner.labels.get(kueue.QUEUE)), "")
+    scheduled = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
+    own = (item.member.mark(framework.queues) for framework in FRAMEWORKS)
+    return managed or scheduled or next((found[1] for found in own if found), "")

@@ -173,9 +173,16 @@ class WorkloadProfile:
         """Usable share of the held time; 0 where nothing was expected."""
         return min(self.observed_seconds / self.expected_seconds, 1.0) if self.expected_seconds > 0 else 0.0
 
-    @property
-    def weight_seconds(self) -> float:
-        return sum(cell.weight_seconds for cell in self.cells)
+    def mean(self, signal: str) -> float | None:
+        """Mean of one value of the cells, by weight; None where any of the weight has no such value."""
+        total, weight = 0.0, 0.0
+        for cell in self.cells:
+            value = getattr(cell, signal)
+            if value is None:
+                return None
+            total += value * cell.weight_seconds
+            weight += cell.weight_seconds
+        return total / weight if weight > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,33 +7,33 @@ from datetime import datetime, timedelta
 
 from gpuwatch.model.decision import Family, Refusal, Severity, Verdict
 from gpuwatch.model.telemetry import DeviceId, GapKind
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 _KEPT = "remediation "
 """How the stores name what they keep and cannot read."""
 
 
-def brakes(facts: Facts, policy: PlanPolicy) -> tuple[Refusal, ...]:
+def brakes(facts: PlanFacts, policy: PlanPolicy) -> tuple[Refusal, ...]:
     """Every reason against doing anything now; empty when things may go on."""
     return tuple(
         Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts, policy))
     )
 
 
-def brake(facts: Facts, policy: PlanPolicy) -> str:
+def brake(facts: PlanFacts, policy: PlanPolicy) -> str:
     """All of `brakes` in one line; '' for none."""
     return " ".join(item.reason for item in brakes(facts, policy))
 
 
-def last_storm(facts: Facts, policy: PlanPolicy) -> datetime | None:
+def last_storm(facts: PlanFacts, policy: PlanPolicy) -> datetime | None:
     """When the last storm was, as far as it still matters: what the next plan has to be given."""
     if _storm(facts, policy):
         return facts.snapshot.at
     return facts.last_storm if _cooling(facts, policy) else None
 
 
-def _paused(facts: Facts, _: PlanPolicy) -> str:
+def _paused(facts: PlanFacts, _: PlanPolicy) -> str:
     pause = facts.pause
     if not pause.paused:
         return ""
@@ -42,7 +42,7 @@ def _paused(facts: Facts, _: PlanPolicy) -> str:
     return f"gpuwatch is paused{by}{since}{f': {pause.reason}' if pause.reason else ''}."
 
 
-def _memory(facts: Facts, _: PlanPolicy) -> str:
+def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
     unread = [
         item.what for item in facts.snapshot.gaps if item.kind is GapKind.BAD_INPUT and item.what.startswith(_KEPT)
     ]
@@ -52,7 +52,7 @@ def _memory(facts: Facts, _: PlanPolicy) -> str:
     return f"What {unread[0]}{more} did, or is doing, cannot be understood, and budgets cannot count it."
 
 
-def _storm(facts: Facts, policy: PlanPolicy) -> str:
+def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     present = [device for device in facts.snapshot.devices if device.present]
     known = len(facts.snapshot.devices)
     if not known:
@@ -85,7 +85,7 @@ def _storm(facts: Facts, policy: PlanPolicy) -> str:
     return ""
 
 
-def _cooling(facts: Facts, policy: PlanPolicy) -> str:
+def _cooling(facts: PlanFacts, policy: PlanPolicy) -> str:
     if facts.last_storm is None:
         return ""
     until = facts.last_storm + timedelta(seconds=policy.storm_cooldown_seconds)
@@ -94,7 +94,7 @@ def _cooling(facts: Facts, policy: PlanPolicy) -> str:
     return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; nothing is done before {until:%H:%M:%S}."
 
 
-def _alert(facts: Facts, policy: PlanPolicy) -> str:
+def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
     if not policy.brake_alerts:
         return ""
     if facts.alerts is None:
@@ -103,14 +103,14 @@ def _alert(facts: Facts, policy: PlanPolicy) -> str:
     return f"The alert {', '.join(firing)} fires." if firing else ""
 
 
-def _freeze(facts: Facts, policy: PlanPolicy) -> str:
+def _freeze(facts: PlanFacts, policy: PlanPolicy) -> str:
     for item in policy.freezes:
         if item.holds(facts.snapshot.at):
             return f"Nothing is done in {item}{f': {item.reason}' if item.reason else ''}."
     return ""
 
 
-BRAKES: dict[str, Callable[[Facts, PlanPolicy], str]] = {
+BRAKES: dict[str, Callable[[PlanFacts, PlanPolicy], str]] = {
     "paused": _paused,
     "memory": _memory,
     "brake": _storm,
@@ -120,7 +120,7 @@ BRAKES: dict[str, Callable[[Facts, PlanPolicy], str]] = {
 }
 
 
-def _devices(facts: Facts, family: Family, verdict: Verdict) -> set[DeviceId]:
+def _devices(facts: PlanFacts, family: Family, verdict: Verdict) -> set[DeviceId]:
     chosen: Iterable[tuple[DeviceId, ...]] = (
         finding.devices for finding in facts.findings if finding.family is family and finding.verdict is verdict
     )

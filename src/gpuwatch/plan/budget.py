@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Refusal
 from gpuwatch.model.remediation import Phase, Proposal, Remediation
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 LEDGER_GUARDS = ("pool_nodes", "budget", "rate", "once")
@@ -19,7 +19,7 @@ LEDGER_GUARDS = ("pool_nodes", "budget", "rate", "once")
 RATE_WINDOW = timedelta(hours=1)
 
 
-def budgets(facts: Facts, policy: PlanPolicy) -> dict[str, BudgetUse]:
+def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
     """One budget per pool and per GPU model, with every taint that is in place and every Remediation in flight counted
     against it, each GPU once."""
     harmed, elsewhere, reasons = _harm(facts)
@@ -43,7 +43,7 @@ def _use(
     harmed: Mapping[str, int],
     elsewhere: Mapping[str, int],
     reasons: Mapping[str, list[str]],
-    facts: Facts,
+    facts: PlanFacts,
     policy: PlanPolicy,
 ) -> BudgetUse:
     total = sum(facts.node_gpus(node) for node in nodes)
@@ -58,7 +58,7 @@ def _use(
     )
 
 
-def _harm(facts: Facts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
+def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
     """GPUs that are out of service or disturbed, by Node; by scope where their Nodes are gone; and why, by either.
 
     claims: count those whose first write is still to come, and may never be.
@@ -87,7 +87,7 @@ def _harm(facts: Facts, claims: bool = True) -> tuple[dict[str, int], Counter[st
     return harmed, elsewhere, reasons
 
 
-def _proposed(proposal: Proposal, nodes: list[str], facts: Facts) -> dict[str, int]:
+def _proposed(proposal: Proposal, nodes: list[str], facts: PlanFacts) -> dict[str, int]:
     """GPUs of a Remediation by Node: all of a tainted one; of a gang, whose Pods may be gone, as if it were spread
     evenly."""
     if proposal.action is ActionKind.TAINT_NODE:
@@ -110,7 +110,7 @@ def acted_at(remediation: Remediation) -> datetime | None:
 class Ledger:
     """What is left of budgets and rates while one Plan is drawn up, best candidates first."""
 
-    def __init__(self, facts: Facts, policy: PlanPolicy) -> None:
+    def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
         self._facts = facts
         self._policy = policy
         self._budgets = budgets(facts, policy)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpuwatch.frameworks import OWNERS
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     ActionKind,
@@ -18,8 +19,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.frameworks import rights
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.misfit import CONTENTION, gathering, misfits, resizing
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -29,7 +29,7 @@ _TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advi
 _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
-def candidates(facts: Facts, policy: PlanPolicy) -> list[Candidate]:
+def candidates(facts: PlanFacts, policy: PlanPolicy) -> list[Candidate]:
     """Every action that a finding or a recommendation calls for, before any guard has spoken; each target once."""
     found = [
         *_tainting(facts),
@@ -43,7 +43,7 @@ def candidates(facts: Facts, policy: PlanPolicy) -> list[Candidate]:
     return list({item.id: item for item in reversed(found)}.values())[::-1]
 
 
-def _degraded(facts: Facts) -> Iterable[Finding]:
+def _degraded(facts: PlanFacts) -> Iterable[Finding]:
     return (item for item in facts.findings if item.family is Family.HEALTH and item.verdict is Verdict.DEGRADED)
 
 
@@ -60,7 +60,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _tainting(facts: Facts) -> Iterable[Candidate]:
+def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
     by_node: dict[str, list[Finding]] = defaultdict(list)
     for finding in _degraded(facts):
         if finding.advice in _TAINTING:
@@ -83,20 +83,20 @@ def _tainting(facts: Facts) -> Iterable[Candidate]:
         )
 
 
-def _group_target(facts: Facts, key: str) -> Subject:
-    return Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key)
-
-
 def _group_candidate(
-    facts: Facts, action: ActionKind, key: str, pods: list[Pod], findings: list[Finding], devices: Iterable[str]
+    facts: PlanFacts, action: ActionKind, key: str, found: Iterable[Finding], pods: list[Pod] | None = None
 ) -> Candidate:
+    """pods: None for those that move off the devices of the findings."""
+    findings = list({item.id: item for item in found}.values())
+    devices = {device for item in findings for device in item.devices}
+    pods = _that_move(key, devices, facts) if pods is None else pods
     nodes = tuple(sorted({pod.node for pod in pods if pod.node}))
     node = facts.nodes.get(nodes[0]) if nodes else None
     return Candidate(
         action=action,
-        target=_group_target(facts, key),
+        target=Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key),
         findings=_strongest(findings),
-        devices=tuple(sorted(set(devices))),
+        devices=tuple(sorted(devices)),
         pods=tuple(sorted(pod.ref for pod in pods)),
         nodes=nodes,
         namespace=pods[0].namespace,
@@ -107,7 +107,7 @@ def _group_candidate(
     )
 
 
-def _moving(facts: Facts) -> Iterable[Candidate]:
+def _moving(facts: PlanFacts) -> Iterable[Candidate]:
     by_group: dict[str, list[Finding]] = defaultdict(list)
     for finding in _degraded(facts):
         if finding.advice in _MOVING and finding.severity is Severity.CRITICAL:
@@ -115,48 +115,47 @@ def _moving(facts: Facts) -> Iterable[Candidate]:
                 if pod.ref in facts.live:
                     by_group[pod.gang or pod.workload].append(finding)
     for key, findings in sorted(by_group.items()):
-        unique = list({finding.id: finding for finding in findings}.values())
-        devices = [device for finding in unique for device in finding.devices]
-        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, _that_move(key, devices, facts), unique, devices)
+        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, findings)
 
 
-def _that_move(key: str, devices: Iterable[str], facts: Facts) -> list[Pod]:
+def _that_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
     """Of a gang all Pods; of Pods that are independent of each other those on these devices."""
     pods = facts.members[key]
-    if rights(facts.gangs.get(key), facts.workloads.get(key)).whole:
+    owner = facts.workloads.get(key)
+    kind = OWNERS.get(owner.key) if owner is not None else None
+    if key in facts.gangs or kind is None or not kind.independent:
         return pods
     hit = {pod.ref for pod in facts.pods_on(devices)}
     return [pod for pod in pods if pod.ref in hit]
 
 
-def _rebalancing(facts: Facts) -> Iterable[Candidate]:
+def _rebalancing(facts: PlanFacts) -> Iterable[Candidate]:
     """One for each workload that contends; which of them goes is decided by score, when the plan is drawn."""
     by_group: dict[str, list[Finding]] = defaultdict(list)
     for finding in misfits(facts, CONTENTION):
         for key in sorted({pod.gang or pod.workload for ref in finding.pods if (pod := facts.live.get(ref))}):
             by_group[key].append(finding)
     for key, findings in sorted(by_group.items()):
-        devices = [device for finding in findings for device in finding.devices]
         known = [finding.relief_gpus[key] for finding in findings if key in finding.relief_gpus]
         yield replace(
-            _group_candidate(facts, ActionKind.EVICT_GANG, key, _that_move(key, devices, facts), findings, devices),
+            _group_candidate(facts, ActionKind.EVICT_GANG, key, findings),
             reason=_sentence(findings[0].summary),
             relief_gpus=sum(known) if known else None,
         )
 
 
-def _gathering(facts: Facts, policy: PlanPolicy) -> Iterable[Candidate]:
+def _gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[Candidate]:
     for finding, where in gathering(facts, policy):
         key = finding.subject.name
         pods = facts.members[key]
         yield replace(
-            _group_candidate(facts, ActionKind.EVICT_GANG, key, pods, [finding], ()),
+            _group_candidate(facts, ActionKind.EVICT_GANG, key, [finding], pods),
             reason=f"{_sentence(finding.summary)} It would fit into {where}.",
             relief_gpus=facts.gpus(pods) * policy.scattered_loss_ratio or None,
         )
 
 
-def _releasing(facts: Facts) -> Iterable[Candidate]:
+def _releasing(facts: PlanFacts) -> Iterable[Candidate]:
     by_group: dict[str, list[Finding]] = defaultdict(list)
     unknown: dict[str, list[Finding]] = defaultdict(list)
     for finding in facts.findings:
@@ -169,9 +168,7 @@ def _releasing(facts: Facts) -> Iterable[Candidate]:
             else:
                 by_group[pod.gang or pod.workload].append(finding)
     for key, findings in sorted(by_group.items()):
-        unique = list({finding.id: finding for finding in findings}.values())
-        devices = [device for finding in unique for device in finding.devices]
-        yield _group_candidate(facts, ActionKind.RELEASE_GANG, key, facts.members[key], unique, devices)
+        yield _group_candidate(facts, ActionKind.RELEASE_GANG, key, findings, facts.members[key])
     for ref, findings in sorted(unknown.items()):
         yield Candidate(
             action=ActionKind.RELEASE_GANG,

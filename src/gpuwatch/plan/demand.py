@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, PlanItem
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.landing import Nowhere, Room, unlike
 
 
-def waiters(items: Sequence[PlanItem], facts: Facts) -> dict[str, PodRef]:
+def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
     """Candidate.id of a release → the Pod that waits for it.
 
     items: releases that nothing speaks against. Of each waiting group, in the scheduler's order: the least harmful

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
@@ -26,11 +27,10 @@ from gpuwatch.plan.brakes import brakes, last_storm
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import waiters
-from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.guards import Case, contended, guard, left_behind, selected, starved
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.guards import GuardCase, contended, guard, left_behind, selected, starved
 from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.misfit import place
-from gpuwatch.plan.modes import mode_of
 from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
 from gpuwatch.plan.score import weigh
 
@@ -52,7 +52,7 @@ def draw_plan(
     where nobody could tell. precision: detector → lower bound of its measured precision. storm_at: `Plan.last_storm` of
     the plan before.
     """
-    facts = Facts(
+    facts = PlanFacts(
         snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
     )
     stopped = brakes(facts, policy)
@@ -72,20 +72,60 @@ def draw_plan(
     )
 
 
-def _item(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> PlanItem:
+def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
     worth, timing = weigh(candidate, facts, policy)
-    mode, why = mode_of(candidate, facts, policy)
+    mode, why = _mode_of(candidate, facts, policy)
     return PlanItem(
         candidate=candidate,
         score=worth,
         mode=mode,
-        refusals=guard(Case(candidate, worth, facts, policy)),
+        refusals=guard(GuardCase(candidate, worth, facts, policy)),
         timing=timing,
         mode_reason=why,
     )
 
 
-def _demanded(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
+def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
+    """The mildest of what the policy says for each pool that it touches, what its Namespace asks for, and what its
+    detectors' precision allows; and the reason."""
+    if candidate.action is ActionKind.RESIZE_WORKLOAD:
+        return Mode.OBSERVE, "Sizes are their owner's to change; gpuwatch never writes them."
+    nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
+    pools = sorted({facts.pool(node) for node in nodes}) or [candidate.pool]
+    scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
+    scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
+    offers = [(scope.mode, f"Settings for {scope}.")]
+    asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
+    if asked is not None:
+        # What it cannot mean counts as observe.
+        wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
+        offers.append((wanted, f"Namespace {candidate.namespace} has {keys.MODE}={asked}."))
+    doubt = _imprecise(candidate, facts, policy)
+    if doubt:
+        offers.append((Mode.SUGGEST, doubt))
+    return min(offers, key=lambda offer: MILDEST_FIRST.index(offer[0]))
+
+
+def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> str:
+    """Why it may only be suggested: every finding that would be enough comes from a detector that was measured to be
+    wrong too often. One that was not measured yet is not held against it."""
+    grounds = {
+        str(finding.kind)
+        for finding in facts.findings_of(candidate)
+        if finding.confidence_ratio >= policy.min_confidence_ratio
+    } or set(candidate.detectors)
+    poor = {name: facts.precision[name] for name in grounds if name in facts.precision}
+    poor = {name: value for name, value in poor.items() if not value >= policy.min_precision_ratio}
+    if not poor or set(poor) != grounds:
+        return ""
+    name = min(poor, key=lambda key: (-poor[key], key))
+    return (
+        f"The precision of {name} was measured to be {poor[name]:.2f} or better; {policy.min_precision_ratio:.2f} is "
+        "needed to enforce."
+    )
+
+
+def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
     """The releases with those that wait for them; without one, and where that is asked for, refused.
 
     What is only looked at makes no room for anybody, so the others are chosen without it.
@@ -111,7 +151,7 @@ def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem
 class _Grants:
     """What this plan has granted so far, as far as it speaks against more."""
 
-    def __init__(self, facts: Facts, policy: PlanPolicy) -> None:
+    def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
         self._facts = facts
         self._policy = policy
         self._room = facts.ground.room.copy()
@@ -175,7 +215,7 @@ class _Grants:
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that this and what is granted already would need more of together than they have."""
-        pods = [self._facts.pods[ref] for ref in candidate.pods if ref in self._facts.pods]
+        pods = self._facts.pods_of(candidate)
         before = [self._facts.pods[ref] for ref in self._disturbed if ref in self._facts.pods]
         for budget in self._facts.snapshot.cluster.budgets if before else ():
             now = sum(1 for pod in pods if selected(budget, pod))
@@ -188,7 +228,7 @@ class _Grants:
                 )
 
 
-def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts, policy: PlanPolicy) -> list[PlanItem]:
+def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
     """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use; and
     one that is only looked at takes what those leave that are done. A move's taints have their turn before it."""
     grants = _Grants(facts, policy)
@@ -210,7 +250,7 @@ def _granted(items: list[PlanItem], ledger: Ledger, facts: Facts, policy: PlanPo
     return [replace(item, refusals=drawn[item.candidate.id]) for item in items]
 
 
-def _together(items: list[PlanItem], facts: Facts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
+def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
     """Where several releases make room for one Pod, each of them alone would be for nothing: all of them or none.
 
     What a group that is refused would have taken goes to the others, so the budget is given out anew without it.

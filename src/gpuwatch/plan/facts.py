@@ -9,9 +9,9 @@ from datetime import datetime
 from functools import cached_property
 
 from gpuwatch.detect.reclaim import reclaimed
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Gang, Node, Pod, Workload
-from gpuwatch.model.decision import ActionKind, Finding, Snapshot, Verdict
+from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
@@ -34,7 +34,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanFacts:
     """A Snapshot, its findings, and what is remembered beside them, indexed.
 
     history: Remediations, open ones and those of the last hour at least. alerts: names of those that fire, None where
@@ -113,9 +113,8 @@ class Facts:
     @cached_property
     def free_gpus(self) -> dict[str, int]:
         """Node → GPUs that report, that nobody holds, and that nothing is said against."""
-        sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
         return {
-            name: sum(1 for item in devices if item.present and not item.pods and item.id not in sick)
+            name: sum(1 for item in devices if item.present and not item.pods and item.id not in self.degraded_devices)
             for name, devices in self.devices_of_node.items()
         }
 
@@ -168,6 +167,17 @@ class Facts:
     def idle_pods(self) -> frozenset[PodRef]:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
+    def pods_of(self, candidate: Candidate) -> list[Pod]:
+        """Its Pods that the cluster knows."""
+        return [self.pods[ref] for ref in candidate.pods if ref in self.pods]
+
+    def findings_of(self, candidate: Candidate) -> list[Finding]:
+        return [self.findings_by_id[name] for name in candidate.findings]
+
+    @cached_property
+    def degraded_devices(self) -> frozenset[DeviceId]:
+        return frozenset(name for item in self.findings if item.verdict is Verdict.DEGRADED for name in item.devices)
+
     def pods_on(self, devices: Iterable[DeviceId]) -> list[Pod]:
         """Pods of the cluster that telemetry says hold these devices."""
         refs = {ref for name in devices if name in self.devices for ref in self.devices[name].pods}
@@ -219,10 +229,10 @@ class Facts:
     def serving_room(self) -> Room:
         """Where the scheduler puts Pods before anything is tainted: degraded Nodes too, but for the degraded GPUs that
         are free, of which a Pod would have no use."""
-        sick = {device for item in self.findings if item.verdict is Verdict.DEGRADED for device in item.devices}
         nodes = []
         for node in self.nodes.values():
-            idle = sum(1 for item in self.devices_of_node.get(node.name, ()) if item.id in sick and not item.pods)
+            here = self.devices_of_node.get(node.name, ())
+            idle = sum(1 for item in here if item.id in self.degraded_devices and not item.pods)
             main = max(node.allocatable, key=lambda name: (node.allocatable[name], name), default=None)
             if idle and main is not None:
                 # A device plugin that noticed has taken them off already.

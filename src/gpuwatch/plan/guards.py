@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
-from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.frameworks import move_refusal, release_refusal
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
 from gpuwatch.plan.policy import PlanPolicy
@@ -25,12 +25,12 @@ from gpuwatch.plan.scheduling import tolerates
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GuardCase:
     """What a guard looks at: one candidate, what it is worth, and the world around it."""
 
     candidate: Candidate
     score: Score
-    facts: Facts
+    facts: PlanFacts
     policy: PlanPolicy
 
 
@@ -47,7 +47,7 @@ class Nature(StrEnum):
 class Guard:
     """check: the reason against a candidate, or None."""
 
-    check: Callable[[Case], str | None]
+    check: Callable[[GuardCase], str | None]
     nature: Nature
 
 
@@ -58,7 +58,7 @@ _OTHERS_OPT_OUTS = {
 """Annotations on a Pod by which its owner asks other controllers to leave it alone."""
 
 
-def guard(case: Case) -> tuple[Refusal, ...]:
+def guard(case: GuardCase) -> tuple[Refusal, ...]:
     """All reasons against the candidate; empty means that it may be done as far as its budget goes."""
     refusals = []
     for name, each in GUARDS.items():
@@ -68,21 +68,21 @@ def guard(case: Case) -> tuple[Refusal, ...]:
     return tuple(refusals)
 
 
-def _cluster_known(case: Case) -> str | None:
+def _cluster_known(case: GuardCase) -> str | None:
     if not case.facts.snapshot.cluster.known:
         return "No cluster state was read, so nobody knows what would be disturbed."
     return None
 
 
-def _node_known(case: Case) -> str | None:
+def _node_known(case: GuardCase) -> str | None:
     missing = sorted(name for name in case.candidate.nodes if name not in case.facts.nodes)
     if missing or not case.candidate.nodes:
         return f"Telemetry's host is no Node of this cluster ({', '.join(missing) or 'no host given'})."
     return None
 
 
-def _evidence(case: Case) -> str | None:
-    findings = [case.facts.findings_by_id[name] for name in case.candidate.findings]
+def _evidence(case: GuardCase) -> str | None:
+    findings = case.facts.findings_of(case.candidate)
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
         return "A finding behind it is UNKNOWN."
     best = max((finding.confidence_ratio for finding in findings), default=case.candidate.confidence_ratio)
@@ -91,11 +91,11 @@ def _evidence(case: Case) -> str | None:
     return None
 
 
-def _worth_it(case: Case) -> str | None:
+def _worth_it(case: GuardCase) -> str | None:
     if not math.isfinite(case.score.value):
         return "The score is not a finite number."
     if case.score.value <= case.policy.min_score:
-        findings = [case.facts.findings_by_id[name] for name in case.candidate.findings]
+        findings = case.facts.findings_of(case.candidate)
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
             missing = dict.fromkeys(text for item in findings for text in item.missing)
             return f"What moving it gains is not known; missing: {', '.join(missing)}."
@@ -107,7 +107,7 @@ def _worth_it(case: Case) -> str | None:
     return None
 
 
-def _annotated(candidate: Candidate, facts: Facts) -> Iterable[tuple[str, str, str]]:
+def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, str, str]]:
     """(object, key, value) of gpuwatch's keys on every Pod, owner, Namespace and Node that is touched."""
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
@@ -128,7 +128,7 @@ def _annotated(candidate: Candidate, facts: Facts) -> Iterable[tuple[str, str, s
         yield from ((where, key, value) for key, value in found)
 
 
-def _opted_out(case: Case) -> str | None:
+def _opted_out(case: GuardCase) -> str | None:
     for where, key, value in _annotated(case.candidate, case.facts):
         if key == keys.OPT_OUT and value.lower() != "false":
             return f"{where} opted out with {keys.OPT_OUT}={value}."
@@ -139,7 +139,7 @@ def _opted_out(case: Case) -> str | None:
     return None
 
 
-def _snoozed(case: Case) -> str | None:
+def _snoozed(case: GuardCase) -> str | None:
     for where, key, value in _annotated(case.candidate, case.facts):
         if key != keys.SNOOZE_UNTIL:
             continue
@@ -154,7 +154,7 @@ def _snoozed(case: Case) -> str | None:
     return None
 
 
-def _owner(case: Case) -> str | None:
+def _owner(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None  # no Pod is touched by a NoSchedule taint
     reasons = {
@@ -177,11 +177,11 @@ def _owner(case: Case) -> str | None:
     return None if case.candidate.pods else "No Pod of it was found."
 
 
-def _framework(case: Case) -> str | None:
+def _framework(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
     if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
         return None
-    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    pods = facts.pods_of(candidate)
     gang = facts.gangs.get(candidate.target.name)
     for name in dict.fromkeys(pod.workload for pod in pods):
         owner = facts.workloads.get(name)
@@ -196,7 +196,7 @@ def _framework(case: Case) -> str | None:
     return None
 
 
-def _whole_group_idle(case: Case) -> str | None:
+def _whole_group_idle(case: GuardCase) -> str | None:
     if case.candidate.action is not ActionKind.RELEASE_GANG:
         return None
     facts = case.facts
@@ -209,7 +209,7 @@ def _whole_group_idle(case: Case) -> str | None:
     return None
 
 
-def _attribution(case: Case) -> str | None:
+def _attribution(case: GuardCase) -> str | None:
     if case.candidate.action is not ActionKind.RELEASE_GANG:
         return None
     shared = [name for name in case.candidate.devices if name in case.facts.devices and case.facts.devices[name].shared]
@@ -218,7 +218,7 @@ def _attribution(case: Case) -> str | None:
     return None
 
 
-def _priority(case: Case) -> str | None:
+def _priority(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None
     for ref in case.candidate.pods:
@@ -247,10 +247,10 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
     return has_selector and all(pod.labels.get(key) == value for key, value in budget.match_labels.items())
 
 
-def _disruption_budget(case: Case) -> str | None:
+def _disruption_budget(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None
-    pods = [case.facts.pods[ref] for ref in case.candidate.pods if ref in case.facts.pods]
+    pods = case.facts.pods_of(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
         if hit > budget.disruptions_allowed:
@@ -261,7 +261,7 @@ def _disruption_budget(case: Case) -> str | None:
     return None
 
 
-def _already_tainted(case: Case) -> str | None:
+def _already_tainted(case: GuardCase) -> str | None:
     if case.candidate.action is not ActionKind.TAINT_NODE:
         return None
     for name in case.candidate.nodes:
@@ -272,15 +272,15 @@ def _already_tainted(case: Case) -> str | None:
     return None
 
 
-def left_behind(candidate: Candidate, facts: Facts) -> tuple[str, ...]:
+def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
     """Nodes whose degraded GPUs a move leaves; none of other moves."""
     if candidate.action is not ActionKind.EVICT_GANG:
         return ()
-    findings = (facts.findings_by_id[name] for name in candidate.findings)
+    findings = facts.findings_of(candidate)
     return tuple(sorted({item.node for item in findings if item.verdict is Verdict.DEGRADED and item.node}))
 
 
-def _tainted_first(case: Case) -> str | None:
+def _tainted_first(case: GuardCase) -> str | None:
     """Whether there is a taint is seen when the plan is drawn; here, whether one would help."""
     candidate, facts = case.candidate, case.facts
     nodes = left_behind(candidate, facts)
@@ -293,7 +293,7 @@ def _tainted_first(case: Case) -> str | None:
     return None
 
 
-def _lands(case: Case) -> str | None:
+def _lands(case: GuardCase) -> str | None:
     """The Pods that wait already have taken their places before it."""
     candidate, facts = case.candidate, case.facts
     if candidate.action is not ActionKind.EVICT_GANG or not any(ref in facts.pods for ref in candidate.pods):
@@ -304,7 +304,7 @@ def _lands(case: Case) -> str | None:
     return places.reason if isinstance(places, Nowhere) else None
 
 
-def starved(facts: Facts, nodes: Collection[str]) -> str:
+def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
     """Which gang that is admitted, and waits for its Pods to be placed, would lose its last healthy place if these
     Nodes were tainted; '' for none."""
     if all(places.isdisjoint(nodes) for _, places in facts.served):
@@ -318,17 +318,17 @@ def starved(facts: Facts, nodes: Collection[str]) -> str:
     return ""
 
 
-def _waiting_gangs(case: Case) -> str | None:
+def _waiting_gangs(case: GuardCase) -> str | None:
     taints = case.candidate.action is ActionKind.TAINT_NODE
     return starved(case.facts, case.candidate.nodes) if taints else None
 
 
-def contended(candidate: Candidate, facts: Facts) -> list[str]:
+def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
     """The findings of contention that a move rests on: one move answers them."""
-    return [name for name in candidate.findings if facts.findings_by_id[name].kind in CONTENTION]
+    return [item.id for item in facts.findings_of(candidate) if item.kind in CONTENTION]
 
 
-def _already_open(case: Case) -> str | None:
+def _already_open(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
     same = facts.open.get((candidate.action, str(candidate.target)))
     if same is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gpuwatch.model.cluster import Node, Pod, PodTerm, Spread
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.scheduling import counts, domain, means, selected, unfit
+from gpuwatch.plan.scheduling import counts, label_of, means, selected, unfit
 
 # Places that are tried anew for one gang before it is said to land nowhere. Of equal Pods that do not mind each other
 # the first try decides; this bounds the search among others. It errs towards 'no'.
@@ -31,7 +31,7 @@ class Nowhere:
 
 
 @dataclass(slots=True)
-class Free:
+class FreeResources:
     """What is left of one Node. pods: None where it was not told how many it takes."""
 
     accelerators: dict[str, int]
@@ -82,7 +82,7 @@ class Free:
         return sum(self.accelerators.values()), self.cpu_cores, self.memory_bytes
 
 
-class Neighbours:
+class PlacedPods:
     """What the Pods that have a place say for and against Nodes for one Pod: looked at once, for all Nodes."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Neighbours:
 
         def where(term: PodTerm) -> frozenset[str]:
             """Domains in which the term selects a Pod."""
-            found = (domain(nodes[at], term.topology_key) for other, at in placed if means(term, other))
+            found = (label_of(nodes[at], term.topology_key) for other, at in placed if means(term, other))
             return frozenset(name for name in found if name is not None)
 
         self._away = [(term.topology_key, where(term)) for term in place.pod_anti_affinity]
@@ -114,7 +114,7 @@ class Neighbours:
         self._shunned: dict[str, dict[str, PodRef]] = {}
         for other, at in apart:
             for term in other.placement.pod_anti_affinity:
-                if means(term, pod) and (name := domain(nodes[at], term.topology_key)) is not None:
+                if means(term, pod) and (name := label_of(nodes[at], term.topology_key)) is not None:
                     self._shunned.setdefault(term.topology_key, {}).setdefault(name, other.ref)
         self._spread = [(spread, self._counted(spread, nodes, placed)) for spread in place.spread]
 
@@ -124,11 +124,11 @@ class Neighbours:
         """Pods that are to be spread together with this one, by domain of the Nodes that it may run on."""
         found: Counter[str] = Counter()
         for node in nodes.values():
-            name = domain(node, spread.topology_key)
+            name = label_of(node, spread.topology_key)
             if name is not None and selected(self._pod, node):
                 found[name] += 0
         for other, at in placed:
-            name = domain(nodes[at], spread.topology_key)
+            name = label_of(nodes[at], spread.topology_key)
             if name is not None and name in found and counts(spread, self._pod, other):
                 found[name] += 1
         return found
@@ -136,20 +136,20 @@ class Neighbours:
     def quarrel(self, node: Node) -> str:
         """What speaks against the Node because of the Pods that are there; '' for nothing."""
         for key, names in self._away:
-            if domain(node, key) in names:
+            if label_of(node, key) in names:
                 return f"a Pod that it must not be beside is in the same {key}"
         for key, refs in self._shunned.items():
-            here = domain(node, key)
+            here = label_of(node, key)
             if here is not None and here in refs:
                 return f"Pod {refs[here]} must not have it in the same {key}"
         for key, names, first in self._near:
-            here = domain(node, key)
+            here = label_of(node, key)
             if here is None:
                 return f"it has no label {key}"
             if not first and here not in names:
                 return f"no Pod that it must be beside is known in the same {key}"
         for spread, found in self._spread:
-            here = domain(node, spread.topology_key)
+            here = label_of(node, spread.topology_key)
             if here is None:
                 return f"it has no label {spread.topology_key}"
             least = 0 if len(found) < spread.min_domains else min(found.values(), default=0)
@@ -166,7 +166,7 @@ class Room:
         self._nodes = {node.name: node for node in nodes}
         self._out = dict(out)
         self._free = {
-            node.name: Free(
+            node.name: FreeResources(
                 dict(node.allocatable),
                 node.cpu_cores - node.other_cpu_cores,
                 node.memory_bytes - node.other_memory_bytes,
@@ -174,7 +174,7 @@ class Room:
             )
             for node in self._nodes.values()
         }
-        self._own: set[str] = set(self._free)  # Nodes whose Free is not shared with a copy
+        self._own: set[str] = set(self._free)  # Nodes whose FreeResources is not shared with a copy
         self._pods: dict[PodRef, tuple[Pod, str]] = {}
         self._apart: set[PodRef] = set()
         self._unfit: dict[tuple[int, str], str] = {}
@@ -210,10 +210,12 @@ class Room:
             self._apart.add(pod.ref)
         self._mine(node).take(pod)
 
-    def _mine(self, node: str) -> Free:
+    def _mine(self, node: str) -> FreeResources:
         if node not in self._own:
             shared = self._free[node]
-            self._free[node] = Free(dict(shared.accelerators), shared.cpu_cores, shared.memory_bytes, shared.pods)
+            self._free[node] = FreeResources(
+                dict(shared.accelerators), shared.cpu_cores, shared.memory_bytes, shared.pods
+            )
             self._own.add(node)
         return self._free[node]
 
@@ -286,8 +288,8 @@ class Room:
         free = self._free
         fitting = [name for name in names if free[name].fits(pod) and not self._never(pod, self._nodes[name])]
         if self._choosy(pod):
-            beside = self._neighbours(pod)
-            fitting = [name for name in fitting if not beside.quarrel(self._nodes[name])]
+            others = self._placed_pods(pod)
+            fitting = [name for name in fitting if not others.quarrel(self._nodes[name])]
         if first_only:
             return [min(fitting, key=lambda name: (*free[name].left, name))] if fitting else []
         if self._choosy(pod):
@@ -304,13 +306,13 @@ class Room:
         place = pod.placement
         return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart)
 
-    def _neighbours(self, pod: Pod) -> Neighbours:
-        return Neighbours(pod, self._nodes, self._pods.values(), [self._pods[ref] for ref in sorted(self._apart)])
+    def _placed_pods(self, pod: Pod) -> PlacedPods:
+        return PlacedPods(pod, self._nodes, self._pods.values(), [self._pods[ref] for ref in sorted(self._apart)])
 
     def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
         """The reason, with the Node that lacks least: fewest kinds of things, then the smallest share of one."""
         best: tuple[tuple[int, float, str], str] | None = None
-        beside = self._neighbours(pod) if self._choosy(pod) else None
+        others = self._placed_pods(pod) if self._choosy(pod) else None
         for name, node in self._nodes.items():
             if within is not None and name not in within:
                 continue
@@ -319,7 +321,7 @@ class Room:
             if name in self._out:
                 words.insert(0, self._out[name])
             words += [text for text in (self._never(pod, node),) if text]
-            if beside is not None and (quarrel := beside.quarrel(node)):
+            if others is not None and (quarrel := others.quarrel(node)):
                 words.append(quarrel)
             rank = (len(words), sum(share for share, _ in lacks), name)
             if words and (best is None or rank < best[0]):

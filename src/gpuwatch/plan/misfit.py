@@ -18,7 +18,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.sizing import Option, TargetKind
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.landing import Nowhere, Room, unlike
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -26,11 +26,11 @@ CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION}
 OVERSIZED = "oversized"
 
 
-def misfits(facts: Facts, kinds: Collection[FindingKind]) -> list[Finding]:
+def misfits(facts: PlanFacts, kinds: Collection[FindingKind]) -> list[Finding]:
     return [item for item in facts.findings if item.verdict is Verdict.MISFIT and item.kind in kinds]
 
 
-def gathering(facts: Facts, policy: PlanPolicy) -> Iterable[tuple[Finding, str]]:
+def gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[tuple[Finding, str]]:
     """Scattered gangs that would fit into one domain now, and into which."""
     for finding in misfits(facts, {FindingKind.SCATTERED}):
         pods = facts.members.get(finding.subject.name, [])
@@ -42,12 +42,12 @@ def gathering(facts: Facts, policy: PlanPolicy) -> Iterable[tuple[Finding, str]]
                 yield finding, found[0]
 
 
-def place(candidate: Candidate, room: Room, facts: Facts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
+def place(candidate: Candidate, room: Room, facts: PlanFacts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
     """Where the Pods of a move would land, once they are gone from where they are; takes the places in this room.
 
     A scattered gang in one domain, whoever contends on a GPU of its own, and no gang over more domains than before.
     """
-    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    pods = facts.pods_of(candidate)
     room.without(candidate.pods)
     if candidate.detectors == (FindingKind.SCATTERED,):
         found = _one_domain(pods, room, facts, policy)
@@ -60,7 +60,7 @@ def place(candidate: Candidate, room: Room, facts: Facts, policy: PlanPolicy) ->
     return _together(pods, room, facts, policy, roomy)
 
 
-def _own_gpu(name: str, pods: int, facts: Facts) -> bool:
+def _own_gpu(name: str, pods: int, facts: PlanFacts) -> bool:
     """Would each of so many Pods have a GPU to itself there? Of shared GPUs only where nobody holds any of those that
     have a replica left: NVIDIA's device plugin spreads replicas over GPUs, or packs them, as it is configured."""
     node = facts.nodes[name]
@@ -72,7 +72,7 @@ def _own_gpu(name: str, pods: int, facts: Facts) -> bool:
 
 
 def _together(
-    pods: list[Pod], room: Room, facts: Facts, policy: PlanPolicy, within: Collection[str] | None
+    pods: list[Pod], room: Room, facts: PlanFacts, policy: PlanPolicy, within: Collection[str] | None
 ) -> Mapping[PodRef, str] | Nowhere:
     """Anywhere within; a whole gang over no more domains of any topology label than it spans now."""
     found = room.land(pods, within)
@@ -91,7 +91,7 @@ def _together(
     return Nowhere(torn)
 
 
-def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: Facts, policy: PlanPolicy) -> str:
+def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, policy: PlanPolicy) -> str:
     """Over how many more domains the Pods would be; '' for no more of any label that all of their Nodes have now."""
     for label in policy.topology_labels:
         now = {facts.nodes[pod.node].labels.get(label) if pod.node in facts.nodes else None for pod in pods}
@@ -106,7 +106,7 @@ def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: Facts, polic
 
 
 def _one_domain(
-    pods: list[Pod], room: Room, facts: Facts, policy: PlanPolicy
+    pods: list[Pod], room: Room, facts: PlanFacts, policy: PlanPolicy
 ) -> tuple[str, Mapping[PodRef, str]] | None:
     """The first domain, of the first label over which the Pods are scattered, that takes all of them, and where; the
     room is as if they were there. None for none."""
@@ -125,7 +125,7 @@ def _one_domain(
     return None
 
 
-def resizing(facts: Facts) -> Iterable[Candidate]:
+def resizing(facts: PlanFacts) -> Iterable[Candidate]:
     """Recommendations that free whole GPUs of a pool in which a Pod waits that could be scheduled there."""
     if not facts.recommendations or not facts.ground.unsettled:
         return

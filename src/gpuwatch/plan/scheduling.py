@@ -16,7 +16,7 @@ def unfit(pod: Pod, node: Node) -> str:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(place.tolerations, taint):
             return f"its taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
     for key, value in place.node_selector.items():
-        if _label(node, key) != value:
+        if label_of(node, key) != value:
             return f"it has no label {key}={value}"
     if place.node_terms and not any(_term_holds(term, node) for term in place.node_terms):
         return "the required node affinity does not hold"
@@ -26,7 +26,7 @@ def unfit(pod: Pod, node: Node) -> str:
 def selected(pod: Pod, node: Node) -> bool:
     """Do the Pod's selector and node affinity mean this Node? Taints say nothing here."""
     place = pod.placement
-    return all(_label(node, key) == value for key, value in place.node_selector.items()) and (
+    return all(label_of(node, key) == value for key, value in place.node_selector.items()) and (
         not place.node_terms or any(_term_holds(term, node) for term in place.node_terms)
     )
 
@@ -38,11 +38,6 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
         and (item.operator == "Exists" or item.value == taint.value)
         for item in tolerations
     )
-
-
-def domain(node: Node, topology_key: str) -> str | None:
-    """The Node's domain of this topology; None where it has none."""
-    return _label(node, topology_key)
 
 
 def means(term: PodTerm, pod: Pod) -> bool:
@@ -65,7 +60,8 @@ def _labels_match(labels: Mapping[str, str], equal: Mapping[str, str], expressio
     )
 
 
-def _label(node: Node, key: str) -> str | None:
+def label_of(node: Node, key: str) -> str | None:
+    """The Node's label, which of a topology key is its domain; None where it has none."""
     value = node.labels.get(key)
     # The kubelet sets it, and hand-made recordings leave it out.
     return node.name if value is None and key == HOSTNAME else value
@@ -74,9 +70,8 @@ def _label(node: Node, key: str) -> str | None:
 def _term_holds(term: NodeTerm, node: Node) -> bool:
     if not term.labels and not term.fields:
         return False
-    names = (item for item in term.fields)
-    return all(_holds(item, _label(node, item.key)) for item in term.labels) and all(
-        item.key == "metadata.name" and _holds(item, node.name) for item in names
+    return all(_holds(item, label_of(node, item.key)) for item in term.labels) and all(
+        item.key == "metadata.name" and _holds(item, node.name) for item in term.fields
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Family, Score, Severity, Timing
-from gpuwatch.plan.facts import Facts
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.timing import Moment, chosen
 
@@ -21,7 +21,7 @@ _LOSS = {Severity.CRITICAL: 1.0, Severity.WARNING: 1 / 3, Severity.INFO: 0.0}
 _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
-def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
+def score(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> Score:
     """The score of a candidate with all its inputs, in GPU-hours over the policy's horizon.
 
     Worked example (a test): a pool of eight 8-GPU Nodes, each but one held by Pods of one GPU; the last one has a GPU
@@ -33,12 +33,12 @@ def score(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> Score:
     return weigh(candidate, facts, policy)[0]
 
 
-def weigh(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> tuple[Score, Timing]:
+def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
     """The score at the cheapest moment, and that moment."""
-    findings = [facts.findings_by_id[name] for name in candidate.findings]
+    findings = facts.findings_of(candidate)
     loss = max((_LOSS[finding.severity] for finding in findings), default=0.0)
     confidence = max((finding.confidence_ratio for finding in findings), default=candidate.confidence_ratio)
-    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    pods = facts.pods_of(candidate)
     if any(finding.family is Family.MISFIT for finding in findings):
         rate = candidate.relief_gpus or 0.0
     else:
@@ -126,7 +126,7 @@ def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Ter
     return _Term(gpus, hours, "GPUs of the gang that a degraded GPU holds up, from the move on", loss, _LOSS_IS)
 
 
-def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: Facts) -> _Term:
+def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: PlanFacts) -> _Term:
     """GPUs that are lost to the degraded ones while the Node takes Pods: the most of those that it has, those of the
     gangs on them, and those of a gang that is expected to land there."""
     here = float(len(candidate.devices))
@@ -144,7 +144,7 @@ def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float
     return _Term(here, horizon, "degraded GPUs of the Node", loss, _LOSS_IS)
 
 
-def _missed(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> _Term:
+def _missed(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> _Term:
     missed = _missed_gpus(candidate, facts)
     hours = min(policy.repair_hours, policy.horizon_hours)
     if missed:
@@ -157,19 +157,19 @@ def _missed(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> _Term:
     return _Term(0.0, hours, f"{what}, and running Pods stay")
 
 
-def _whole_groups(pods: list[Pod], facts: Facts) -> list[Pod]:
+def _whole_groups(pods: list[Pod], facts: PlanFacts) -> list[Pod]:
     """A degraded GPU harms every member of the gang that waits for it."""
     keys = {pod.gang for pod in pods if pod.gang}
     return [member for key in keys for member in facts.members[key]] or pods
 
 
-def _next_user(candidate: Candidate, facts: Facts) -> float:
+def _next_user(candidate: Candidate, facts: PlanFacts) -> float:
     """GPUs of the gang that a free sick GPU will stop, as expected: like those that the pool's held GPUs belong to."""
     free = any(not facts.devices[name].pods for name in candidate.devices if name in facts.devices)
     return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
 
 
-def _missed_gpus(candidate: Candidate, facts: Facts) -> int:
+def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> int:
     """Free healthy GPUs of the Node for which the pool has no others, free in blocks as large and not waited for."""
     missed = 0
     for name in candidate.nodes:
@@ -187,5 +187,5 @@ def _missed_gpus(candidate: Candidate, facts: Facts) -> int:
     return missed
 
 
-def _pool_gpus(pool: str, facts: Facts) -> int:
+def _pool_gpus(pool: str, facts: PlanFacts) -> int:
     return facts.pool_gpus.get(pool or "default", 0) if facts.nodes else len(facts.devices)

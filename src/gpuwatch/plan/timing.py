@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import OWNERS, keys
+from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Timing, TimingKind
 from gpuwatch.model.telemetry import Activity
-from gpuwatch.plan.facts import Facts
-from gpuwatch.plan.frameworks import ENDLESS
+from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 # A workload counts as idle where nothing worked for so long: long enough to move it in.
@@ -35,7 +35,7 @@ class Moment:
     words: str
 
 
-def chosen(candidate: Candidate, facts: Facts, policy: PlanPolicy, lost_per_hour: float) -> tuple[Moment, Timing]:
+def chosen(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy, lost_per_hour: float) -> tuple[Moment, Timing]:
     """The cheapest moment; the earliest of equals. lost_per_hour: GPU-hours by waiting for it."""
     moments = _moments(candidate, facts, policy)
     costs = [
@@ -55,13 +55,13 @@ def chosen(candidate: Candidate, facts: Facts, policy: PlanPolicy, lost_per_hour
     )
 
 
-def _moments(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> list[Moment]:
+def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list[Moment]:
     if candidate.action is ActionKind.TAINT_NODE:
         return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
     if candidate.action is ActionKind.RELEASE_GANG:
         # Idle work has nothing to lose but its start-up; a loaded model has to be loaded again, well under an hour.
         return [Moment(TimingKind.NOW, 0.0, float(candidate.gpus), "now, as it is idle,")]
-    pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
+    pods = facts.pods_of(candidate)
     now = facts.snapshot.at
     lost = sum(restart_hours(pod, facts, policy) * facts.gpus([pod]) for pod in pods)
     moments = []
@@ -92,7 +92,7 @@ def _moments(candidate: Candidate, facts: Facts, policy: PlanPolicy) -> list[Mom
     return moments
 
 
-def restart_hours(pod: Pod, facts: Facts, policy: PlanPolicy) -> float:
+def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy) -> float:
     """Hours of work that a restart of this Pod loses now: since its last checkpoint, else its age; capped."""
     started = pod.started or pod.created
     told = _told(pod, keys.LAST_CHECKPOINT, facts)
@@ -104,7 +104,7 @@ def restart_hours(pod: Pod, facts: Facts, policy: PlanPolicy) -> float:
     return min(max(age_hours, 0.0), policy.restart_cost_cap_hours)
 
 
-def _told(pod: Pod, key: str, facts: Facts) -> datetime | None:
+def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
     """A time that the Pod or its owner is annotated with; None where there is none, or it cannot be read."""
     owner = facts.workloads.get(pod.workload)
     text = pod.annotations.get(key) or (owner.annotations.get(key) if owner is not None else None)
@@ -115,12 +115,13 @@ def _told(pod: Pod, key: str, facts: Facts) -> datetime | None:
     return at if at.tzinfo is not None else None
 
 
-def _endless(pods: list[Pod], facts: Facts) -> bool:
+def _endless(pods: list[Pod], facts: PlanFacts) -> bool:
     owners = [facts.workloads.get(pod.workload) for pod in pods]
-    return bool(owners) and all(owner is not None and owner.kind in ENDLESS for owner in owners)
+    kinds = [OWNERS.get(owner.key) if owner is not None else None for owner in owners]
+    return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
 
 
-def _next_quiet(pods: list[Pod], facts: Facts) -> float | None:
+def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
     """Hours until these Pods are next idle for half an hour: 0 where they are now, None where nothing tells.
 
     By habit: a time of the day at which they were silent on each of the last days that were seen, three at least.

@@ -31,6 +31,7 @@ ABSENT, SILENT, UNKNOWN, ACTIVE = 0, 1, 2, 4
 _HOUR = 3600
 _DAY = 24 * _HOUR
 _EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
+_WEEKEND = (5, 6)  # 0 is Monday
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,14 +72,13 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silences:
-    """What the past of a workload says about its silences. Mergeable over its Pods and over workloads.
+    """What the past of a workload says about its silences.
 
     longest_seconds: the longest silence that ended in work, in counted time; 0 where there was none. The silence
         that goes on now is no part of it.
     count: how many silences ended in work.
     observed_seconds: counted time for which lanes were there, all of them added up of which anything was seen.
-    worked_seconds: counted time from the first to the last activity of the workload as a whole; the most of the
-        merged ones.
+    worked_seconds: counted time from the first to the last activity of the workload as a whole.
     active_ratio: share of the known steps with activity.
     works_weekends: None where less than one whole weekend and one other day were seen between the first and the
         last activity; the silence that goes on now says nothing about weekends.
@@ -96,21 +96,6 @@ class Silences:
     @property
     def worked(self) -> bool:
         return self.worked_seconds > 0
-
-    def merged(self, other: Silences) -> Silences:
-        """Both pasts as one."""
-        observed = self.observed_seconds + other.observed_seconds
-        active = self.active_ratio * self.observed_seconds + other.active_ratio * other.observed_seconds
-        known = [seen for seen in (self.works_weekends, other.works_weekends) if seen is not None]
-        return Silences(
-            longest_seconds=max(self.longest_seconds, other.longest_seconds),
-            count=self.count + other.count,
-            observed_seconds=observed,
-            worked_seconds=max(self.worked_seconds, other.worked_seconds),
-            active_ratio=active / observed if observed > 0 else 0.0,
-            works_weekends=any(known) if known else None,
-            weekends_counted=self.weekends_counted and other.weekends_counted,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +138,10 @@ def read_steps(history: ActivityHistory) -> Lane:
     return codes
 
 
-def calendar_of(
-    histories: Sequence[ActivityHistory], codes: Sequence[Lane], weekend_days: frozenset[int] = frozenset({5, 6})
-) -> Calendar:
+def calendar_of(histories: Sequence[ActivityHistory], codes: Sequence[Lane]) -> Calendar:
     """The grid that all histories lie on.
 
-    codes: `read_steps` of each. weekend_days: 0 is Monday. ValueError where there is no history, or where the
-    histories differ in their step.
+    codes: `read_steps` of each. ValueError where there is no history, or where the histories differ in their step.
     """
     if not histories:
         raise ValueError("no activity history: a calendar needs at least one")
@@ -177,7 +159,7 @@ def calendar_of(
     for offset, item in zip(offsets, codes, strict=True):
         known[offset : offset + len(item)] |= item != UNKNOWN
     begins = math.floor(start.timestamp()) + np.arange(steps, dtype=np.int64) * step
-    weekend = np.isin((begins // _DAY + _EPOCH_WEEKDAY) % 7, list(weekend_days))
+    weekend = np.isin((begins // _DAY + _EPOCH_WEEKDAY) % 7, _WEEKEND)
     counted = known * float(step)
     return Calendar(
         start=start,

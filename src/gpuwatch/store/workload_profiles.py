@@ -14,11 +14,13 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from gpuwatch.kube.json_patch import difference
-from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
+from gpuwatch.frameworks.json_patch import difference
+from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api
 from gpuwatch.store.conditions import Condition, ConditionStatus
 from gpuwatch.store.custom_resources import (
@@ -30,9 +32,7 @@ from gpuwatch.store.custom_resources import (
     WorkloadProfileSpec,
     WorkloadProfileStatus,
 )
-from gpuwatch.store.store import StoreError
 
-KIND = PROFILE_KIND
 _NAME_LENGTH = 200
 
 
@@ -50,7 +50,7 @@ def publish(
     try:
         there = {
             (each["metadata"]["namespace"], each["metadata"]["name"]): each
-            for each in writer.objects(API_VERSION, KIND)
+            for each in writer.objects(API_VERSION, PROFILE_KIND)
         }
     except WriteError as error:
         raise StoreError(f"workload profiles: {error.message}") from error
@@ -91,7 +91,9 @@ def _write(writer: ClusterWriter, key: WorkloadKey, found: Object | None, status
             workload=key.workload, container=key.container, gpu_model=key.gpu_model, mig_profile=key.mig_profile
         )
         metadata = {"name": name_of(key), "namespace": key.namespace}
-        found = writer.create({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": to_api(spec)})
+        found = writer.create(
+            {"apiVersion": API_VERSION, "kind": PROFILE_KIND, "metadata": metadata, "spec": to_api(spec)}
+        )
     old: Mapping[str, Any] = found.get("status") or {}
     if _says_the_same(old, status):
         return
@@ -145,8 +147,7 @@ def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
 
 
 def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
-    weight = profile.weight_seconds
-    busy = sum(cell.weight_seconds * cell.busy_ratio for cell in profile.cells)
+    busy = profile.mean("busy_ratio")
     return WorkloadProfileStatus(
         as_of=profile.as_of,
         first_seen=profile.first_seen,
@@ -154,7 +155,7 @@ def _summary(profile: WorkloadProfile) -> WorkloadProfileStatus:
         coverage_ratio=round(profile.coverage_ratio, 3),
         observed_gpu_hours=round(profile.observed_seconds / 3600, 1),
         gpus_per_pod=profile.gpus_per_pod,
-        busy_ratio=round(busy / weight, 3) if weight > 0 else None,
+        busy_ratio=None if busy is None else round(busy, 3),
         memory_peak_bytes=max((round(run.peak_bytes) for run in profile.runs if run.peak_bytes), default=None),
     )
 
