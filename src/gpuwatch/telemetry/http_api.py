@@ -27,7 +27,7 @@ from requests.utils import get_environ_proxies
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
 
 from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_errors import Envelope, RequestFailure, failure_of_request, outcome_of_answer
+from gpuwatch.telemetry.http_errors import Envelope, Failed, failure_of_request, outcome_of_answer
 from gpuwatch.telemetry.samples import AnswerRow, QueryFailed, Series, StoreRefused, TelemetryError
 
 _log = logging.getLogger(__name__)
@@ -78,11 +78,11 @@ class ApiSession(requests.Session):
             stop=stop_after_attempt(self._connection.retries + 1),
             wait=self._pause,
             before_sleep=self._tell,
-            retry=retry_if_result(lambda outcome: isinstance(outcome, RequestFailure) and outcome.again),
+            retry=retry_if_result(lambda outcome: isinstance(outcome, Failed) and outcome.again),
             retry_error_callback=_failure,
         )
-        outcome: DecodedResponse | RequestFailure = tries(self._ask, method, url, params or {}, options)
-        if isinstance(outcome, RequestFailure):
+        outcome: DecodedResponse | Failed = tries(self._ask, method, url, params or {}, options)
+        if isinstance(outcome, Failed):
             raise outcome.error
         return outcome
 
@@ -98,7 +98,7 @@ class ApiSession(requests.Session):
 
     def _ask(
         self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> DecodedResponse | RequestFailure:
+    ) -> DecodedResponse | Failed:
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
         timeout = self._connection.timeout_seconds
         sent = {**options, "timeout": (min(_CONNECT_SECONDS, timeout), timeout + _GRACE_SECONDS)}
@@ -119,7 +119,7 @@ class ApiSession(requests.Session):
         if vector is not None:
             return vector
         outcome = outcome_of_answer(response, self._place, asked)
-        if isinstance(outcome, RequestFailure):
+        if isinstance(outcome, Failed):
             return self._without_secrets(outcome)
         self._note(outcome.warnings or [], response)
         try:
@@ -127,7 +127,7 @@ class ApiSession(requests.Session):
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except msgspec.MsgspecError as error:
             told = f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
-            return RequestFailure(QueryFailed(told))
+            return Failed(QueryFailed(told))
 
     def _vector(self, response: requests.Response) -> DecodedResponse | None:
         """A vector in one go: of some hundred bytes a row, each time that they are passed over counts."""
@@ -176,7 +176,7 @@ class ApiSession(requests.Session):
             self.warnings[warning] = None
             _log.warning("%s warns: %s", self._place, warning)
 
-    def _without_secrets(self, failure: RequestFailure) -> RequestFailure:
+    def _without_secrets(self, failure: Failed) -> Failed:
         """Servers and proxies may repeat what they were sent."""
         told = hidden = str(failure.error)
         for secret in self._connection.secrets:
@@ -196,10 +196,10 @@ class DecodedResponse:
         return {"data": self._data}
 
 
-def _failure(state: RetryCallState) -> RequestFailure:
+def _failure(state: RetryCallState) -> Failed:
     """How the last try ended."""
     assert state.outcome is not None
-    found: RequestFailure = state.outcome.result()
+    found: Failed = state.outcome.result()
     return found
 
 
