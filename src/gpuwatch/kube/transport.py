@@ -163,14 +163,17 @@ class Lists:
             stop=stop_after_attempt(attempts), wait=self._pause, retry=retry_if_exception(_passes), reraise=True
         )
         try:
-            return tries(self._request, path, params, accept)
+            # Not `tries(self._request, …)`, which keeps the page until cycles of objects are collected.
+            for attempt in tries:
+                with attempt:
+                    body = self._request(path, params, accept)
         except ApiException as error:
             raise explained(error, kind) from error
         except urllib3.exceptions.HTTPError as error:
             self._lost = True
-            raise ListError(
-                GapKind.UNREACHABLE, f"No answer from {address(self._client)}: {cause_of(error)}."
-            ) from error
+            detail = f"No answer from {address(self._client)}: {cause_of(error)}."
+            raise ListError(GapKind.UNREACHABLE, detail) from error
+        return body
 
     def _request(self, path: str, params: dict[str, str], accept: str) -> bytes:
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)

@@ -42,13 +42,14 @@ class TimedOut(StoreUnreachable):
     """Nothing came back in time; smaller parts may be answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Exception):
     """error: what it means. again: another try may succeed, not before `wait_seconds` where the server named it."""
 
-    error: TelemetryError
-    again: bool = False
-    wait_seconds: float = 0.0
+    def __init__(self, error: TelemetryError, again: bool = False, wait_seconds: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.again = again
+        self.wait_seconds = wait_seconds
 
 
 class Envelope(msgspec.Struct):
