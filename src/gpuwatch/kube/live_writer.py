@@ -1,6 +1,6 @@
 """Writes to a running cluster over the official client's transport: plain JSON, preconditions, timeouts, plain errors.
 
-Nothing is tried twice here: whoever writes knows what another try would mean.
+Requests are not retried here: only the caller knows whether another try is safe.
 """
 
 from __future__ import annotations

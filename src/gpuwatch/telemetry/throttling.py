@@ -1,4 +1,4 @@
-"""Throttling, window by window: a slowed GPU looks busier than its workload would make a healthy one.
+"""Throttling, window by window: under the same load a throttled GPU looks busier than a healthy one.
 
 In two phases, as in changes.py: one cheap question about all devices tells which were slowed at all, and windows are
 asked for those alone.
