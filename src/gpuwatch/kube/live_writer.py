@@ -33,10 +33,6 @@ _BUDGET_NAME = re.compile(r"disruption budget (\S+) ")
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
 
 
-def _no_lease_check() -> None:
-    """For writes of which there is one writer only."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Resource:
     """api_version: '' group for the core. name: as in the URL, 'jobs'."""
@@ -82,7 +78,7 @@ class LiveWriter:
         self,
         api_client: ApiClient,
         *,
-        lease_check: LeaseCheck = _no_lease_check,
+        lease_check: LeaseCheck = lambda: None,
         instance: str = MANAGER,
         limits: Limits = DEFAULT_LIMITS,
         dry_run: bool = False,
