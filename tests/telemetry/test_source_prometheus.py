@@ -119,6 +119,7 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
                 ("", 13, 79),
                 ("119", 1, 2),
             ]
+            store.close()
 
 
 def test_a_server_that_is_not_there_is_a_gap() -> None:

@@ -68,6 +68,9 @@ class PrometheusStore:
             for warning in self._session.warnings
         )
 
+    def close(self) -> None:
+        self._session.close()
+
     def clock_skew_seconds(self, at: datetime) -> float | None:
         """How far the server's clock (its Date header) is ahead of `at`, which should be now. To about a second;
         None where the server does not say."""
