@@ -51,12 +51,8 @@ def veto(case: VetoCase) -> tuple[Veto, ...]:
     """All reasons against the target; empty means that it may be advised."""
     if case.target.kind is TargetKind.SAME:
         return ()
-    found = []
-    for name, check in VETOES.items():
-        reason = check(case)
-        if reason:
-            found.append(Veto(name, reason))
-    return tuple(found)
+    reasons = ((name, check(case)) for name, check in VETOES.items())
+    return tuple(Veto(name, reason) for name, reason in reasons if reason)
 
 
 def _framebuffer(case: VetoCase) -> str | None:

@@ -31,6 +31,10 @@ HEALTHY_CONFIDENCE = 0.9
 """Of a rule that saw all that it asks for and found nothing. What is left is a fault that its signals do not show; a
 rule that saw a weaker signal says less."""
 
+SUSPECTED = 0.6
+"""Of a fault that one sign shows and nothing confirms, or that something else may explain as well. It is below
+`plan.min_confidence_ratio`, so that nothing is done for it alone."""
+
 FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 Conclusion: TypeAlias = Finding | Verdict
@@ -384,6 +388,11 @@ def conclude(
         node=node,
         gpu_hours=gpu_hours,
     )
+
+
+def undecided(gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str) -> Finding:
+    """Something was seen that may be a fault; what would tell is missing."""
+    return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
 
 
 def _model(gpu: PhysicalGpu) -> Hashable:

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
+from gpuwatch.detect.fleet import (
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    GpuAnswers,
+    Judge,
+    Peers,
+    PhysicalGpu,
+    conclude,
+    samples,
+)
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -174,7 +184,7 @@ def _lasting_events(
         severity=Severity.WARNING,
         advice=Advice.WATCH,
         # That it happened all along is sure, for how much of the time is not.
-        confidence_ratio=0.6,
+        confidence_ratio=SUSPECTED,
         since=fleet.before(fleet.policy.window_seconds),
         evidence=[
             events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in names
@@ -207,7 +217,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
                 severity=Severity.WARNING,
                 advice=Advice.WATCH,
                 # Hot enough to throttle; whether it does is not exported.
-                confidence_ratio=0.6,
+                confidence_ratio=SUSPECTED,
                 since=fleet.before(policy.window_seconds),
                 evidence=[margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
                 missing=missing,
@@ -275,7 +285,7 @@ def power_brake(fleet: Fleet) -> Judge:
         hot = (thermal.of(gpu) or 0.0) >= bound
         if unnamed is not None and min(unnamed.now, unnamed.before) >= bound and not hot:
             # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
-            return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, 0.6)
+            return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, SUSPECTED)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
         lasting = [name for name in _BRAKE_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]

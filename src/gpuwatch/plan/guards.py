@@ -60,12 +60,8 @@ _OTHERS_OPT_OUTS = {
 
 def guard(case: GuardCase) -> tuple[Refusal, ...]:
     """All reasons against the candidate; empty means that it may be done as far as its budget goes."""
-    refusals = []
-    for name, each in GUARDS.items():
-        reason = each.check(case)
-        if reason:
-            refusals.append(Refusal(guard=name, reason=reason))
-    return tuple(refusals)
+    reasons = ((name, each.check(case)) for name, each in GUARDS.items())
+    return tuple(Refusal(guard=name, reason=reason) for name, reason in reasons if reason)
 
 
 def _cluster_known(case: GuardCase) -> str | None:
