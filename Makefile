@@ -66,7 +66,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that ge
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
 	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
-	$(BIN)/python tools/names.py --check
+	$(BIN)/python -m tools.names --check
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
 
@@ -90,8 +90,8 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 	$(BIN)/python -c 'from gpuwatch.report.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
 names: $(STAMP)  ## Write docs/names.md, the page of all public words, and deploy/base/crds.yaml
-	$(BIN)/python -m gpuwatch.store.custom_resources > deploy/base/crds.yaml
-	$(BIN)/python tools/names.py > docs/names.md.new && mv docs/names.md.new docs/names.md
+	$(BIN)/python -m tools.crds > deploy/base/crds.yaml
+	$(BIN)/python -m tools.names > docs/names.md.new && mv docs/names.md.new docs/names.md
 
 rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as PrometheusRule objects in deploy/optional
 	$(BIN)/python -m tools.rules

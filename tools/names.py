@@ -1,6 +1,6 @@
 """Writes docs/names.md: every public word of gpuwatch, taken from where the product itself has it.
 
-python tools/names.py [--check]: prints the page, or compares it with docs/names.md and exits with 1 where it differs.
+python -m tools.names [--check]: prints the page, or compares it with docs/names.md and exits with 1 where it differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.metrics import described
 from gpuwatch.execute import requests
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import (
     RESERVED_KINDS,
     ActionKind,
@@ -36,7 +36,7 @@ from gpuwatch.model.remediation import Phase, StepKind
 from gpuwatch.model.sizing import AbstentionKind, OutcomeVerdict, TargetKind
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.settings import Settings
-from gpuwatch.store.custom_resources import CONDITIONS, definitions
+from tools.crds import CONDITIONS, definitions
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "names.md"

@@ -9,10 +9,11 @@ from advise.objects import OBJECTS, at, merged, pod_spec, template
 from advise.world import A100, NOW, cluster, node, owner, pod
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
-from gpuwatch.advise.change import TEMPLATES, change, template_of
+from gpuwatch.advise.change import change
 from gpuwatch.advise.facts import Facts, gather
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.frameworks import OWNERS, kind_of
 from gpuwatch.model.cluster import Cluster, Sharing, Taint
 from gpuwatch.model.sizing import Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
@@ -63,19 +64,20 @@ def test_the_patch_lands_in_the_right_place_and_nowhere_else(kind):
     assert (found.namespace, found.name) == ("team", "x")
 
 
-FROZEN = {"Job", "Pod", "JobSet", "TrainJob", "RayJob"}
+PATCHED = [kind for kind in OWNERS.values() if kind.template]
+FROZEN = {"AppWrapper", "Job", "Pod", "JobSet", "TrainJob", "RayJob"}
 
 
-@pytest.mark.parametrize("kind", TEMPLATES)
+@pytest.mark.parametrize("kind", PATCHED, ids=lambda kind: kind.resource)
 def test_what_cannot_be_changed_in_place_is_created_again(kind):
-    key, world = world_of(kind, TEMPLATES[kind].api_version, [{}])
-    assert ("create it again" in change(key, NOW_ON, SLICE, facts(world)).note) is (kind in FROZEN)
+    key, world = world_of(kind.kind, kind.api_version, [{}])
+    assert ("create it again" in change(key, NOW_ON, SLICE, facts(world)).note) is (kind.kind in FROZEN)
 
 
 def test_custom_resources_are_edited_and_built_in_kinds_patched():
-    for kind, spec in TEMPLATES.items():
-        key, world = world_of(kind, spec.api_version, [{}])
-        custom = spec.api_version.rpartition("/")[0] not in ("", "apps", "batch")
+    for kind in PATCHED:
+        key, world = world_of(kind.kind, kind.api_version, [{}])
+        custom = kind.group not in ("", "apps", "batch")
         assert ("custom resource" in change(key, NOW_ON, SLICE, facts(world)).note) is custom
 
 
@@ -99,6 +101,16 @@ def test_inference_service_has_the_models_resources():
     assert predictor["nodeSelector"] == PRODUCT
 
 
+def test_an_appwrapper_is_made_anew_with_the_lines():
+    """Its webhook lets nobody change what it wraps, and what it made is not to be changed in its place."""
+    key, world = world_of("AppWrapper", "workload.codeflare.dev/v1beta2", [{}])
+    found = change(key, NOW_ON, SLICE, facts(world))
+    (container,) = found.patch["containers"]
+    assert container["resources"]["limits"]["nvidia.com/mig-2g.10gb"] == "1"
+    assert "It is not known which part of the AppWrapper makes its Pods" in found.note
+    assert "create it again" in found.note
+
+
 @pytest.mark.parametrize(
     ("kind", "api_version"),
     [("Sprocket", "example.com/v1"), ("Deployment", "example.com/v1"), ("Notebook", "example.com/v1")],
@@ -116,7 +128,7 @@ def test_without_alive_pods_the_group_is_not_guessed(kind):
     world = cluster([node()], [owner(key.workload, OBJECTS[kind][0])], [])
     found = change(key, NOW_ON, SLICE, facts(world))
     assert "spec" not in found.patch
-    assert "No alive Pod tells" in found.note
+    assert "It is not known which part" in found.note
 
 
 def test_an_owner_that_is_gone_is_known_by_its_id():
@@ -128,8 +140,8 @@ def test_an_owner_that_is_gone_is_known_by_its_id():
 
 
 def test_volcanos_jobs_are_not_the_batch_ones():
-    assert template_of("Job", "batch.volcano.sh/v1alpha1") is not template_of("Job", "batch/v1")
-    assert template_of("Job", "") is template_of("Job", "batch/v1")
+    assert kind_of("Job/team/x") is OWNERS["batch", "Job"]
+    assert kind_of("Job.batch.volcano.sh/team/x") is OWNERS["batch.volcano.sh", "Job"]
 
 
 def test_a_claim_is_changed_in_its_template():

@@ -23,7 +23,7 @@ from advise.world import (
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.recommend import advise
 from gpuwatch.advise.sharing import Sharer, fits, groups, shared_speed, sharer
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, Recommendation, TargetKind
 from gpuwatch.model.workload_profile import WorkloadKey

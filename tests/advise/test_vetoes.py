@@ -28,7 +28,7 @@ from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.vetoes import ACROSS, VETOES, VetoCase, veto
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Condition, Gang, Namespace, Sharing
 from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey

@@ -79,8 +79,8 @@ def _literals(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_the_page_of_names_is_as_the_code_has_them() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "names.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.names", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

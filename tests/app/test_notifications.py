@@ -18,7 +18,7 @@ from execute.living import ENFORCE, SUGGEST, Fleet, new_store, quick
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import KEPT, Notifications
 from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation, Step, StepKind
@@ -53,7 +53,7 @@ class World:
             self.notifications.tell(remediation, self.policy)
 
         self.executor = Executor(
-            store, self.fleet.cluster, self.fleet.rehearsal, self.fleet.view, tell, Policies(plan, quick())
+            store, self.fleet.cluster, self.fleet.rehearsal, self.fleet.view, tell, ExecutorPolicies(plan, quick())
         )
 
     def propose(self) -> None:

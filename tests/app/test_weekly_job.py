@@ -21,8 +21,8 @@ from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.settings.run_policy import RunPolicy
-from gpuwatch.store.store import StoreError
+from gpuwatch.settings.run_policy import ControllerPolicy
+from gpuwatch.store import StoreError
 from kube.memory_cluster import MemoryCluster
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
@@ -38,7 +38,7 @@ class Replica:
 
     def __init__(self, folder: Path, name: str, cluster: MemoryCluster | None = None, **policy: Any) -> None:
         self.folder = folder / name
-        self.run = RunPolicy(folder=self.folder)
+        self.run = ControllerPolicy(folder=self.folder)
         self.policy = DeliveryPolicy(
             attempts=1, backoff_seconds=0.001, timeout_seconds=5.0, folder=folder / "shared", **policy
         )

@@ -15,7 +15,7 @@ from gpuwatch.catalog.instances import instance_types
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, needs_of
 from gpuwatch.cycle.fleet_cost import advice_counts, fleet_cost
-from gpuwatch.execute.advance import Policies as ExecutorPolicies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import Analysis

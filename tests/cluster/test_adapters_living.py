@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,18 @@ import yaml
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from gpuwatch.kube import keys
-from gpuwatch.kube.adapters import Refused, Release, Restoration, release, released, restore, saved_state, write
-from gpuwatch.kube.fights import Surroundings, fights, read_surroundings
+from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from gpuwatch.execute.executor import read_surroundings
+from gpuwatch.execute.requests import write
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.fights import Surroundings, fights
+from gpuwatch.frameworks.framework import How, MovePlan
+from gpuwatch.frameworks.move import move, rollout
+from gpuwatch.frameworks.objects import Object, Refused, Write, ref_of
+from gpuwatch.frameworks.release import Release, Restoration, release, released, restore, saved_state
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.moving import How, Move, move, rollout
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of
-from kube.adapter_samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from parts.processes import wait_until
 
 pytestmark = pytest.mark.slow
@@ -65,6 +69,11 @@ def now(writer: ClusterWriter, object_: Object) -> Object:
     return found
 
 
+def send(writer: ClusterWriter, writes: Iterable[Write]) -> None:
+    for each in writes:
+        write(writer, each)
+
+
 def settled(attempt: Callable[[], Any]) -> Any:
     """Controllers write to the same objects, so that a version may be old before it is named."""
     for _ in range(20):
@@ -80,7 +89,7 @@ def do_release(writer: ClusterWriter, object_: Object) -> Release:
     def attempt() -> Release:
         plan = release(now(writer, object_), remediation=NAME, at=NOW)
         assert isinstance(plan, Release), plan
-        write(writer, plan.writes)
+        send(writer, plan.writes)
         return plan
 
     found: Release = settled(attempt)
@@ -94,7 +103,7 @@ def do_restore(writer: ClusterWriter, object_: Object) -> Restoration:
         assert not isinstance(saved, Refused)
         plan = restore(current, saved, remediation=NAME)
         assert isinstance(plan, Restoration), plan
-        write(writer, plan.writes)
+        send(writer, plan.writes)
         return plan
 
     found: Restoration = settled(attempt)
@@ -126,7 +135,7 @@ def test_every_kind_is_released_in_one_write_and_comes_back_byte_for_byte(
     def rehearse() -> None:
         plan = release(now(writer, before), remediation=NAME, at=NOW)
         assert isinstance(plan, Release), plan
-        write(LiveWriter(api_client(cluster.administrator), dry_run=True), plan.writes)
+        send(LiveWriter(api_client(cluster.administrator), dry_run=True), plan.writes)
 
     settled(rehearse)
     assert now(writer, before)["spec"] == before["spec"]
@@ -239,7 +248,7 @@ def test_a_lone_pod_of_a_job_that_forgives_disruptions_is_evicted_without_a_fail
     job = writer.create(owner("Job", "forgiving", backoffLimit=0, podFailurePolicy=forgives))
     (pod,) = wait_for_running(writer, "forgiving", 1)
     plan = move(now(writer, job), pods(writer, "forgiving"), [pod["metadata"]["uid"]])
-    assert plan == Move(How.EVICT, (ref_of(pod),))
+    assert plan == MovePlan(How.EVICT, (ref_of(pod),))
     writer.evict(ref_of(pod))
     # The simulated kubelet ends no container, and such a Job waits for what its Pod ended with.
     state = {"terminated": {"exitCode": 143, "reason": "Error"}}
@@ -265,8 +274,8 @@ def test_a_lone_pod_of_a_job_that_forgives_disruptions_is_evicted_without_a_fail
 def test_a_lone_pod_of_a_deployment_gets_its_successor_first(writer: ClusterWriter) -> None:
     deployment = writer.create(owner("Deployment", "lone", replicas=1))
     (pod,) = wait_for_running(writer, "lone", 1)
-    assert move(now(writer, deployment), pods(writer, "lone"), [pod["metadata"]["uid"]]) == Move(How.ROLLOUT)
-    settled(lambda: write(writer, [rollout(now(writer, deployment), remediation=NAME, at=NOW)]))
+    assert move(now(writer, deployment), pods(writer, "lone"), [pod["metadata"]["uid"]]) == MovePlan(How.ROLLOUT)
+    settled(lambda: write(writer, rollout(now(writer, deployment), remediation=NAME, at=NOW)))
     seen: list[int] = []
 
     def replaced() -> bool:

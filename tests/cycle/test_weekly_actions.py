@@ -9,7 +9,7 @@ import pytest
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
 from gpuwatch.cycle.weekly_actions import NOTHING, OBSERVED, actions_in
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.model.remediation import Phase, Remediation, Turn
 from gpuwatch.model.weekly import WeeklyReport
@@ -33,7 +33,7 @@ def released(store: RemediationStore) -> tuple[Fleet, Executor, Remediation]:
     """A release of two GPUs, an hour after it was proposed."""
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
-    executor = fleet.executor(store, Policies(ENFORCE, quick(release_observation_seconds=36_000)))
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick(release_observation_seconds=36_000)))
     fleet.propose(executor)
     drive(fleet, executor, 1.0)
     (found,) = store.all()
@@ -105,7 +105,7 @@ def test_those_of_other_weeks_are_left_out_and_what_still_stands_is_not(
 
 def test_where_nothing_was_proposed_it_says_why_in_a_line() -> None:
     assert actions_line(empty_report()) == (
-        "What was done is not known: no Remediations were read (give a cluster, or --state FILE)."
+        "What was done is not known: no Remediations were read (give the cluster that keeps them)."
     )
 
     def none(note: str) -> WeeklyReport:

@@ -9,43 +9,40 @@ ends with 1 where a panel is broken.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from app.told_fleet import END
-from dashboards import rendering, telling
+from dashboards import fleets, rendering
 from parts.browser import find_browser
 from parts.browser import running as running_browser
-from parts.prometheus_server import find_servers
-from parts.prometheus_server import running as running_prometheus
+from parts.prometheus_server import ServerBuild, find_servers
 
 SHIPPED = Path(__file__).parents[2] / "dashboards"
 
 
-@dataclass(frozen=True)
-class World:
-    """What the pictures show: samples, the time that is looked at, which variables are not All, the scrape interval."""
+FLEETS = (
+    "dcgm-4.8-host-exported-whole",
+    "dcgm-4.9-node-exported-mig",
+    "dcgm-4.9-node-honoured-shared",
+    "amd-exported",
+    "gaudi",
+    "stopped",
+)
+AT = END + timedelta(hours=fleets.STOPPED_HOURS)
+SPAN = (AT - timedelta(hours=5), AT)
+SCRAPE = f"{fleets.STEP}s"
 
-    openmetrics: str
-    span: tuple[datetime, datetime]
-    variables: Mapping[str, str] = field(default_factory=dict)
-    scrape: str = "30s"
 
-
-def world() -> World:
-    """The samples under the pictures: a fleet of two models, whole and cut into MIG instances, with gpuwatch's own
-    metrics of a simulated fleet."""
-    at = END + timedelta(hours=telling.STOPPED_HOURS)
-    with tempfile.TemporaryDirectory(prefix="telling-") as folder:
-        samples = telling.openmetrics(Path(folder), int(at.timestamp()))
-    return World(samples, (at - timedelta(hours=telling.HOURS), at), scrape="120s")
+def world(build: ServerBuild) -> contextlib.AbstractContextManager[str]:
+    """The Prometheus under the pictures: five hours of some fleets, whole, cut and shared. Yields its base URL."""
+    return fleets.running(build, round(AT.timestamp()), FLEETS, hours=5)
 
 
 def main() -> int:
@@ -59,10 +56,10 @@ def main() -> int:
         sys.exit("pictures need npm, Chromium and a Prometheus; tests/parts/install puts the last two in place")
     files = asked.dashboards or sorted(SHIPPED.glob("*.json"))
     boards = {file.stem: json.loads(file.read_text()) for file in files}
-    told, page, broken = world(), rendering.built(npm), 0
+    page, broken = rendering.built(npm), 0
     with (
         tempfile.TemporaryDirectory(prefix="screenshots-") as temporary,
-        running_prometheus(servers[-1], told.openmetrics) as prometheus_url,
+        world(servers[-1]) as prometheus_url,
         rendering.serving(page, prometheus_url) as base_url,
         running_browser(browser_build) as browser,
     ):
@@ -74,9 +71,8 @@ def main() -> int:
                 base_url,
                 board,
                 Path(temporary, name),
-                span=told.span,
-                variables=told.variables,
-                scrape=told.scrape,
+                span=SPAN,
+                scrape=SCRAPE,
                 theme=asked.theme,
             )
             shutil.copyfile(shown.screenshot, asked.folder / f"{name}.png")

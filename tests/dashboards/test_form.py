@@ -71,8 +71,8 @@ def test_head(board: dict[str, Any]) -> None:
     assert board["uid"] in BOARDS
     assert BOARDS[board["uid"]] is board
     assert board["schemaVersion"] == 41
-    # Rule uneditable-dashboard: what is edited in a provisioned board is lost at the next start.
-    assert (board["editable"], board["refresh"], board["timezone"]) == (False, "1m", "browser")
+    # Not by rule uneditable-dashboard: Grafana itself keeps provisioned boards, and imported ones are their users'.
+    assert (board["editable"], board["refresh"], board["timezone"]) == (True, "1m", "browser")
     assert (board["time"]["from"], board["graphTooltip"], board["tags"]) == ("now-24h", 1, ["gpuwatch"])
     assert board["description"]
     assert "__inputs" not in board and "DS_PROMETHEUS" not in json.dumps(board)

@@ -1,4 +1,4 @@
-"""Every query of every board on a real Prometheus: it returns series where there are some, and no lie where not."""
+"""Every query of every board and variable, on a real Prometheus that has recorded what each exporter writes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,93 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
+from dashboards import fleets
+from dashboards.fleets import FLEETS, HOURS, STOPPED_HOURS
 from dashboards.shown import BOARDS, SERIES, filled, targets, variables
-from dashboards.telling import HOURS, LACKS, WATCHED, openmetrics
-from parts.prometheus_server import ServerBuild, running
+from parts.prometheus_server import ServerBuild
+from tools.rules.recorded import rule_groups
 
 QUERIES = [(board, panel["title"], target) for board, panel, target in targets()]
+VARIABLES = [
+    (board, each["name"], each["query"]["query"]) for board in BOARDS for each in variables(BOARDS[board], "query")
+]
+RECORDED = {rule["record"] for group in rule_groups() for rule in group["rules"]}
 
-EMPTY_HERE = {
-    ("gpuwatch-nodes", "Missing GPUs", "quiet"): "shows only Nodes that lack a GPU",
-    ("gpuwatch-health", "XIDs", "quiet"): "lists faults, and there is none",
-    ("gpuwatch-health", "Memory errors", "quiet"): "lists faults, and there is none",
-}
-"""Empty although every series that it names is there, with the reason. Keys without a cluster hold for each one."""
-ONLY_MISSING = "shows only Nodes that lack a GPU; the cluster `stopped` has some"
-NO_INSTANCES = "lists MIG instances; the cluster `mig` has some"
-for each in WATCHED:
-    EMPTY_HERE["gpuwatch-nodes", "Missing GPUs", each] = ONLY_MISSING
-    if each != "mig":
-        EMPTY_HERE["gpuwatch-gpu", "MIG instances", each] = NO_INSTANCES
+NOT_TOLD = [
+    # Fleets whose names begin so, why they lack the series, and the series.
+    (("amd", "intel", "gaudi"), "the catalog knows no metric for it but NVIDIA's", {
+        "gpu:gpu_xid:last", "gpu:gpu_recovery_action:max", "gpu:gpu_row_remap_failed:max",
+        "gpu:gpu_nvlink_errors:rate15m", "gpu:gpu_thermal_throttle_ratio:rate15m",
+        "gpu:gpu_power_brake_ratio:rate15m",
+    }),
+    (("dcgm-default-list",), "not in dcgm-exporter's default list", {
+        "device:gpu_sm_active_ratio:max", "gpu:gpu_ecc_corrected:rate1h", "gpu:gpu_ecc_uncorrected:increase1h",
+        "gpu:gpu_ecc_uncorrected_since_reload:max", "gpu:gpu_nvlink_errors:rate15m", "gpu:gpu_recovery_action:max",
+        "gpu:gpu_power_brake_ratio:rate15m", "gpu:gpu_power_limit_watts:max", "gpu:gpu_row_remap_pending:max",
+        "gpu:gpu_thermal_throttle_ratio:rate15m",
+    }),
+    (("amd",), "AMD's exporter has no metric for it", {
+        "gpu:gpu_power_limit_watts:max", "gpu:gpu_row_remap_pending:max",
+    }),
+    (("intel",), "XPU Manager has no metric for it", {
+        "device:gpu_tensor_active_ratio:max", "gpu:gpu_pcie_replays:rate15m", "gpu:gpu_row_remap_pending:max",
+    }),
+    (("intel-1",), "XPU Manager has it from 2.x", {
+        "device:gpu_memory_total_bytes:max", "gpu:gpu_power_limit_watts:max",
+    }),
+    (("intel-2",), "XPU Manager had it in 1.x alone", {
+        "device:gpu_sm_active_ratio:max",
+    }),
+    (("intel-2",), "XPU Manager 2.x attaches no Pods", {
+        "device:gpu_workload:info", "namespace:gpus_allocated:count", "namespace:gpu_engine_active_ratio:avg",
+    }),
+    (("gaudi",), "Gaudi's exporter has one ratio, one temperature and no count of memory errors", {
+        "device:gpu_dram_active_ratio:max", "device:gpu_sm_active_ratio:max", "device:gpu_tensor_active_ratio:max",
+        "gpu:gpu_memory_temperature_celsius:max", "gpu:gpu_ecc_corrected:rate1h",
+        "gpu:gpu_ecc_uncorrected:increase1h", "gpu:gpu_ecc_uncorrected_since_reload:max",
+    }),
+    (("quiet",), "nothing was found, and nothing advised", {
+        "gpuwatch_finding", "gpuwatch_findings", "gpuwatch_advice", "ALERTS",
+    }),
+    (("stopped",), "no exporter writes", RECORDED),
+    (("stopped",), "gpuwatch sees no device that it could judge or act on", {
+        "gpuwatch_device_health_unknown", "gpuwatch_plan_items", "gpuwatch_plan_refusals",
+    }),
+]  # fmt: skip
+"""Queries that name one of these series may be empty."""
+
+NOT_JUDGED = "without telemetry nobody knows what is idle or sick, and 0 would be a lie"
+NO_FAULT = "lists faults, and there is none"
+EMPTY = {
+    **{(("stopped",), key): NOT_JUDGED for key in (
+        ("gpuwatch-fleet", "Health unknown"), ("gpuwatch-health", "Health unknown"), ("gpuwatch-health", "Warnings"),
+        ("gpuwatch-money", "At least"), ("gpuwatch-money", "Cost per hour by state"), ("gpuwatch-money", "Free"),
+        ("gpuwatch-money", "GPU time wasted so far"), ("gpuwatch-money", "Idle"), ("gpuwatch-money", "Namespaces"),
+        ("gpuwatch-money", "Saving by what would be done"), ("gpuwatch-money", "Saving per hour"),
+        ("gpuwatch-money", "Would be saved"), ("gpuwatch-self", "Devices down"),
+        ("gpuwatch-workload", "Idle findings"), ("gpuwatch-workload", "What would be saved"),
+        ("gpuwatch-workload", "Would be saved"),
+    )},
+    (("quiet",), ("gpuwatch-health", "Memory errors")): NO_FAULT,
+    (("quiet",), ("gpuwatch-health", "XIDs")): NO_FAULT,
+    (tuple(name for name in FLEETS if name != "stopped"), ("gpuwatch-nodes", "Missing GPUs")):
+        "shows only Nodes that lack a GPU",
+    (tuple(name for name in FLEETS if not name.endswith(("-mig", "-divided", "stopped"))),
+     ("gpuwatch-gpu", "MIG instances")): "lists instances and partitions, and no card is divided",
+}  # fmt: skip
+"""Fleets and panels whose queries are all empty although every series that they name is there, with the reason."""
+LISTED = {(cluster, *panel) for clusters, panel in EMPTY for cluster in clusters}
+
+NO_VALUE = {
+    "gaudi": {"model": "Gaudi's exporter names no model"},
+    "gaudi-without-node": {"model": "Gaudi's exporter names no model", "node": "nothing names the Node"},
+    "intel-2": {"namespace": "XPU Manager 2.x attaches no Pods", "pod": "XPU Manager 2.x attaches no Pods"},
+    "intel-2-without-node": {
+        "namespace": "XPU Manager 2.x attaches no Pods", "pod": "XPU Manager 2.x attaches no Pods",
+        "node": "nothing names the Node",
+    },
+}  # fmt: skip
+"""Variables that find nothing to choose from in a fleet. All still chooses everything."""
 
 HONEST_ZERO = {
     "gpuwatch-remediation": "what gpuwatch did and may do is a fact without telemetry, too; the brake is on then",
@@ -53,77 +122,108 @@ class Server:
         with self.open(f"{self.url}/api/v1/{path}?{urlencode(parameters)}") as answer:
             return json.load(answer)["data"]
 
-    def asked(self, target: dict[str, Any], cluster: str, minutes: int = 180) -> list[dict[str, Any]]:
+    def asked(self, target: dict[str, Any], cluster: str, minutes: int = 30) -> list[dict[str, Any]]:
         """The series of a panel's query, with their values of the last minutes or of now."""
         query = filled(target["expr"], cluster)
         if target.get("instant"):
             found = self.get("query", query=query, time=self.now)["result"]
             return [{**series, "values": [series["value"]]} for series in found]
-        start = self.now - 60 * minutes
-        return list(self.get("query_range", query=query, start=start, end=self.now, step=240)["result"])
+        return fleets.query_range(self.url, query, self.now - 60 * minutes, self.now, step=240)
+
+    def shown(self, board: str, title: str, cluster: str) -> list[float]:
+        """The last values of a panel."""
+        return [
+            float(series["values"][-1][1])
+            for where, panel, target in QUERIES
+            if (where, panel) == (board, title)
+            for series in self.asked(target, cluster)
+        ]
 
     def names(self, cluster: str) -> set[str]:
         """What series of a cluster there are now."""
         found = self.get("query", query=f'group by (__name__) ({{cluster="{cluster}"}})', time=self.now)["result"]
         return {series["metric"]["__name__"] for series in found}
 
+    def values(self, variable: str, cluster: str = ".*") -> set[str]:
+        """What there is to choose from, of all that time."""
+        series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable).groups()  # type: ignore[union-attr]
+        start = self.now - round((HOURS + STOPPED_HOURS) * 3600)
+        selector = filled(series, cluster)
+        if "cluster=~" not in selector:  # the variable that chooses the cluster
+            selector += f'{{cluster=~"{cluster}"}}'
+        return set(self.get(f"label/{label}/values", **{"match[]": selector, "start": start, "end": self.now}))
+
 
 @pytest.fixture(scope="module")
-def told_text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
-    now = int(time.time()) // 120 * 120
-    return openmetrics(tmp_path_factory.mktemp("fleet"), now), now
-
-
-@pytest.fixture(scope="module")
-def server(prometheus_build: ServerBuild, told_text: tuple[str, int]) -> Iterator[Server]:
-    text, now = told_text
-    with running(prometheus_build, text) as url:
+def server(prometheus_build: ServerBuild) -> Iterator[Server]:
+    now = int(time.time()) // fleets.STEP * fleets.STEP
+    with fleets.running(prometheus_build, now) as url:
         yield Server(url, now)
 
 
-def empty(server: Server, cluster: str) -> Iterator[tuple[str, str, str]]:
-    """Queries without series although all that they name is there and no reason is given."""
-    there = server.names(cluster)
-    for board, title, target in QUERIES:
-        if set(SERIES.findall(target["expr"])) <= there and not server.asked(target, cluster):
-            yield board, title, cluster
+@pytest.mark.parametrize("cluster", FLEETS)
+def test_every_query_returns_series_or_stands_in_the_list(server: Server, cluster: str) -> None:
+    lacking = {name for fleet, _, series in NOT_TOLD if cluster.startswith(fleet) for name in series}
+    told = [query for query in QUERIES if not lacking & set(SERIES.findall(query[2]["expr"]))]
+    empty, full = set(), set()
+    for board, title, target in told:
+        (full if server.asked(target, cluster) else empty).add((cluster, board, title))
+    listed = {entry for entry in LISTED if entry[0] == cluster}
+    assert empty - listed == set(), "empty without a reason"
+    assert listed - (empty - full) == set(), "not empty, or explained twice: the entry can go"
 
 
-@pytest.mark.parametrize("cluster", WATCHED)
-def test_queries_return_series(server: Server, cluster: str) -> None:
-    found = set(empty(server, cluster))
-    reasons = {key for key in EMPTY_HERE if key[2] == cluster}
-    assert found - reasons == set(), "empty without a reason"
-    assert reasons - found == set(), "no longer empty: the reason can go"
+@pytest.mark.parametrize("cluster", FLEETS)
+def test_what_is_said_to_be_missing_is(server: Server, cluster: str) -> None:
+    lacking = [name for fleet, _, series in NOT_TOLD if cluster.startswith(fleet) for name in series]
+    assert len(set(lacking)) == len(lacking), "said twice"
+    assert server.names(cluster) & set(lacking) == set(), "the entry can go"
+    read = {name for _, _, target in QUERIES for name in SERIES.findall(target["expr"])}
+    assert read - server.names(cluster) - set(lacking) == set()
+
+
+@pytest.mark.parametrize("cluster", FLEETS)
+def test_variables_return_values(server: Server, cluster: str) -> None:
+    for board, name, query in VARIABLES:
+        values = server.values(query, cluster)
+        assert bool(values) != (name in NO_VALUE.get(cluster, ())), (board, name, values)
+        if name in ("cluster", "node") and values:
+            assert values == ({cluster} if name == "cluster" else set(fleets.NODES)), board
+
+
+def test_cluster_offers_each_fleet(server: Server) -> None:
+    for board, name, query in VARIABLES:
+        if name == "cluster":
+            assert server.values(query) == set(FLEETS), board
+
+
+@pytest.mark.parametrize("cluster", [name for name in FLEETS if name != "stopped"])
+def test_the_same_fleet_looks_the_same_from_every_exporter(server: Server, cluster: str) -> None:
+    """Four GPUs on two Nodes, one of them free: whatever the labels, the halves of a card and the Pods on it."""
+    parts = 2 if cluster.endswith("-mig") else 4 if cluster.endswith("-divided") else 1
+    pods = 0 if cluster.startswith("intel-2") else 1
+    assert server.shown("gpuwatch-fleet", "GPUs reporting", cluster) == [4]
+    assert server.shown("gpuwatch-fleet", "Allocated", cluster) == [0.75 * pods]
+    assert server.shown("gpuwatch-fleet", "Power", cluster) == [1200]
+    assert server.shown("gpuwatch-nodes", "Nodes reporting", cluster) == [1 if "without-node" in cluster else 2]
+    assert server.shown("gpuwatch-workload", "Devices allocated", cluster) == [3 * parts] * pods
+    assert server.shown("gpuwatch-workload", "Shared devices", cluster) == [3 * ("-shared" in cluster)] * pods
+
+
+def test_annotations_return_series(server: Server) -> None:
+    for board in BOARDS.values():
+        for each in board["annotations"]["list"]:
+            query = filled(each["expr"])
+            assert fleets.query_range(server.url, query, server.now - 3600, server.now, step=60), each["name"]
 
 
 def test_each_query_returns_series_somewhere(server: Server) -> None:
     assert [(board, title) for board, title, target in QUERIES if not server.asked(target, ".*")] == []
 
 
-def test_only_what_an_exporter_lacks_is_left_out(server: Server) -> None:
-    """That a series is missing excuses a query above: here is said which may be missing."""
-    everywhere = {name for _, _, target in QUERIES for name in SERIES.findall(target["expr"])}
-    for cluster in WATCHED:
-        missing = everywhere - server.names(cluster)
-        if cluster == "quiet":
-            missing -= {"gpuwatch_finding", "gpuwatch_findings", "gpuwatch_advice", "ALERTS"}
-        assert missing == LACKS.get(cluster, set()), cluster
-
-
-def test_variables_return_values(server: Server) -> None:
-    for name, board in BOARDS.items():
-        for variable in variables(board, "query"):
-            series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
-            values = server.get(
-                f"label/{label}/values", **{"match[]": filled(series), "start": server.now - 3600, "end": server.now}
-            )
-            assert len(values) > 1, (name, variable["name"])
-
-
 def test_nothing_comes_from_nothing(server: Server) -> None:
     """A cluster of which nothing was ever told: no value at all, so that every panel says what is not known."""
-    told = [(board, title) for board, title, target in QUERIES if server.asked(target, "never", 60 * HOURS)]
+    told = [(board, title) for board, title, target in QUERIES if server.asked(target, "never", 60 * STOPPED_HOURS)]
     assert told == []
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from dashboards import rendering
-from dashboards.screenshots import SHIPPED, world
+from dashboards.screenshots import SCRAPE, SHIPPED, SPAN, world
 from parts.browser import BrowserBuild
 from parts.browser import running as running_browser
 from parts.prometheus_server import ServerBuild
-from parts.prometheus_server import running as running_prometheus
 
 pytestmark = pytest.mark.npm
 
@@ -25,16 +24,16 @@ def test_every_shipped_dashboard_is_drawn(
 ) -> None:
     files = sorted(SHIPPED.glob("*.json"))
     assert files
-    told, wrong, empty = world(), [], set()
+    wrong, empty = [], set()
     with (
-        running_prometheus(newest_prometheus, told.openmetrics) as prometheus_url,
+        world(newest_prometheus) as prometheus_url,
         rendering.serving(renderer, prometheus_url) as base_url,
         running_browser(browser_build) as browser,
     ):
         for file in files:
             board = json.loads(file.read_text())
             shown = rendering.render(
-                browser, base_url, board, tmp_path / file.stem, span=told.span, scrape=told.scrape, theme="light"
+                browser, base_url, board, tmp_path / file.stem, span=SPAN, scrape=SCRAPE, theme="light"
             )
             wrong += [f"{file.stem}: {said}" for said in (*shown.problems, *shown.console)]
             for panel in shown.panels:

@@ -24,9 +24,9 @@ from gpuwatch.app.cli import cli
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import to_api
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
 from parts.processes import wait_until
 from store.remediation_stores import (
     JOB,

@@ -13,15 +13,15 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
-from gpuwatch.kube.keys import DEGRADED, REMEDIATION
+from gpuwatch.frameworks.keys import DEGRADED, REMEDIATION
 from gpuwatch.kube.live import api_client, connect
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase
 from gpuwatch.model.telemetry import GapKind
-from gpuwatch.store.checkpoints import KubernetesStore
+from gpuwatch.store import StoreError
+from gpuwatch.store.checkpoints import store_in_cluster
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
 from gpuwatch.store.workload_profiles import publish
 from parts.processes import wait_until
 from store.remediation_stores import of_team, remediation
@@ -222,17 +222,17 @@ def test_the_state_and_the_profiles_are_its_own_to_write(deployed: Path, writer:
     here = replace(mine, workload=f"Job/{TEAM}/{JOB.name}")
     of_team = replace(book(), profiles={here: replace(book().profiles[mine], key=here)})
     for _ in range(2):  # the second goes on from the first
-        with KubernetesStore.open(writer, "gpuwatch") as state:
+        with store_in_cluster(writer, "gpuwatch") as state:
             state.save_book(replace(of_team, until=of_team.until + timedelta(hours=1)))
             state.save_book(of_team)
-    with KubernetesStore.open(writer, "gpuwatch") as state:
+    with store_in_cluster(writer, "gpuwatch") as state:
         assert state.load_book() == (of_team, ())
     assert publish(writer, of_team, [advice(here)]) == ()
     (shown,) = writer.objects("gpuwatch.dev/v1alpha1", "WorkloadProfile", TEAM)
     assert shown["status"]["recommendation"]["target"].endswith("2g.20gb")
     assert publish(writer, replace(of_team, profiles={})) == ()
     assert writer.objects("gpuwatch.dev/v1alpha1", "WorkloadProfile", TEAM) == ()
-    with pytest.raises(StoreError, match="Grant the verb"), KubernetesStore.open(writer, TEAM):
+    with pytest.raises(StoreError, match="Grant the verb"), store_in_cluster(writer, TEAM):
         pass
 
 

@@ -14,7 +14,7 @@ import yaml
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
 from gpuwatch.app.cli import cli
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.settings import load_settings

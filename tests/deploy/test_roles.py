@@ -9,9 +9,9 @@ import pytest
 
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
-from gpuwatch.kube import fights, kinds, moving
-from gpuwatch.kube.adapters import ADAPTERS
-from gpuwatch.kube.kinds import Kind, KindKey
+from gpuwatch.frameworks import WRITTEN, fights
+from gpuwatch.frameworks.framework import Kind, MoveRule, ReleaseRule
+from gpuwatch.kube import kinds
 
 PLACES = ["base", *sorted(f"roles/{each.name}" for each in (DEPLOY / "roles").glob("*.yaml"))]
 
@@ -33,30 +33,26 @@ def rights(place: Path, kind: str = "ClusterRole") -> Rights:
     }
 
 
-OWNERS = {**kinds.OWNERS, kinds.KUEUE_WORKLOAD.key: kinds.KUEUE_WORKLOAD}
-
-
-def written(keys: Iterable[KindKey]) -> Rights:
+def written(patched: Iterable[Kind]) -> Rights:
     """What a writer needs that patches these owners. Every owner is read: Pods lead to the one that is meant through
     others, and those of DaemonSets stand beside them."""
-    patched = {(OWNERS[key].group, OWNERS[key].plural, "patch") for key in keys}
-    return patched | {(kind.group, kind.plural, "get") for kind in OWNERS.values()} | {("apps", "daemonsets", "get")}
+    read = [kind for kind in WRITTEN.values() if kind.versions]
+    needed = {(kind.group, kind.plural, "get") for kind in read} | {("apps", "daemonsets", "get")}
+    needed |= {(kind.group, kind.plural, "patch") for kind in patched}
+    rules = [kind.release for kind in patched if isinstance(kind.release, ReleaseRule)]
+    return needed | {right for rule in rules if rule.commands for right in rule.commands.rights}
 
 
-# What stands beside an owner is listed. Volcano is asked by a Command, which is withdrawn where it is undone meanwhile.
+# What stands beside an owner is listed.
 SURROUNDINGS: Rights = {
     *(
         (api_version.rpartition("/")[0], f"{kind.lower()}s", "list")
         for api_version, kind in (fights.HORIZONTAL, fights.KEDA)
     ),
-    *(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get")),
 }
 
 
-READ = {
-    (kind.group, kind.plural)
-    for kind in (*(item for item in vars(kinds).values() if isinstance(item, Kind)), *kinds.OWNERS.values())
-}
+READ = {(kind.group, kind.plural) for kind in kinds.LISTED}
 
 
 def test_observe_is_what_the_reader_lists() -> None:
@@ -69,12 +65,13 @@ def test_the_controller_watches_what_it_lists() -> None:
     assert not [each for each in rights(DEPLOY / "base", "Role") if each[2] == "watch"]
 
 
-def test_release_is_what_the_adapters_patch() -> None:
-    assert rights(DEPLOY / "roles" / "enforce-release.yaml") == written(ADAPTERS) | SURROUNDINGS
+def test_release_patches_what_has_a_release() -> None:
+    released = [kind for kind in WRITTEN.values() if isinstance(kind.release, ReleaseRule)]
+    assert rights(DEPLOY / "roles" / "enforce-release.yaml") == written(released) | SURROUNDINGS
 
 
-def test_evict_is_what_moves_and_the_evictions() -> None:
-    moved = [key for key in ADAPTERS if key in moving._RULES or key in moving._CYCLED]
+def test_evict_patches_what_has_a_move_and_evicts() -> None:
+    moved = [kind for kind in WRITTEN.values() if isinstance(kind.move, MoveRule)]
     evictions = {("", "pods/eviction", "create")}
     assert rights(DEPLOY / "roles" / "enforce-evict.yaml") == written(moved) | SURROUNDINGS | evictions
 

@@ -15,6 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from detect.idle_world import FLOOR_WATTS, IDLE_WATTS, STEP
+from frameworks.names import api_version
 from gpuwatch.detect.idle import IdlePolicy, assess_idle
 from gpuwatch.model.cluster import Cluster, Pod, Workload
 from gpuwatch.model.decision import FindingKind, Snapshot, SubjectKind, Verdict
@@ -255,7 +256,7 @@ def snapshot_of(members: Sequence[Member], at: int, window: int) -> Snapshot:
                 Workload(
                     id=f"{member.kind}/ns/{member.name}",
                     kind=member.kind,
-                    api_version="v1",
+                    api_version=api_version(member.kind),
                     namespace="ns",
                     name=member.name,
                 )

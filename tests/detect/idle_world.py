@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from frameworks.names import api_version
 from gpuwatch.detect.idle import IdlePolicy, assess_idle, needs
 from gpuwatch.model.cluster import Cluster, Gang, Node, Pod, Workload
 from gpuwatch.model.decision import Finding, Snapshot
@@ -109,7 +110,9 @@ class InEffect:
 
     def as_workload(self) -> Workload:
         name = self.workload or self.name
-        return Workload(id=self.owner, kind=self.kind, api_version="apps/v1", namespace=self.namespace, name=name)
+        return Workload(
+            id=self.owner, kind=self.kind, api_version=api_version(self.kind), namespace=self.namespace, name=name
+        )
 
 
 def world(

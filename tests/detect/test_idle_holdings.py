@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystander, only, steps, with_pod, world
+from frameworks.names import api_version
 from gpuwatch.detect.idle import assess_idle, left_out
 from gpuwatch.detect.idle_holdings import WorkloadClass, class_of, holdings_of, image_family
 from gpuwatch.detect.idle_verdict import gpu_share
@@ -210,11 +211,13 @@ def test_histories_of_different_steps_are_refused() -> None:
         ("Notebook", "", WorkloadClass.INTERACTIVE),
         ("PyTorchJob", "jupyter/pytorch", WorkloadClass.BATCH),
         ("Pod", "nvidia/cuda", WorkloadClass.OTHER),
+        ("Sprocket", "", WorkloadClass.OTHER),
+        ("SeldonDeployment", "", WorkloadClass.SERVING),
         ("", "codercom/code-server", WorkloadClass.INTERACTIVE),
     ],
 )
 def test_class_of_a_workload(kind: str, image: str, expected: WorkloadClass) -> None:
-    workload = Workload(id="x", kind=kind, api_version="v1", namespace="a", name="b")
+    workload = Workload(id="x", kind=kind, api_version=api_version(kind), namespace="a", name="b")
     assert class_of(Pod(namespace="a", name="p", images=(image,)), workload) is expected
 
 

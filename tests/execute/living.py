@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.recheck import View
-from gpuwatch.kube.writer import Object, ref_of
+from gpuwatch.execute.recheck import FreshFacts
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,
@@ -352,7 +352,7 @@ class Fleet:
 
     # Views
 
-    def view(self) -> View:
+    def view(self) -> FreshFacts:
         pods = self.pods()
         taken: dict[str, int] = {}
         holders: dict[str, str] = {}
@@ -396,7 +396,7 @@ class Fleet:
             known=True,
         )
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster)
-        return View(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+        return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
 
     def _model_node(self, node: Object) -> Node:
         return Node(
@@ -496,7 +496,7 @@ class Fleet:
 
     # Driving
 
-    def executor(self, store: Any, policies: Policies) -> Executor:
+    def executor(self, store: Any, policies: ExecutorPolicies) -> Executor:
         return Executor(store, self.cluster, self.rehearsal, self.view, self._notify, policies)
 
     def _notify(self, remediation: Remediation) -> None:

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
@@ -41,7 +41,7 @@ def kueue(**delays: timedelta) -> Fleet:
 
 def begun(fleet: Fleet, store: RemediationStore, action: ActionKind = ActionKind.RELEASE_GANG) -> Executor:
     plan = replace(ENFORCE, modes={action: Mode.ENFORCE})
-    executor = fleet.executor(store, Policies(plan, quick(notice_period_seconds=120)))
+    executor = fleet.executor(store, ExecutorPolicies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, new_store, quick, tick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
@@ -50,7 +51,7 @@ def idle_fleet() -> Fleet:
 
 
 def start(fleet: Fleet, store: RemediationStore, plan: PlanPolicy = ENFORCE, **changes: Any) -> Executor:
-    executor = fleet.executor(store, Policies(plan, quick(**changes)))
+    executor = fleet.executor(store, ExecutorPolicies(plan, quick(**changes)))
     fleet.propose(executor)
     return executor
 
@@ -81,7 +82,7 @@ def test_two_replicas_propose_the_same_object(store: RemediationStore, monkeypat
     with monkeypatch.context() as patched:
         # The second one has listed before the first one's proposal was there.
         patched.setattr(type(store), "all", lambda _: ())
-        (again,) = fleet.propose(fleet.executor(store, Policies(ENFORCE, quick())))
+        (again,) = fleet.propose(fleet.executor(store, ExecutorPolicies(ENFORCE, quick())))
     assert again == kept == only(store)
     assert kept.name.endswith("-20260302")
 
@@ -404,7 +405,7 @@ def test_a_budget_holds_what_is_in_flight_by_the_records(store: RemediationStore
     fleet.sick.add("GPU-n1-0")
     start(fleet, store, replace(taints_only(), budget_min_gpus=16))
     assert len(store.all()) == 2
-    drive(fleet, fleet.executor(store, Policies(taints_only(), quick())), 1)
+    drive(fleet, fleet.executor(store, ExecutorPolicies(taints_only(), quick())), 1)
     tainted = [name for name in ("n0", "n1") if effects(fleet, name)]
     assert len(tainted) == 1
     waiting = next(each for each in store.all() if each.phase is Phase.NOTIFIED)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
@@ -35,7 +35,7 @@ def crowded(**owners: int) -> Fleet:
 
 
 def begun(fleet: Fleet, store: RemediationStore, plan: PlanPolicy = ON_DEMAND) -> Executor:
-    executor = fleet.executor(store, Policies(plan, quick(notice_period_seconds=120)))
+    executor = fleet.executor(store, ExecutorPolicies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Phase, Remediation
@@ -139,7 +140,7 @@ class Lives:
         self.store = new_store()
         self.tell = tell
         policy = quick(hand_off_label="repair=yes", hand_off_when_empty=False)
-        self.policies = Policies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
+        self.policies = ExecutorPolicies(replace(ENFORCE, modes={course.action: Mode.ENFORCE}), policy)
         self.before = self.state()
         self.lives = 0
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Object, ref_of
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation, StepKind
 from gpuwatch.store.remediations import RemediationStore
@@ -38,7 +38,7 @@ def begun(store: RemediationStore, **changes: Any) -> tuple[Fleet, Executor]:
     fleet.owner("Job", "train", 8)
     plan = replace(ENFORCE, modes={ActionKind.TAINT_NODE: ENFORCE.mode(ActionKind.TAINT_NODE)})
     policy = quick(**{"first_taint_effect": "NoSchedule", "hand_off_object": MAINTENANCE, **changes})
-    executor = fleet.executor(store, Policies(plan, policy))
+    executor = fleet.executor(store, ExecutorPolicies(plan, policy))
     fleet.propose(executor)
     return fleet, executor
 

@@ -16,12 +16,13 @@ from datetime import datetime, timedelta
 import pytest
 
 from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, attended, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
-from gpuwatch.kube import keys
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.execute.advance import ExecutorPolicies
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 
 HISTORIES = int(os.environ.get("HISTORIES", "120"))
 CHUNKS = max(6, HISTORIES // 100)  # of so many that every kind of action is done in each
@@ -29,7 +30,7 @@ EVENTS = 14
 NODES = 5
 LIMIT_GPUS = 8
 AN_HOUR = 3
-POLICIES = Policies(
+POLICIES = ExecutorPolicies(
     # One Node, and three actions in an hour. Storms are left out, since they are the plan's and stop everything.
     replace(
         ENFORCE,

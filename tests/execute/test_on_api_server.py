@@ -16,15 +16,15 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import CRDS, apply, documents
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import Object
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
 
 DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
@@ -169,7 +169,7 @@ class Served:
         self.before = self.stands()
         self.store = RemediationStore(writer, "gpuwatch")
         self.people = RemediationStore(plain, "gpuwatch")
-        policies = Policies(ONLY_RELEASES, quick(notice_period_seconds=60))
+        policies = ExecutorPolicies(ONLY_RELEASES, quick(notice_period_seconds=60))
         rehearsal = LiveWriter(self.client, dry_run=True)
         self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
 

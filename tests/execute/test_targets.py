@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.propose import propose
@@ -139,7 +139,7 @@ def test_another_action_on_the_target_is_not_held_up_by_the_end_of_this_one() ->
 
 def tainted_twice(fleet: Fleet, store: RemediationStore, other: Executor | None = None) -> Executor:
     """Tainted, proven healthy, and an hour later sick once more, all on one day."""
-    executor = fleet.executor(store, Policies(TAINTS, quick()))
+    executor = fleet.executor(store, ExecutorPolicies(TAINTS, quick()))
     fleet.propose(executor)
     drive(fleet, executor, 0.5)
     assert fleet.node("n0")["spec"].get("taints")
@@ -197,7 +197,7 @@ def test_two_replicas_that_propose_at_once_make_one(store: RemediationStore) -> 
 
 def test_work_that_pauses_again_is_proposed_again_but_not_at_once(store: RemediationStore) -> None:
     fleet = idle_fleet()
-    executor = fleet.executor(store, Policies(ENFORCE, quick()))
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
     (first,) = fleet.propose(executor)
     fleet.idle, fleet.busy = set(), {"chat"}
     drive(fleet, executor, 0.5)
@@ -214,7 +214,7 @@ def test_work_that_pauses_again_is_proposed_again_but_not_at_once(store: Remedia
 def test_a_rejected_proposal_is_not_made_again_at_midnight(store: RemediationStore) -> None:
     fleet = idle_fleet()
     fleet.now = START.replace(hour=23, minute=30)
-    executor = fleet.executor(store, Policies(SUGGEST, quick()))
+    executor = fleet.executor(store, ExecutorPolicies(SUGGEST, quick()))
     (first,) = fleet.propose(executor)
     store.reject(first.id)
     drive(fleet, executor, 1)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuwatch.kube.json_patch import merged
+from gpuwatch.frameworks.json_patch import merged
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.kinds import OWNERS
 from gpuwatch.kube.live_writer import event_of
-from gpuwatch.kube.writer import Failure, LeaseCheck, Object, PatchKind, WriteError
+from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 _Place = tuple[str, str, str, str]

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.kube.claims import claimed_devices, device_uuids
-from gpuwatch.kube.wire_owners import ResourceClaim, ResourceSlice
+from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.model.cluster import ClaimedDevice
 from kube.cluster_json import metadata, raw
 

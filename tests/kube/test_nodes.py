@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.nodes import TakenNode, node_names, take_node
 from gpuwatch.model.cluster import Node, Sharing
 from gpuwatch.model.telemetry import GapKind

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from gpuwatch.frameworks.framework import Kind
+from gpuwatch.frameworks.recognise import GangObjects
 from gpuwatch.kube.decode import Listing
-from gpuwatch.kube.gangs import GangObjects
-from gpuwatch.kube.kinds import Kind
 from gpuwatch.kube.owners import Owner, OwnerIndex, TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, take_pod
 from gpuwatch.kube.workloads import climb_all, tie

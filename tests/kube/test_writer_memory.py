@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 from kube.memory_cluster import MemoryCluster
 from kube.writer_conformance import World, WriterConformance

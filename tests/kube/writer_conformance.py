@@ -13,7 +13,8 @@ from typing import Protocol
 
 import pytest
 
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, PatchKind, WriteError, ref_of, version_of
+from gpuwatch.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

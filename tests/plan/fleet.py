@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from frameworks.names import api_version
 from gpuwatch.model.cluster import Cluster, Condition, Gang, Node, OwnerStatus, Pod, Workload
 from gpuwatch.model.decision import (
     ActionKind,
@@ -73,7 +74,14 @@ def pod(ref: str, on: str, gpus: int = 1, owner: str = "", **changes: object) ->
 
 def workload(name: str, status: OwnerStatus = OwnerStatus.FOUND, **changes: object) -> Workload:
     kind, namespace, short = name.split("/")
-    base = Workload(id=name, kind=kind, api_version="apps/v1", namespace=namespace, name=short, status=status)
+    base = Workload(
+        id=name,
+        kind=kind.split(".")[0],
+        api_version=api_version(kind),
+        namespace=namespace,
+        name=short,
+        status=status,
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 

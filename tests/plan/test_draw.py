@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Condition,

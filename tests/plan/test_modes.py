@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Namespace
 from gpuwatch.model.decision import ActionKind, Finding, FindingKind, Mode, PlanItem, Snapshot
 from gpuwatch.plan.draw import draw_plan

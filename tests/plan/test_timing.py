@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, PlanItem, TimingKind
 from gpuwatch.model.telemetry import ActivityHistory
 from gpuwatch.plan.draw import draw_plan

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.model.weekly import Use, UsePoint
 from gpuwatch.report.charts import amount_bar, fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
-from gpuwatch.report.weekly_words import Part, parts
+from gpuwatch.report.weekly_words import UsePart, parts
 from report.weekly_example import HOSTILE, full_report
 
 START = datetime(2026, 2, 23, tzinfo=UTC)
@@ -128,7 +128,11 @@ def test_parts_stand_end_to_end_and_add_up_to_what_was_on_offer() -> None:
 
 
 def test_a_part_that_is_not_known_has_no_bar() -> None:
-    shown = (Part("Busy", "busy", None), Part("Free", "free", 0.0), Part("Held, but not busy", "allocated", 5.0))
+    shown = (
+        UsePart("Busy", "busy", None),
+        UsePart("Free", "free", 0.0),
+        UsePart("Held, but not busy", "allocated", 5.0),
+    )
     svg = drawn(gpu_hours_parts(shown, None))[0]
     assert not shapes(svg, "area busy")
     assert not shapes(svg, "area free")

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
-from gpuwatch.execute.advance import Policies
-from gpuwatch.kube import keys
+from gpuwatch.execute.advance import ExecutorPolicies
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, Analysis, Coverage, Mode, PlanItem, Timing, TimingKind
 from gpuwatch.model.remediation import Pause, Phase
 from gpuwatch.model.telemetry import Schema
@@ -172,7 +172,7 @@ def notified(store: RemediationStore, plan: PlanPolicy) -> tuple[Fleet, list[str
     fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
     fleet.owner("Job", "chat", 2, node="n1")
     fleet.owner("Job", "train", 8)
-    executor = fleet.executor(store, Policies(plan, quick()))
+    executor = fleet.executor(store, ExecutorPolicies(plan, quick()))
     fleet.propose(executor)
     for _ in range(5):
         tick(fleet, executor)
@@ -202,7 +202,7 @@ def test_what_waits_for_a_person_says_until_when(store: RemediationStore) -> Non
 def test_what_is_enforced_waits_for_nobody(store: RemediationStore) -> None:
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
-    executor = fleet.executor(store, Policies(ENFORCE, quick()))
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
     fleet.propose(executor)
     assert "to decide" not in shown(history_tables(store.all(), Pause(), (), fleet.now, rows=9))
     drive(fleet, executor, 1.0)

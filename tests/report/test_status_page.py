@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import Policies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Plan, Score, Subject, SubjectKind
 from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
@@ -47,7 +47,7 @@ def full() -> Status:
     fleet = Fleet(idle={"chat"}, sick={"GPU-n0-0"})
     fleet.owner("Job", "chat", 2, node="n1")
     fleet.owner("Job", "train", 8)
-    executor = fleet.executor(store, Policies(ENFORCE, quick()))
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
     fleet.propose(executor)
     drive(fleet, executor, 1.0)
     known = store.all()

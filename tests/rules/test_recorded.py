@@ -18,6 +18,8 @@ import yaml
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.metrics import rows_named
 from parts.prometheus_server import ServerBuild
+from rules import exporters
+from rules.exporters import EXPORTED, H100, MIB, NATIVE, Row
 from tools.rules.__main__ import files
 from tools.rules.recorded import CARD, DEVICE, rule_groups
 
@@ -27,7 +29,6 @@ GROUPS = rule_groups()
 EXPRESSIONS = [(group["name"], rule["record"], rule["expr"]) for group in GROUPS for rule in group["rules"]]
 RECORDS = {record for _, record, _ in EXPRESSIONS}
 
-H100 = "NVIDIA H100 80GB HBM3"
 A100_40 = "NVIDIA A100-SXM4-40GB"
 END = "90m"
 """When the rules are looked at: behind 180 samples."""
@@ -89,42 +90,6 @@ def card(**labels: object) -> str:
 
 # Every series, in each vocabulary
 
-MIB = 1048576
-STEADY = {
-    # name up to 4.8, name from 4.9, value up to 4.8, factor to the value from 4.9
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", 0.5, 1),
-    "DCGM_FI_DEV_GPU_UTIL": ("DCGM_FI_DEV_GPU_UTIL_RATIO", 90, 0.01),
-    "DCGM_FI_PROF_SM_ACTIVE": ("DCGM_FI_PROF_SM_UTIL_RATIO", 0.4, 1),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 0.3, 1),
-    "DCGM_FI_PROF_DRAM_ACTIVE": ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 0.2, 1),
-    "DCGM_FI_DEV_FB_USED": ("DCGM_FI_DEV_FB_USED_BYTES", 1024, MIB),
-    "DCGM_FI_DEV_FB_FREE": ("DCGM_FI_DEV_FB_FREE_BYTES", 2048, MIB),
-    "DCGM_FI_DEV_FB_RESERVED": ("DCGM_FI_DEV_FB_RESERVED_BYTES", 1024, MIB),
-    "DCGM_FI_DEV_GPU_TEMP": ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 60, 1),
-    "DCGM_FI_DEV_MEMORY_TEMP": ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", 70, 1),
-    "DCGM_FI_DEV_POWER_USAGE": ("DCGM_FI_DEV_BOARD_POWER_WATTS", 300, 1),
-    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", 700, 1),
-    "DCGM_FI_DEV_SM_CLOCK": ("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1980, 1_000_000),
-    "DCGM_FI_DEV_XID_ERRORS": ("DCGM_FI_DEV_XID_ERROR", 79, 1),
-    "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": ("DCGM_FI_DEV_GPU_RECOVERY_ACTION", 1, 1),
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("DCGM_FI_DEV_ROW_REMAP_FAILED", 0, 1),
-    "DCGM_FI_DEV_ROW_REMAP_PENDING": ("DCGM_FI_DEV_ROW_REMAP_PENDING", 1, 1),
-}
-RISING = {
-    # the same for counters: by how much they rise in 30 seconds
-    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": ("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", 1, 1),
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 2, 1),
-    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 3, 1),
-    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": ("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", 6, 1),
-    "DCGM_FI_DEV_THERMAL_VIOLATION": ("DCGM_FI_DEV_THERMAL_THROTTLE_SECONDS_TOTAL", 3_000_000_000, 1e-9),
-    "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS": (
-        "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",
-        6_000_000_000,
-        1,
-    ),
-}
-LINKS = ("CRC_FLIT", "CRC_DATA", "REPLAY", "RECOVERY")
-
 OF_DEVICE = {
     "device:gpu_share:ratio": 1,
     "device:gpu_allocated:bool": 1,
@@ -141,7 +106,7 @@ OF_DEVICE = {
     "gpu:gpu_sm_clock_hertz:max": 1980e6,
     "gpu:gpu_xid:last": 79,
     "gpu:gpu_recovery_action:max": 1,
-    "gpu:gpu_row_remap_failed:max": 0,
+    "gpu:gpu_row_remap_failed:max": 1,
     "gpu:gpu_row_remap_pending:max": 1,
     "gpu:gpu_ecc_uncorrected_ever:max": 180,
     "gpu:gpu_ecc_uncorrected_since_reload:max": 360,
@@ -179,59 +144,44 @@ def every_expected(**more: object) -> dict[str, dict[str, float]]:
     return expected
 
 
-EXPORTED = {
-    "namespace": "gpu-operator", "pod": "dcgm-x2x4z", "container": "exporter",
-    "exported_namespace": "team-a", "exported_pod": "train-0", "exported_container": "main",
-}  # fmt: skip
-NATIVE = {"namespace": "team-a", "pod": "train-0", "container": "main"}
-
-
-def every_series(vocabulary: str, first: int = 0, last: int = 180, host: str = "", **labels: object) -> list[Series]:
-    """All metrics of a GPU in the names up to 4.8 ('dcgm') or from 4.9 ('dcgm49'), for some of the samples."""
-    new = vocabulary == "dcgm49"
-    host = host or ("hostname" if new else "Hostname")
-    own = {"gpu": 0, "UUID": "GPU-a", "modelName": H100, host: "n1", "DCGM_FI_DRIVER_VERSION": "580.1"} | labels
+def written(rows: list[Row], first: int = 0, last: int = 180) -> list[Series]:
+    """For some of the samples, in promtool's notation."""
     gap = f"_x{first} " if first else ""
-    series = []
-    for old, (name49, value, factor) in STEADY.items():
-        written = value * factor if new else value
-        series.append(row(name49 if new else old, f"{gap}{written:.12g}x{last - first}", **own))
-    for old, (name49, step, factor) in RISING.items():
-        rise = step * factor if new else step
-        begin = first * rise
-        series.append(row(name49 if new else old, f"{gap}{begin:.15g}+{rise:.15g}x{last - first}", **own))
-    target = {name: value for name, value in labels.items() if name not in EXPORTED}
-    for kind in LINKS:
-        name = f"DCGM_FI_DEV_NVLINK_{kind}_ERROR_{'TOTAL' if new else 'COUNT_TOTAL'}"
-        for link in (0, 1):
-            linked = {"nvlink": link, "gpu": 0, "gpu_uuid": "GPU-a", "model_name": H100, host: "n1"} | target
-            series.append(row(name, f"{gap}{first * 3}+3x{last - first}", **linked))
-    return series
+    return [
+        row(metric, f"{gap}{value + first * rise:.15g}+{rise:.15g}x{last - first}", **labels)
+        for metric, labels, value, rise in rows
+    ]
 
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize(
     "series",
     [
-        pytest.param(every_series("dcgm", **EXPORTED), id="up-to-4.8"),
-        pytest.param(every_series("dcgm49", **EXPORTED), id="from-4.9"),
-        pytest.param(every_series("dcgm", host="hostname", **EXPORTED), id="4.8.3-with-lower-case-hostname"),
-        pytest.param(every_series("dcgm", **NATIVE), id="honorLabels"),
-        pytest.param(every_series("dcgm49", **NATIVE), id="from-4.9-honorLabels"),
+        pytest.param(written(exporters.dcgm(False, **EXPORTED)), id="up-to-4.8"),
+        pytest.param(written(exporters.dcgm(True, **EXPORTED)), id="from-4.9"),
+        pytest.param(written(exporters.dcgm(False, host="hostname", **EXPORTED)), id="4.8.3-with-lower-case-hostname"),
+        pytest.param(written(exporters.dcgm(False, **NATIVE)), id="honorLabels"),
+        pytest.param(written(exporters.dcgm(True, **NATIVE)), id="from-4.9-honorLabels"),
         pytest.param(
-            every_series("dcgm", node="n1", instance="10.0.0.7:9400", **EXPORTED), id="node-attached-by-the-scrape"
+            written(exporters.dcgm(False, node="n1", instance="10.0.0.7:9400", **EXPORTED)),
+            id="node-attached-by-the-scrape",
         ),
         pytest.param(
-            every_series("dcgm", **EXPORTED) + every_series("dcgm49", **EXPORTED), id="both-names-at-the-same-time"
+            written(exporters.dcgm(False, **EXPORTED)) + written(exporters.dcgm(True, **EXPORTED)),
+            id="both-names-at-the-same-time",
         ),
         pytest.param(
             # The old exporter's last samples answer for five more minutes, as there is no staleness marker.
-            every_series("dcgm", last=120, **EXPORTED | {"pod": "dcgm-old"})
-            + every_series("dcgm49", first=121, **EXPORTED | {"pod": "dcgm-new"}),
+            written(exporters.dcgm(False, **EXPORTED | {"pod": "dcgm-old"}), last=120)
+            + written(exporters.dcgm(True, **EXPORTED | {"pod": "dcgm-new"}), first=121),
             id="upgraded-in-place",
         ),
         pytest.param(
-            [each for replica in ("a", "b") for each in every_series("dcgm", prometheus_replica=replica, **EXPORTED)],
+            [
+                each
+                for replica in ("a", "b")
+                for each in written(exporters.dcgm(False, prometheus_replica=replica, **EXPORTED))
+            ],
             id="two-scrapers",
         ),
     ],
@@ -245,7 +195,7 @@ def test_every_recorded_series_in_every_vocabulary(
 
 
 def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: ServerBuild, tmp_path: Path) -> None:
-    east = every_series("dcgm", cluster="east", **EXPORTED)
+    east = written(exporters.dcgm(False, cluster="east", **EXPORTED))
     west = [row("DCGM_FI_DEV_GPU_TEMP", "40x180", Hostname="n1", UUID="GPU-b", gpu=0, modelName=H100, cluster="west")]
     expected = {
         "node:gpus:count": {labelled(cluster="east", node="n1"): 1.0, labelled(cluster="west", node="n1"): 1.0},
@@ -417,25 +367,6 @@ def test_amd_whole_and_divided(prometheus_build: ServerBuild, tmp_path: Path) ->
         "pod": "amd-metrics-exporter-x2x4z",
         "container": "metrics-exporter-container",
     }
-    whole = [
-        row("gpu_gfx_busy_instantaneous", "40x180", xcc=0, **base, **held),
-        row("gpu_gfx_busy_instantaneous", "60x180", xcc=1, **base, **held),
-        row("gpu_gfx_activity", "90x180", **base, **held),
-        row("gpu_prof_sm_active", "40x180", **base, **held),
-        row("gpu_prof_tensor_active_percent", "30x180", **base, **held),
-        row("gpu_umc_activity", "20x180", **base, **held),
-        row("gpu_used_vram", "1024x180", **base, **held),
-        row("gpu_total_vram", "4096x180", **base, **held),
-        row("gpu_junction_temperature", "60x180", **base, **held),
-        row("gpu_memory_temperature", "70x180", **base, **held),
-        row("gpu_package_power", "0x180", **base, **held),
-        row("gpu_average_package_power", "300x180", **base, **held),
-        row("gpu_clock", "1980x180", clock_type="system", **base, **held),
-        row("gpu_clock", "900x180", clock_type="memory", **base, **held),
-        row("gpu_ecc_correct_total", "0+3x180", **base, **held),
-        row("gpu_ecc_uncorrect_total", "0+2x180", **base, **held),
-        row("pcie_replay_count", "0+6x180", **base, **held),
-    ]
     amd = {"UUID": "n1:S1:2", "gpu": 2, "modelName": "AMD Instinct MI300X OAM"}
     recorded = recorded_by("amd") | {"gpu:gpu_ecc_uncorrected:increase1h", "gpu:gpu_ecc_corrected:rate1h"}
     expected = {name: {card(**amd): float(OF_DEVICE[name])} for name in recorded if name in OF_DEVICE}
@@ -460,7 +391,7 @@ def test_amd_whole_and_divided(prometheus_build: ServerBuild, tmp_path: Path) ->
     check(
         prometheus_build,
         tmp_path,
-        Case(whole, expected),
+        Case(written(exporters.amd(**held)), expected),
         Case(
             divided,
             {
@@ -502,36 +433,6 @@ def test_amd_whole_and_divided(prometheus_build: ServerBuild, tmp_path: Path) ->
 
 def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path) -> None:
     """Two tiles of a card: their memory and errors add up, their power and ratios do not."""
-    old, new = [], []
-    for tile in ("0", "1"):
-        labels = {"uuid": "u-1", "dev_name": "Max 1550", "card": "card0", "node": "n1", "sub_dev": tile}
-        labels |= {"kube_namespace": "team-a", "kube_pod": "train-0", "kube_container": "main", "pod": "xpumd-1"}
-        old += [
-            row("xpum_engine_ratio", f"0.{4 + int(tile)}x180", **labels),
-            row("xpum_eu_active_ratio", "0.4x180", **labels),
-            row("xpum_memory_bandwidth_ratio", "0.2x180", **labels),
-            row("xpum_memory_used_bytes", "1000x180", **labels),
-            row("xpum_power_watts", "300x180", **labels),
-            row("xpum_temperature_celsius", "60x180", location="gpu", **labels),
-            row("xpum_temperature_celsius", "70x180", location="mem", **labels),
-            row("xpum_frequency_mhz", "1980x180", location="gpu", type="actual", **labels),
-            row("xpum_cache_errors_total", "0+2x180", type="uncorrectable", **labels),
-            row("xpum_cache_errors_total", "0+3x180", type="correctable", **labels),
-        ]
-        labels = {"pci_bdf": "0000:4d:00.0", "hw_name": "Max 1550", "node": "n1", "com_intel_subdevice_id": tile}
-        new += [
-            row("hw_gpu_utilization_ratio", "0.5x180", **labels),
-            row("hw_memory_bandwidth_utilization_ratio", "0.2x180", **labels),
-            row("hw_memory_usage_bytes", "1000x180", hw_memory_location="device", **labels),
-            row("hw_memory_size_bytes", "4000x180", hw_memory_location="device", **labels),
-            row("hw_power_watts", "300x180", **labels),
-            row("hw_power_limit_watts", "700x180", **labels),
-            row("hw_temperature_celsius", "60x180", hw_sensor_location="gpu", statistic="max", **labels),
-            row("hw_temperature_celsius", "70x180", hw_sensor_location="memory", statistic="max", **labels),
-            row("hw_frequency_hertz", "1.98e9x180", hw_frequency_domain="gpu", aggregation="avg", **labels),
-            row("hw_errors_total", "0+1x180", hw_type="gpu", error_type="uncorrectable", error_category="a", **labels),
-            row("hw_errors_total", "0+1x180", hw_type="gpu", error_type="correctable", error_category="a", **labels),
-        ]
     one = card(UUID="u-1", gpu="card0", modelName="Max 1550")
     two = card(UUID="n1:0000:4d:00.0", gpu="", modelName="Max 1550")
     common = {
@@ -564,8 +465,11 @@ def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path
     check(
         prometheus_build,
         tmp_path,
-        Case(old, {name: {one: value} for name, value in first.items()} | {info: {workload: 1.0}}),
-        Case(new, {name: {two: value} for name, value in second.items()}),
+        Case(
+            written(exporters.intel_1()),
+            {name: {one: value} for name, value in first.items()} | {info: {workload: 1.0}},
+        ),
+        Case(written(exporters.intel_2()), {name: {two: value} for name, value in second.items()}),
         Case(
             [
                 row(
@@ -583,19 +487,6 @@ def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path
 
 
 def test_gaudi(prometheus_build: ServerBuild, tmp_path: Path) -> None:
-    labels = {"UUID": "G-1", "id": 3, "Hostname": "n1", "pod_namespace": "team-a", "pod_name": "train-0"}
-    labels |= {"pod": "habana-metrics-1", "namespace": "habana", "container": "exporter"}
-    series = [
-        row("habanalabs_utilization", "50x180", **labels),
-        row("habanalabs_memory_used_bytes", "1024x180", **labels),
-        row("habanalabs_memory_total_bytes", "4096x180", **labels),
-        row("habanalabs_power_mW", "300000x180", **labels),
-        row("habanalabs_power_default_limit_mW", "700000x180", **labels),
-        row("habanalabs_temperature_onchip", "60x180", **labels),
-        row("habanalabs_clock_soc_mhz", "1980x180", **labels),
-        row("habanalabs_pending_rows_state", "1x180", **labels),
-        row("habanalabs_pcie_replay_count", "0+6x180", **labels),
-    ]
     recorded = recorded_by("gaudi") | {"gpu:gpu_pcie_replays:rate15m", "gpu:gpu_engine_active_ratio:weighted"}
     gaudi = {"UUID": "G-1", "gpu": 3, "modelName": ""}
     expected = {name: {card(**gaudi): float(OF_DEVICE[name])} for name in recorded if name in OF_DEVICE}
@@ -606,7 +497,7 @@ def test_gaudi(prometheus_build: ServerBuild, tmp_path: Path) -> None:
         "namespace:gpus_allocated:count": {labelled(namespace="team-a"): 1.0},
     }
     assert recorded_by("gaudi") <= set(expected)
-    check(prometheus_build, tmp_path, Case(series, expected))
+    check(prometheus_build, tmp_path, Case(written(exporters.gaudi()), expected))
 
 
 def recorded_by(vendor: str) -> set[str]:

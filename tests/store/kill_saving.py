@@ -19,15 +19,15 @@ import time
 from pathlib import Path
 
 from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store.sqlite import SqliteStore
-from store.values import HOUR, T0, advice, book, key, outcome, tags
+from gpuwatch.store.store import Store
+from store.values import HOUR, T0, advice, book, kept_outcomes, key, outcome, tags
 
 KILLED = -signal.SIGKILL
 
 
 def whole_run(path: Path, new: ProfileBook, tag: int, kill_at: int | None = None) -> None:
     """What one run of gpuwatch writes."""
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         left = kill_at
 
         def count(_: str) -> None:
@@ -47,7 +47,7 @@ def whole_run(path: Path, new: ProfileBook, tag: int, kill_at: int | None = None
 
 
 def look(path: Path) -> dict[str, object]:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, _ = store.load_book()
         kept = store._db.execute("SELECT workload, at FROM advice").fetchall()
         return {
@@ -57,7 +57,7 @@ def look(path: Path) -> dict[str, object]:
             "advice": sorted({at // 3_600_000_000 - int(T0.timestamp()) // 3600 for _, at in kept}),
             "advice_rows": len(kept),
             "given": sorted({(each.at - T0) // HOUR for each in store.advice_given()}),
-            "outcomes": len(store.outcomes()),
+            "outcomes": len(kept_outcomes(store)),
         }
 
 

@@ -18,9 +18,10 @@ import pytest
 
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store.damaged import move_aside
-from gpuwatch.store.sqlite import SCHEMA, SqliteStore, StoreError
-from store.values import T0, advice, book, outcome, profile, without_options
+from gpuwatch.store import StoreError
+from gpuwatch.store.database import SCHEMA, move_aside
+from gpuwatch.store.store import Store
+from store.values import T0, advice, book, kept_outcomes, outcome, profile, without_options
 
 NOBODY = 65534
 
@@ -29,7 +30,7 @@ NOBODY = 65534
 def path(tmp_path: Path) -> Path:
     """A file with a book, advice and an outcome."""
     path = tmp_path / "state.db"
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         store.save_book(book(count=12))
         store.record_advice([advice()])
         store.record_outcomes([outcome(advice())])
@@ -37,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def _loaded(path: Path) -> ProfileBook | None:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
     assert gaps == ()
     return found
@@ -45,28 +46,28 @@ def _loaded(path: Path) -> ProfileBook | None:
 
 def test_a_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="this is a folder; name a file"):
-        SqliteStore.open(tmp_path)
+        Store.open(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no-such/state\.db: there is no folder .*no-such; make it"):
-        SqliteStore.open(tmp_path / "no-such" / "state.db")
+        Store.open(tmp_path / "no-such" / "state.db")
 
 
 def test_below_a_file(path: Path) -> None:
     with pytest.raises(StoreError, match="name another file"):
-        SqliteStore.open(path / "state.db")
+        Store.open(path / "state.db")
 
 
 def test_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreError, match="no regular file"):
-        SqliteStore.open(tmp_path / "pipe")
+        Store.open(tmp_path / "pipe")
 
 
 def test_no_name(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be opened"):
-        SqliteStore.open(tmp_path / "a\x00b")
+        Store.open(tmp_path / "a\x00b")
 
 
 def test_an_empty_file_is_a_new_one(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
         db.execute("CREATE TABLE precious (thing)")
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"other\.db: a database of another program, left as it is"):
-        SqliteStore.open(path)
+        Store.open(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["other.db"]
 
@@ -96,7 +97,7 @@ def test_a_newer_schema_is_refused_and_not_touched(path: Path) -> None:
         db.execute("DROP TABLE outcome")
     before = path.read_bytes()
     with pytest.raises(StoreError, match=rf"newer gpuwatch \(schema {SCHEMA + 1}, this one knows {SCHEMA}\).*upgrade"):
-        SqliteStore.open(path)
+        Store.open(path)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == ["state.db"]
 
@@ -124,7 +125,7 @@ def test_read_only(path: Path, what: str) -> None:
         Path(folder).chmod(0o777 if what == "file" else 0o555)
         at_fault = copy if what == "file" else folder
         with _as_nobody(), pytest.raises(StoreError, match=rf"{at_fault} is read-only for this user; make file and"):
-            SqliteStore.open(copy)
+            Store.open(copy)
         copy.chmod(0o666)
         Path(folder).chmod(0o777)
         with _as_nobody():
@@ -132,14 +133,14 @@ def test_read_only(path: Path, what: str) -> None:
 
 
 def test_turned_read_only_while_open(path: Path) -> None:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         store._db.execute("PRAGMA query_only = 1")
         with pytest.raises(StoreError, match=r"state\.db: writing profiles: the file or its folder is read-only"):
             store.save_book(book(tag=2.0))
 
 
 def test_disk_full(path: Path) -> None:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         store._db.execute(f"PRAGMA max_page_count = {path.stat().st_size // 4096 + 4}").fetchone()
         for write in (
             lambda: store.save_book(book(count=200, tag=2.0)),
@@ -149,7 +150,7 @@ def test_disk_full(path: Path) -> None:
             with pytest.raises(StoreError, match=r"the disk is full; what was kept before is whole\. Make room"):
                 write()
         assert store.load_book() == (book(count=12), ())
-        assert len(store.advice_given()) == len(store.outcomes()) == 1
+        assert len(store.advice_given()) == len(kept_outcomes(store)) == 1
         store._db.execute("PRAGMA max_page_count = 100000").fetchone()
         store.save_book(book(count=200, tag=2.0))
     assert _loaded(path) == book(count=200, tag=2.0)
@@ -158,12 +159,13 @@ def test_disk_full(path: Path) -> None:
 FILE_SIZE_LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from gpuwatch.store.sqlite import SqliteStore, StoreError
+from gpuwatch.store import StoreError
+from gpuwatch.store.store import Store
 from store.values import book
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
 try:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 40_000, -1))
         store.save_book(book(count=300, tag=2.0))
 except StoreError as error:
@@ -207,7 +209,7 @@ def _held(path: Path, seconds: float) -> Iterator[int]:
 
 
 def test_held_by_another_process(path: Path) -> None:
-    with _held(path, 600) as pid, SqliteStore.open(path, wait_seconds=0.2) as store:
+    with _held(path, 600) as pid, Store.open(path, wait_seconds=0.2) as store:
         assert store.load_book() == (book(count=12), ())
         with pytest.raises(
             StoreError, match=r"state\.db: writing profiles: (process \d+|another process) holds"
@@ -219,7 +221,7 @@ def test_held_by_another_process(path: Path) -> None:
 
 
 def test_held_for_a_while(path: Path) -> None:
-    with _held(path, 0.5), SqliteStore.open(path, wait_seconds=60) as store:
+    with _held(path, 0.5), Store.open(path, wait_seconds=60) as store:
         store.save_book(book(tag=2.0))
     assert _loaded(path) == book(tag=2.0)
 
@@ -241,13 +243,13 @@ def test_a_damaged_file_is_moved_aside_and_the_run_goes_on_cold(path: Path, dama
         damaged = damage(path.read_bytes())
         path.write_bytes(damaged)
         aside = path.with_name(f"state.db.damaged-{number}")
-        with SqliteStore.open(path) as store:
+        with Store.open(path) as store:
             found, gaps = store.load_book()
             assert found is None
             assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.BAD_INPUT, f"state {path}")]
             assert f"moved to {aside}, and begun anew" in gaps[0].detail
             assert store.gaps == gaps
-            assert (store.advice_given(), store.outcomes()) == ((), ())
+            assert (store.advice_given(), kept_outcomes(store)) == ((), ())
             store.save_book(book(count=12))
         assert aside.read_bytes() == damaged
         assert _loaded(path) == book(count=12)
@@ -264,13 +266,13 @@ def test_a_log_of_the_damaged_file_goes_with_it(path: Path) -> None:
 
 @pytest.mark.parametrize("length", [7, 512, 4096, 20_000])
 def test_the_log_of_a_damaged_file_is_not_that_of_the_new_one(path: Path, length: int) -> None:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         store.save_book(book(count=20, tag=2.0))
         copy = path.with_name("copy.db")
         for suffix in ("", "-wal"):
             shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
     copy.write_bytes(b"?" * length)
-    with SqliteStore.open(copy) as store:
+    with Store.open(copy) as store:
         found, gaps = store.load_book()
         # What the log has of every page is the file.
         assert (found, gaps) == (book(count=20, tag=2.0), ()) or (found is None and len(gaps) == 1)
@@ -280,7 +282,7 @@ def test_the_log_of_a_damaged_file_is_not_that_of_the_new_one(path: Path, length
 
 def test_a_log_that_was_cut_off_gives_the_book_before_or_after(path: Path) -> None:
     """The machine lost power: any part of the log may be on the disk."""
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         store.save_book(book(count=12, tag=2.0))
         store.save_book(book(count=15, tag=3.0))
         main, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
@@ -310,7 +312,7 @@ def test_damage_anywhere_is_found_and_nothing_false_is_read(path: Path) -> None:
         length = random_.choice((1, 1, 8, 300, 5000))
         copy.write_bytes(data[:start] + random_.randbytes(min(length, len(data) - start)) + data[start + length :])
         try:
-            with SqliteStore.open(copy) as store:
+            with Store.open(copy) as store:
                 found, gaps = store.load_book()
                 if found is None:
                     happened["cold"] += 1
@@ -339,7 +341,7 @@ def test_damage_anywhere_is_found_and_nothing_false_is_read(path: Path) -> None:
 def test_a_new_file_is_not_moved_by_who_saw_the_old_one_damaged(path: Path) -> None:
     path.write_bytes(b"damaged")
     seen = path.stat()
-    with SqliteStore.open(path) as store:  # another process was faster
+    with Store.open(path) as store:  # another process was faster
         store.save_book(book(until=T0))
     assert move_aside(path, seen) is None
     assert _loaded(path) == book(until=T0)

@@ -14,26 +14,27 @@ from hypothesis import given, settings
 
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.store import StoreError
 from gpuwatch.store.codec import VERSION, Row, encode, row
-from gpuwatch.store.sqlite import SqliteStore, Store, StoreError
+from gpuwatch.store.store import Store
 from store.values import HOUR, T0, book, books, key, profile, use
 
 
 def saved(path: Path, *all_of: ProfileBook) -> None:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         for each in all_of:
             store.save_book(each)
 
 
 def loaded(path: Path) -> ProfileBook:
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
     assert gaps == ()
     assert found is not None
     return found
 
 
-def written(store: SqliteStore, save: Callable[[], None]) -> int:
+def written(store: Store, save: Callable[[], None]) -> int:
     """Rows that `save` wrote or deleted."""
     before = store._db.total_changes
     save()
@@ -41,7 +42,7 @@ def written(store: SqliteStore, save: Callable[[], None]) -> int:
 
 
 def test_sqlite_is_a_store(tmp_path: Path) -> None:
-    store: Store = SqliteStore.open(tmp_path / "state.db")
+    store: Store = Store.open(tmp_path / "state.db")
     assert store.load_book() == (None, ())
     assert store.gaps == ()
 
@@ -72,13 +73,13 @@ def test_an_empty_book_is_a_book(tmp_path: Path) -> None:
 def test_unchanged_rows_are_not_written(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     first = book(count=20)
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         # 20 profiles, 20 hours, until, step_seconds, envelopes, power
         assert written(store, lambda: store.save_book(first)) == 44
         assert written(store, lambda: store.save_book(first)) == 0
         changed = replace(first, until=T0 + 9 * HOUR, profiles={**first.profiles, key(3): profile(3, tag=7.0)})
         assert written(store, lambda: store.save_book(changed)) == 2
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         # Values that are equal, but not the same objects; first not loaded before, then loaded.
         again = replace(changed, profiles={each: replace(value) for each, value in changed.profiles.items()})
         assert written(store, lambda: store.save_book(again)) == 0
@@ -99,7 +100,7 @@ def test_forgotten_profiles_are_deleted(tmp_path: Path) -> None:
 def test_what_another_process_saved_meanwhile_is_not_mixed_in(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     saved(path, book(count=3, tag=1.0))
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         mine, _ = store.load_book()
         assert mine is not None
         saved(path, book(count=6, tag=2.0))
@@ -154,7 +155,7 @@ def test_a_part_that_only_a_newer_gpuwatch_knows_does_not_outlive_its_book(tmp_p
     with sqlite3.connect(path) as db:
         db.execute("INSERT INTO book SELECT 'mood', version, digest, body FROM book WHERE field = 'power'")
     db.close()
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
     assert found == book()
     assert [gap.what for gap in gaps] == ["mood"]
@@ -185,7 +186,7 @@ def test_a_damaged_profile_costs_that_profile(tmp_path: Path, damage: str) -> No
     digest, data = encode(profile(2))
     whole = row(digest, data)
     _replace_row(path, Row(VERSION, digest, DAMAGES[damage](whole.body)), "workload = 'Job/team-2/job-2'")
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
         assert found is not None
         assert found == replace(book(count=4), profiles={key(each): profile(each) for each in (0, 1, 3)})
@@ -201,7 +202,7 @@ def test_a_damaged_profile_that_does_not_come_back_is_deleted(tmp_path: Path) ->
     path = tmp_path / "state.db"
     saved(path, book(count=2))
     _replace_row(path, Row(VERSION, b"?", b"?"), "workload = 'Job/team-1/job-1'")
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
         assert found is not None
         assert len(gaps) == 1
@@ -213,7 +214,7 @@ def test_a_profile_under_another_key_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     saved(path, book(count=2))
     _replace_row(path, row(*encode(profile(0))), "workload = 'Job/team-1/job-1'")
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
     assert found is not None
     assert set(found.profiles) == {key(0)}
@@ -229,7 +230,7 @@ def test_a_damaged_hour_costs_that_hour(tmp_path: Path) -> None:
             _damage_body(path, f"hour = {micros}", "usage")
         else:
             _replace_row(path, row(*encode((use(T0 - 3 * HOUR),))), f"hour = {micros}", "usage")
-        with SqliteStore.open(path) as store:
+        with Store.open(path) as store:
             found, gaps = store.load_book()
             assert found is not None
             assert found.usage == (use(T0 - 3 * HOUR), use(T0 - HOUR))
@@ -243,7 +244,7 @@ def test_a_damaged_part_begins_anew_and_a_book_without_its_end_is_none(tmp_path:
     for name, left in (("power", replace(book(), power={})), ("until", None), ("step_seconds", None)):
         saved(path, book())
         _damage_body(path, f"field = '{name}'", "book")
-        with SqliteStore.open(path) as store:
+        with Store.open(path) as store:
             found, gaps = store.load_book()
             assert found == left
             assert [gap.what for gap in gaps] == [name, f"profiles up to now: {name}"][: 1 if left else 2]
@@ -262,7 +263,7 @@ def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Pa
     later = _row_of_version(VERSION + 1, data)
     _replace_row(path, later, where, table)
     before = _rows(path)
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         with pytest.raises(StoreError, match=r"state\.db: reading profiles: .* newer gpuwatch \(version 2.* upgrade"):
             store.load_book()
         with pytest.raises(StoreError, match=r"state\.db: writing profiles: .* newer gpuwatch \(version 2"):
@@ -270,7 +271,7 @@ def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Pa
     assert _rows(path) == before
     # A version that is only a damaged number is damage.
     _replace_row(path, replace(later, version=VERSION + 64), where, table)
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         _, gaps = store.load_book()
         assert len(gaps) == 1
         store.save_book(book(tag=2.0))

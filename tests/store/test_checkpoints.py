@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,18 +13,19 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, Object
+from gpuwatch.kube.writer import ClusterWriter
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store import checkpoints
-from gpuwatch.store.checkpoints import KIND, LARGEST_BYTES, STATE, KubernetesStore
-from gpuwatch.store.custom_resources import API_VERSION
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError, checkpoints
+from gpuwatch.store.checkpoints import LARGEST_BYTES, STATE, store_in_cluster
+from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
+from gpuwatch.store.store import Store
 from kube.memory_cluster import MemoryCluster
-from store.values import DAY, T0, advice, book, key, outcome, tags, without_options
+from store.values import DAY, T0, advice, book, kept_outcomes, key, outcome, tags, without_options
 
 NAMESPACE = "gpuwatch"
 
@@ -33,10 +34,8 @@ class Killed(Exception):
     """The process ends here."""
 
 
-@contextmanager
-def opened(writer: ClusterWriter) -> Iterator[KubernetesStore]:
-    with KubernetesStore.open(writer, NAMESPACE) as store:
-        yield store
+def opened(writer: ClusterWriter) -> AbstractContextManager[Store]:
+    return store_in_cluster(writer, NAMESPACE)
 
 
 def saved(writer: ClusterWriter, *all_of: ProfileBook) -> None:
@@ -54,7 +53,7 @@ def loaded(writer: ClusterWriter) -> ProfileBook | None:
 
 def pieces(cluster: ClusterWriter) -> dict[str, Object]:
     """All Checkpoints but `state`."""
-    found = {each["metadata"]["name"]: each for each in cluster.objects(API_VERSION, KIND, NAMESPACE)}
+    found = {each["metadata"]["name"]: each for each in cluster.objects(API_VERSION, CHECKPOINT_KIND, NAMESPACE)}
     found.pop(STATE, None)
     return found
 
@@ -85,7 +84,7 @@ def test_advice_and_outcomes_come_along() -> None:
         store.record_advice([later])
     with opened(cluster) as store:
         assert store.advice_given() == (without_options(later),)
-        assert store.outcomes() == (outcome(given),)
+        assert kept_outcomes(store) == (outcome(given),)
         assert store.profile_at_advice(key(1), T0) == book().profiles[key(1)]
         store.record_advice([advice(key(2), T0 + 2 * DAY)])
     with opened(cluster) as store:
@@ -142,7 +141,7 @@ def test_killed_at_any_write_the_state_is_the_old_or_the_new_and_nothing_is_left
         # Whoever goes on leaves what it needs, and no more.
         saved(cluster, last)
         assert loaded(cluster) == last
-        state = cluster.get(ObjectRef(API_VERSION, KIND, STATE, NAMESPACE))
+        state = cluster.get(ObjectRef(API_VERSION, CHECKPOINT_KIND, STATE, NAMESPACE))
         assert state is not None
         assert set(pieces(cluster)) == set(state["spec"]["pieces"])
         if ended:
@@ -171,7 +170,7 @@ def test_a_damaged_piece_costs_what_it_held(monkeypatch: pytest.MonkeyPatch, har
     saved(cluster, whole)
     name, piece = next((name, each) for name, each in sorted(pieces(cluster).items()) if name.startswith("profile-"))
     if harm == "gone":
-        cluster.delete(ObjectRef(API_VERSION, KIND, name, NAMESPACE))
+        cluster.delete(ObjectRef(API_VERSION, CHECKPOINT_KIND, name, NAMESPACE))
     else:
         data = base64.b64decode(piece["spec"]["data"])
         spoilt = {
@@ -201,7 +200,7 @@ def test_lost_advice_does_not_stand_in_the_way_of_new(monkeypatch: pytest.Monkey
         store.save_book(book())
         store.record_advice([advice(key(number)) for number in range(3)])
     (name,) = (each for each in pieces(cluster) if each.startswith("advice-") and "body" not in each)
-    cluster.delete(ObjectRef(API_VERSION, KIND, name, NAMESPACE))
+    cluster.delete(ObjectRef(API_VERSION, CHECKPOINT_KIND, name, NAMESPACE))
     with opened(cluster) as store:
         assert store.advice_given() == ()
         store.record_advice([advice(key(5))])
@@ -212,7 +211,7 @@ def test_lost_advice_does_not_stand_in_the_way_of_new(monkeypatch: pytest.Monkey
 def test_a_later_version_is_left_as_it_is() -> None:
     cluster = MemoryCluster()
     saved(cluster, book())
-    state = cluster.get(ObjectRef(API_VERSION, KIND, STATE, NAMESPACE))
+    state = cluster.get(ObjectRef(API_VERSION, CHECKPOINT_KIND, STATE, NAMESPACE))
     assert state is not None
     state["spec"]["schema"] = 99
     cluster.put(state)
@@ -242,20 +241,20 @@ def test_a_real_api_server_keeps_it(control_plane: ControlPlane, monkeypatch: py
     apply(api, [*documents(CRDS), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuwatch-state"}}])
     with api_client(control_plane.administrator) as client:
         writer = LiveWriter(client)
-        with KubernetesStore.open(writer, "gpuwatch-state") as store:
+        with store_in_cluster(writer, "gpuwatch-state") as store:
             store.save_book(book(count=40))
             store.record_advice([advice(key(1))], T0 + timedelta(hours=1))
             store.save_book(book(count=39, tag=2.0))
         with (
-            KubernetesStore.open(writer, "gpuwatch-state") as store,
-            KubernetesStore.open(writer, "gpuwatch-state") as other,
+            store_in_cluster(writer, "gpuwatch-state") as store,
+            store_in_cluster(writer, "gpuwatch-state") as other,
         ):
             assert store.load_book() == (book(count=39, tag=2.0), ())
             assert store.advice_given() == (without_options(advice(key(1))),)
             store.save_book(book(count=3))
             with pytest.raises(StoreError, match="another replica"):
                 other.save_book(book(count=4))
-        state = writer.get(ObjectRef(API_VERSION, KIND, STATE, "gpuwatch-state"))
+        state = writer.get(ObjectRef(API_VERSION, CHECKPOINT_KIND, STATE, "gpuwatch-state"))
         assert state is not None
-        there = {each["metadata"]["name"] for each in writer.objects(API_VERSION, KIND, "gpuwatch-state")}
+        there = {each["metadata"]["name"] for each in writer.objects(API_VERSION, CHECKPOINT_KIND, "gpuwatch-state")}
         assert there == {STATE, *state["spec"]["pieces"]}

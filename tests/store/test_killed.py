@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.store.sqlite import SqliteStore
+from gpuwatch.store.store import Store
 from store.values import advice, book, key, tags
 
 
@@ -79,11 +79,11 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 SAVE_OFTEN = """
 import sys
 from pathlib import Path
-from gpuwatch.store.sqlite import SqliteStore
+from gpuwatch.store.store import Store
 from store.values import T0, HOUR, advice, book, key
 path, first = Path(sys.argv[1]), int(sys.argv[2])
 for tag in range(first, first + 30, 2):
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
         assert gaps == ()
         store.save_book(book(count=20 + tag, tag=tag))
@@ -105,7 +105,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     seen: set[float] = set()
     while any(process.poll() is None for process in both):
         if path.exists():
-            with SqliteStore.open(path) as store:
+            with Store.open(path) as store:
                 found, gaps = store.load_book()
             assert gaps == ()
             if found is not None:
@@ -118,7 +118,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0, errors
     # Whether a look fell between the saves of each is chance; that every look saw a whole book is not.
     assert seen
-    with SqliteStore.open(path) as store:
+    with Store.open(path) as store:
         found, gaps = store.load_book()
         assert gaps == ()
         assert found is not None
@@ -135,9 +135,9 @@ def test_many_open_at_once(tmp_path: Path, damaged: bool) -> None:
     """A file that is made, or moved aside, by several processes in the same moment: one does it."""
     path = tmp_path / "state.db"
     script = (
-        "import sys, time; from pathlib import Path; from gpuwatch.store.sqlite import SqliteStore\n"
+        "import sys, time; from pathlib import Path; from gpuwatch.store.store import Store\n"
         "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
-        "with SqliteStore.open(Path(sys.argv[1])) as store: print(len(store.load_book()[1]))"
+        "with Store.open(Path(sys.argv[1])) as store: print(len(store.load_book()[1]))"
     )
     for number in range(4):
         path.unlink(missing_ok=True)

@@ -22,20 +22,19 @@ from hypothesis import strategies as st
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.kube.json_patch import difference, merged
+from gpuwatch.frameworks.json_patch import difference, merged
 from gpuwatch.kube.quantity import quantity
 from gpuwatch.model.decision import ActionKind, Evidence, Mode
 from gpuwatch.model.remediation import Phase, Proposal, Remediation, StepKind
 from gpuwatch.model.sizing import AbstentionKind
 from gpuwatch.store.api_fields import FIELDS, said
-from gpuwatch.store.api_form import QUANTITY, FormError, camel, camel_enum, from_api, schema, to_api, with_unknown
+from gpuwatch.store.api_form import QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
 from gpuwatch.store.conditions import TYPES
 from gpuwatch.store.custom_resources import (
     KIND,
     NODE_KIND,
     RemediationSpec,
     RemediationStatus,
-    definitions,
     parts_of,
     remediation_of,
 )
@@ -53,6 +52,7 @@ from store.remediation_stores import (
     table,
 )
 from store.values import any_of
+from tools.crds import definitions, schema
 
 Written = st.sampled_from([RemediationSpec, RemediationStatus, Proposal, Evidence])
 
@@ -178,10 +178,9 @@ def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
 
 
 def test_the_shipped_definitions_are_those_of_the_model() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "gpuwatch.store.custom_resources"], capture_output=True, text=True, check=True
-    ).stdout
-    assert CRDS.read_text() == printed, "python -m gpuwatch.store.custom_resources > deploy/base/crds.yaml"
+    command = [sys.executable, "-m", "tools.crds"]
+    printed = subprocess.run(command, cwd=CRDS.parents[2], capture_output=True, text=True, check=True).stdout
+    assert CRDS.read_text() == printed, "python -m tools.crds > deploy/base/crds.yaml"
     assert list(yaml.safe_load_all(printed)) == definitions()
 
 

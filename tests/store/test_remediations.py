@@ -14,10 +14,10 @@ from deploy.manifests import CRDS, apply, documents
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.model.telemetry import GapKind
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import to_api
 from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from gpuwatch.store.remediations import ConflictError, RemediationStore, needs_attention
-from gpuwatch.store.store import StoreError
 from store.remediation_stores import (
     DAY,
     JOB,

@@ -12,14 +12,15 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.sizing import Abstention, AbstentionKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
-from gpuwatch.store.custom_resources import API_VERSION
-from gpuwatch.store.store import StoreError
-from gpuwatch.store.workload_profiles import KIND, name_of, publish
+from gpuwatch.store import StoreError
+from gpuwatch.store.custom_resources import API_VERSION, PROFILE_KIND
+from gpuwatch.store.workload_profiles import name_of, publish
 from kube.memory_cluster import MemoryCluster
 from store.remediation_stores import table
 from store.values import HOUR, T0, advice, book, key
@@ -27,7 +28,9 @@ from store.values import HOUR, T0, advice, book, key
 
 def shown(cluster: MemoryCluster, of: WorkloadKey) -> Object:
     (found,) = (
-        each for each in cluster.objects(API_VERSION, KIND, of.namespace) if each["metadata"]["name"] == name_of(of)
+        each
+        for each in cluster.objects(API_VERSION, PROFILE_KIND, of.namespace)
+        if each["metadata"]["name"] == name_of(of)
     )
     return found
 
@@ -119,7 +122,7 @@ def test_what_is_not_in_the_book_any_more_goes() -> None:
     cluster = MemoryCluster()
     written(cluster, book(3))
     assert written(cluster, book(2)) == ["delete"]
-    assert len(cluster.objects(API_VERSION, KIND)) == 2
+    assert len(cluster.objects(API_VERSION, PROFILE_KIND)) == 2
 
 
 def test_one_that_cannot_be_written_costs_itself() -> None:
@@ -131,7 +134,10 @@ def test_one_that_cannot_be_written_costs_itself() -> None:
     (gap,) = publish(cluster.writer(interfere=full), book(3))
     assert gap.what == f"profile of {key(1)}"
     assert "exceeded quota" in gap.detail
-    assert {each["metadata"]["namespace"] for each in cluster.objects(API_VERSION, KIND)} == {"team-0", "team-2"}
+    assert {each["metadata"]["namespace"] for each in cluster.objects(API_VERSION, PROFILE_KIND)} == {
+        "team-0",
+        "team-2",
+    }
 
 
 def test_what_cannot_be_listed_is_an_error() -> None:
@@ -157,11 +163,11 @@ def test_a_real_api_server_takes_them(control_plane: ControlPlane) -> None:
         writer = LiveWriter(client)
         (gap,) = publish(writer, book(3), [advice(key(0))], [abstention(key(1))])
         assert gap.what == f"profile of {key(2)}"  # of a Namespace that is not there
-        found = {each["metadata"]["name"]: each for each in writer.objects(API_VERSION, KIND)}
+        found = {each["metadata"]["name"]: each for each in writer.objects(API_VERSION, PROFILE_KIND)}
         assert set(found) == {name_of(key(0)), name_of(key(1))}
         assert found[name_of(key(0))]["status"]["recommendation"]["message"] == advice(key(0)).reason
         bare = {"metadata": {"name": "bare", "namespace": "team-0"}, "spec": found[name_of(key(0))]["spec"]}
-        api.create({"apiVersion": API_VERSION, "kind": KIND, **bare})
+        api.create({"apiVersion": API_VERSION, "kind": PROFILE_KIND, **bare})
         columns, rows = table(api, "/apis/gpuwatch.dev/v1alpha1/workloadprofiles")
         assert columns[:2] == ["Name", "Workload"]
         by_name = {row["Name"]: row for row in rows}
@@ -169,9 +175,9 @@ def test_a_real_api_server_takes_them(control_plane: ControlPlane) -> None:
             (row["Advised"], row["Reason"]) for row in (by_name["bare"], *(by_name[name_of(key(n))] for n in (0, 1)))
         ]
         assert cells == [("Unknown", "Pending"), ("True", "Advised"), ("False", "Young")]
-        api.delete({"apiVersion": API_VERSION, "kind": KIND, **bare})
+        api.delete({"apiVersion": API_VERSION, "kind": PROFILE_KIND, **bare})
         path = f"/apis/gpuwatch.dev/v1alpha1/namespaces/team-0/workloadprofiles/{name_of(key(0))}"
         other = api.answer("PATCH", path, {"spec": {"container": "x"}}, content_type="application/merge-patch+json")
         assert "a profile stays that of its workload" in other.text
         assert publish(writer, replace(book(3), profiles={})) == ()
-        assert writer.objects(API_VERSION, KIND) == ()
+        assert writer.objects(API_VERSION, PROFILE_KIND) == ()

@@ -35,6 +35,8 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
+from gpuwatch.store.codec import Row, decode
+from gpuwatch.store.store import Store
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -220,3 +222,9 @@ def outcome(given: Recommendation, applied_at: datetime | None = None) -> Outcom
         applied_at=applied_at,
         measured_speed_ratio=None if applied_at is None else 1.0,
     )
+
+
+def kept_outcomes(store: Store) -> tuple[Outcome, ...]:
+    """The rows of outcomes, oldest recommendation first."""
+    rows = store._db.execute("SELECT version, digest, body FROM outcome ORDER BY recommended_at, workload")
+    return tuple(decode(Row(*kept), Outcome) for kept in rows)

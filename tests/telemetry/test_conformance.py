@@ -32,13 +32,13 @@ from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Combine,
     Expression,
     Function,
     Matcher,
     MatchOp,
     Partition,
-    Row,
     SampleStore,
     Selector,
     Series,
@@ -142,7 +142,7 @@ def identity(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def values_of(rows: Iterable[Row]) -> Values:
+def values_of(rows: Iterable[AnswerRow]) -> Values:
     return {identity(row.labels): {0.0: row.value} for row in rows}
 
 

@@ -13,12 +13,12 @@ from gpuwatch.model.telemetry import GapKind
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
     Partition,
     QueryFailed,
     QueryTooLarge,
-    Row,
     Selector,
     StoreRefused,
     StoreUnreachable,
@@ -172,7 +172,7 @@ def test_it_tries_again_on_429_and_5xx_and_broken_answers() -> None:
     cut = Reply(200, '{"status":"suc', notified=400)
     with scripted(in_turn(Reply(429), Reply(503), cut, ONE_ROW)) as server:
         store = PrometheusStore(connection(server.url, retries=3))
-        assert store.evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
+        assert store.evaluate(QUESTION, AT) == [AnswerRow({"node": "a"}, 1.5)]
         assert len(server.queries) == 4
 
 
@@ -218,7 +218,7 @@ def test_one_failed_question_costs_one_answer() -> None:
         other = replace(QUESTION, selector=Selector("other_metric"))
         failed, answered = PrometheusStore(connection(server.url)).evaluate_many([QUESTION, other], AT)
         assert isinstance(failed, QueryFailed)
-        assert answered == [Row({"node": "a"}, 1.5)]
+        assert answered == [AnswerRow({"node": "a"}, 1.5)]
 
 
 # No answer at all

@@ -14,9 +14,9 @@ import pytest
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
-    Row,
     Selector,
     StoreRefused,
     StoreUnreachable,
@@ -92,7 +92,7 @@ def test_a_server_that_takes_no_post_is_asked_by_get() -> None:
 
     with scripted(answer) as server:
         store = PrometheusStore(connection(server.url))
-        assert store.evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
+        assert store.evaluate(QUESTION, AT) == [AnswerRow({"node": "a"}, 1.5)]
         assert [each.method for each in server.asked] == ["POST", "GET", "GET"]
 
 
@@ -177,12 +177,12 @@ def test_an_unknown_authority_is_refused_and_its_certificate_helps(
         # Another bundle in the environment does not take the place of the one that was given, but of the system's.
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates / "client.pem"))
         known = connection(server.url, ca_file=str(certificates / "ca.pem"))
-        assert PrometheusStore(known).evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
+        assert PrometheusStore(known).evaluate(QUESTION, AT) == [AnswerRow({"node": "a"}, 1.5)]
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates / "ca.pem"))
-        assert PrometheusStore(connection(server.url)).evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
+        assert PrometheusStore(connection(server.url)).evaluate(QUESTION, AT) == [AnswerRow({"node": "a"}, 1.5)]
         monkeypatch.delenv("REQUESTS_CA_BUNDLE")
         trusting = connection(server.url, insecure_skip_verify=True)
-        assert PrometheusStore(trusting).evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
+        assert PrometheusStore(trusting).evaluate(QUESTION, AT) == [AnswerRow({"node": "a"}, 1.5)]
 
 
 def test_a_server_that_demands_a_certificate(certificates: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_server_that_demands_a_certificate(certificates: Path) -> None:
             PrometheusStore(connection(server.url, ca_file=authority)).evaluate(QUESTION, AT)
         client, key = str(certificates / "client.pem"), str(certificates / "client.key")
         known = connection(server.url, ca_file=authority, cert_file=client, key_file=key)
-        assert PrometheusStore(known).evaluate(QUESTION, AT) == [Row({"node": "a"}, 1.5)]
+        assert PrometheusStore(known).evaluate(QUESTION, AT) == [AnswerRow({"node": "a"}, 1.5)]
         mismatched = connection(
             server.url, ca_file=authority, cert_file=client, key_file=str(certificates / "server.key")
         )

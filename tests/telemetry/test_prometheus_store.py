@@ -13,6 +13,7 @@ import pytest
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Combine,
     Expression,
     Function,
@@ -20,7 +21,6 @@ from gpuwatch.telemetry.samples import (
     MatchOp,
     Partition,
     QueryTooLarge,
-    Row,
     Selector,
     Series,
 )
@@ -92,7 +92,7 @@ def small_url(prometheus_build: ServerBuild) -> Iterator[str]:
 PARTITION = Partition("node", {f"n{node}": 4 for node in range(6)}, 60)
 
 
-def value_of(rows: list[Row]) -> float:
+def value_of(rows: list[AnswerRow]) -> float:
     assert len(rows) == 1, rows
     return rows[0].value
 
@@ -214,7 +214,7 @@ def expected_fractions(bound: float) -> dict[tuple[str, str], float]:
 BUSY = Expression(Selector("util"), Function.FRACTION_ABOVE, HOUR, 50.0, by=("node", "gpu"))
 
 
-def by_device(rows: list[Row]) -> dict[tuple[str, str], float]:
+def by_device(rows: list[AnswerRow]) -> dict[tuple[str, str], float]:
     assert len({tuple(row.labels.items()) for row in rows}) == len(rows)
     return {(row.labels["node"], row.labels["gpu"]): row.value for row in rows}
 
@@ -249,7 +249,7 @@ def test_parts_are_put_together_where_the_answer_does_not_keep_the_node(
     }
     assert {row.labels["gpu"]: row.value for row in rows} == pytest.approx(expected)
     counted = store.evaluate(replace(BUSY, by=(), combine=Combine.COUNT), AT, PARTITION)
-    assert counted == [Row({}, 24)]
+    assert counted == [AnswerRow({}, 24)]
 
 
 def test_a_mean_over_nodes_is_not_put_together_from_parts(small_url: str) -> None:

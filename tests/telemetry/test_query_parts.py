@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.telemetry.query_parts import Part, divided, halves, together
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Partition, Row, Selector
+from gpuwatch.telemetry.query_parts import QueryPart, divided, halves, together
+from gpuwatch.telemetry.samples import AnswerRow, Combine, Expression, Function, Partition, Selector
 
 QUESTION = Expression(Selector("m"), Function.AVG, 3600, by=("node",))
 FLEETS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 16), min_size=1, max_size=60)
@@ -31,7 +31,7 @@ def test_every_node_is_in_one_part(nodes: dict[str, int], samples: int, most: in
 def test_halving_ends_at_single_nodes(nodes: dict[str, int]) -> None:
     partition = Partition("node", nodes, 60)
     waiting = divided(partition, QUESTION, 1, math.inf)
-    single: list[Part] = []
+    single: list[QueryPart] = []
     while waiting:
         part = waiting.pop()
         pieces = halves(part, partition)
@@ -48,7 +48,7 @@ def test_a_question_that_fits_is_asked_whole() -> None:
     partition = Partition("node", {"a": 8, "b": 8}, 60)
     assert len(divided(partition, QUESTION, 60, 960)) == 1
     assert len(divided(partition, QUESTION, 60, 959)) == 2
-    assert divided(None, QUESTION, 60, 1) == [Part()]
+    assert divided(None, QUESTION, 60, 1) == [QueryPart()]
 
 
 def test_long_lists_of_names_are_divided_for_servers_with_short_queries() -> None:
@@ -63,12 +63,12 @@ def test_long_lists_of_names_are_divided_for_servers_with_short_queries() -> Non
 )
 def test_parts_are_combined_once_more(combine: Combine, expected: float) -> None:
     question = Expression(Selector("m"), Function.AVG, 60, combine=combine, by=("pod",))
-    answers = [[Row({"pod": "a"}, 5.0), Row({"pod": "b"}, 1.0)], [Row({"pod": "a"}, 2.0)]]
-    assert together(answers, "node", question) == [Row({"pod": "a"}, expected), Row({"pod": "b"}, 1.0)]
+    answers = [[AnswerRow({"pod": "a"}, 5.0), AnswerRow({"pod": "b"}, 1.0)], [AnswerRow({"pod": "a"}, 2.0)]]
+    assert together(answers, "node", question) == [AnswerRow({"pod": "a"}, expected), AnswerRow({"pod": "b"}, 1.0)]
 
 
 def test_nan_is_passed_over_by_max_and_min_alone() -> None:
-    answers = [[Row({}, math.nan)], [Row({}, 2.0)]]
+    answers = [[AnswerRow({}, math.nan)], [AnswerRow({}, 2.0)]]
     maximum = Expression(Selector("m"), Function.AVG, 60, combine=Combine.MAX)
     assert together(answers, "node", maximum)[0].value == 2.0
     total = Expression(Selector("m"), Function.AVG, 60, combine=Combine.SUM)

@@ -17,6 +17,7 @@ from gpuwatch.telemetry import recording
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Combine,
     Expression,
     Function,
@@ -24,7 +25,6 @@ from gpuwatch.telemetry.samples import (
     MatchOp,
     Partition,
     QueryFailed,
-    Row,
     SampleStore,
     Selector,
     TelemetryError,
@@ -56,12 +56,12 @@ def parquet(folder: Path, name: str, metric: str, samples: dict[int, float], **l
 def test_a_page_answers_as_of_the_time_given_and_up_to_five_minutes_later(tmp_path: Path) -> None:
     page = text(tmp_path, "metrics", 'g{gpu="0",pod=""} 7\n')
     store: SampleStore = open_recording([page], NOW)
-    assert store.evaluate(last("g"), NOW) == [Row({"gpu": "0"}, 7.0)]
+    assert store.evaluate(last("g"), NOW) == [AnswerRow({"gpu": "0"}, 7.0)]
     assert store.evaluate(last("g"), NOW - timedelta(milliseconds=1)) == []
-    assert store.evaluate(last("g"), NOW + timedelta(seconds=299.999)) == [Row({"gpu": "0"}, 7.0)]
+    assert store.evaluate(last("g"), NOW + timedelta(seconds=299.999)) == [AnswerRow({"gpu": "0"}, 7.0)]
     assert store.evaluate(last("g"), NOW + timedelta(seconds=300)) == []
     window = Expression(Selector("g"), Function.COUNT, 3600)
-    assert store.evaluate(window, NOW) == [Row({}, 1.0)]
+    assert store.evaluate(window, NOW) == [AnswerRow({}, 1.0)]
     assert store.description == "recording metrics"
 
 
@@ -86,7 +86,7 @@ def test_a_folder_is_one_recording_whatever_its_files_are(tmp_path: Path) -> Non
     assert opened.end == NOW
     assert opened.metric_names(NOW, 3600) == {"power", "temp"}
     average = Expression(Selector("power"), Function.AVG, 600, by=("gpu",))
-    assert opened.evaluate(average, NOW) == [Row({"gpu": "0"}, 310.0), Row({"gpu": "1"}, 90.0)]
+    assert opened.evaluate(average, NOW) == [AnswerRow({"gpu": "0"}, 310.0), AnswerRow({"gpu": "1"}, 90.0)]
     (series,) = opened.raw(Selector("temp", (Matcher("gpu", MatchOp.EQUAL, "1"),)), NOW - timedelta(seconds=120), NOW)
     assert (series.times, series.values) == ((SECONDS - 30.5, SECONDS), (51.0, float("inf")))
 
@@ -111,7 +111,7 @@ def test_of_two_files_the_one_named_last_wins(tmp_path: Path, reverse: bool) -> 
     second = text(tmp_path, "b.om", f'g{{gpu="0"}} 5 {SECONDS}\n# EOF\n')
     opened = open_recording([second, first] if reverse else [first, second])
     assert opened.problems == ()  # not read yet
-    assert opened.evaluate(last("g"), NOW) == [Row({"gpu": "0"}, 2.0 if reverse else 5.0)]
+    assert opened.evaluate(last("g"), NOW) == [AnswerRow({"gpu": "0"}, 2.0 if reverse else 5.0)]
     (gap,) = opened.problems
     assert "1 samples of g are given again" in gap.detail
     assert gap.what == opened.description
@@ -121,7 +121,7 @@ def test_the_same_sample_twice_is_no_contradiction(tmp_path: Path) -> None:
     first = parquet(tmp_path, "a.parquet", "g", {-60: float("nan"), 0: 2.0}, gpu="0")
     second = text(tmp_path, "b.om", f'# TYPE g gauge\ng{{gpu="0"}} NaN {SECONDS - 60}\ng{{gpu="0"}} 2 {SECONDS}\n# EOF')
     opened = open_recording([first, second])
-    assert opened.evaluate(Expression(Selector("g"), Function.COUNT, 600), NOW) == [Row({}, 2.0)]
+    assert opened.evaluate(Expression(Selector("g"), Function.COUNT, 600), NOW) == [AnswerRow({}, 2.0)]
     assert opened.problems == ()
 
 
@@ -195,7 +195,7 @@ def test_a_saved_answer_with_results_that_are_no_series(tmp_path: Path) -> None:
     ]
     answered = {"status": "success", "data": {"resultType": "vector", "result": results}}
     opened = open_recording([text(tmp_path, "a.json", json.dumps(answered))])
-    assert opened.evaluate(last("g"), NOW) == [Row({}, 1.0)]
+    assert opened.evaluate(last("g"), NOW) == [AnswerRow({}, 1.0)]
     assert [gap.what.rpartition(":")[2] for gap in opened.problems] == ["1", "2", "3"]
 
 
@@ -255,7 +255,7 @@ def test_one_bad_question_costs_one_answer(tmp_path: Path) -> None:
     answers = opened.evaluate_many(questions, NOW)
     assert isinstance(answers[1], QueryFailed)
     assert "gpu=~'('" in str(answers[1])
-    assert [answers[0], answers[2], answers[3]] == [[Row({}, 2.0)], [], [Row({}, 1.0)]]
+    assert [answers[0], answers[2], answers[3]] == [[AnswerRow({}, 2.0)], [], [AnswerRow({}, 1.0)]]
 
 
 def test_a_question_without_sense_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def test_steps_are_those_of_the_question_else_of_the_partition_else_a_minute(tmp
     asked = Expression(Selector("g"), Function.LAST_TIME, 40, offset_seconds=10)
     partition = Partition("node", {}, 30.0)
     assert opened.evaluate(asked, NOW) == []  # -50 s is outside, and no minute ends in the window
-    assert opened.evaluate(asked, NOW, partition) == [Row({}, SECONDS - 30.0)]
+    assert opened.evaluate(asked, NOW, partition) == [AnswerRow({}, SECONDS - 30.0)]
     in_tens = Expression(Selector("g"), Function.LAST_TIME, 45, offset_seconds=10, step_seconds=10)
-    assert opened.evaluate(in_tens, NOW, partition) == [Row({}, SECONDS - 50.0)]
+    assert opened.evaluate(in_tens, NOW, partition) == [AnswerRow({}, SECONDS - 50.0)]
 
 
 def test_raw_samples_are_left_open_and_without_markers(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_small_cache_gives_the_same_answers(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(recording, "_CACHE_BYTES", 40)
     small = open_recording([tmp_path])
     assert small.evaluate_many(questions, NOW) == whole
-    assert whole == [[Row({}, float(number % 4))] for number in range(12)]
+    assert whole == [[AnswerRow({}, float(number % 4))] for number in range(12)]
     assert len(small._loaded) == 1
 
 
@@ -311,7 +311,7 @@ class Counting:
 
 def test_metrics_that_fit_are_read_once_and_of_more_the_first_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = [last(metric) for metric in "abcd"]
-    expected = [[Row({"gpu": "0"}, float(ord(metric)))] for metric in "abcd"]
+    expected = [[AnswerRow({"gpu": "0"}, float(ord(metric)))] for metric in "abcd"]
     for limit, reads in ((64, {"a": 1, "b": 1, "c": 1, "d": 1}), (63, {"a": 1, "b": 1, "c": 3, "d": 3})):
         monkeypatch.setattr(recording, "_CACHE_BYTES", limit)
         part = Counting("a", "b", "c", "d")
@@ -327,7 +327,7 @@ def test_metrics_that_are_scraped_together_share_their_times(tmp_path: Path) -> 
     parquet(tmp_path, "c.parquet", "c", {-61: 5.0, 0: 6.0})
     store = open_recording([tmp_path])
     answers = store.evaluate_many([last(metric) for metric in "abc"], NOW - timedelta(seconds=60))
-    assert answers == [[Row({}, 1.0)], [Row({}, 3.0)], [Row({}, 5.0)]]
+    assert answers == [[AnswerRow({}, 1.0)], [AnswerRow({}, 3.0)], [AnswerRow({}, 5.0)]]
     columns = {id(metric.samples.times_ms) for metric in store._loaded.values()}
     assert len(store._loaded) == 3
     assert len(columns) == 2

@@ -13,10 +13,10 @@ from gpuwatch.model.telemetry import Gap
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Partition,
     QueryFailed,
-    Row,
     SampleStore,
     Selector,
     Series,
@@ -138,14 +138,14 @@ class Witness:
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         return self._store.metric_names(at, lookback_seconds)
 
-    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
+    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         self._ask(expression, partition)
         return self._store.evaluate(expression, at, partition)
 
     def evaluate_many(
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
-    ) -> list[list[Row] | TelemetryError]:
-        answers: list[list[Row] | TelemetryError] = []
+    ) -> list[list[AnswerRow] | TelemetryError]:
+        answers: list[list[AnswerRow] | TelemetryError] = []
         for expression in expressions:
             try:
                 answers.append(self.evaluate(expression, at, partition))

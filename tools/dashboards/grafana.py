@@ -170,6 +170,8 @@ def _bargauge(panel: Panel) -> Any:
         .reduce_options(LAST)
         .orientation(common_models.VizOrientation.HORIZONTAL)
         .display_mode(common_models.BarGaugeDisplayMode.BASIC)
+        .sizing(common_models.BarGaugeSizing.MANUAL)  # else one bar alone fills its panel
+        .max_viz_height(32)
     )
     return builder if panel.unit == units.PercentUnit else builder.min(0)
 
@@ -185,7 +187,8 @@ def _table(panel: Panel) -> Any:
             hidden[value] = True
             continue
         rename[value], order[value] = column.title, len(order)
-        properties = [_property("unit", column.unit), _property("noValue", "–")]
+        width = max(90, 48 + 7 * len(column.title))  # pixels of its heading; the labels share what is left
+        properties = [_property("unit", column.unit), _property("noValue", "–"), _property("custom.width", width)]
         if column.runbook:
             steps = {"mode": "absolute", "steps": _steps(column, "text")}
             properties += [_property("thresholds", steps), text, _cell_link("Runbook", runbook(column.runbook))]
@@ -257,7 +260,7 @@ ANNOTATIONS = [
         "datasource": {"type": "prometheus", "uid": "${datasource}"}, "hide": False, "step": "60s",
     }
     for name, expression, title, colour in (
-        ("Remediations act", 'changes(gpuwatch_remediation_transitions_total{phase="Acting"}[1m]) > 0',
+        ("Remediations act", 'changes(gpuwatch_remediation_transitions_total{phase="Acting"}[3m]) > 0',
          "gpuwatch: {{action}}", LOOK),
         ("Alerts", 'ALERTS{alertname=~"Gpu.*", alertstate="firing"}', "{{alertname}}", ACT),
     )
@@ -299,7 +302,7 @@ def built(name: str, board: Board) -> dict[str, Any]:
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .refresh("1m")
         .time("now-24h", "now")
-        .readonly()
+        .editable()
     )
     others = dashboard.DashboardLink("gpuwatch boards").type(models.DashboardLinkType.DASHBOARDS).tags(["gpuwatch"])
     made = made.link(others.as_dropdown(True).include_vars(True).keep_time(True))

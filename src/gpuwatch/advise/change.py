@@ -6,20 +6,18 @@ kinds `kubectl patch` takes it as it is; custom resources know no strategic merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
-from gpuwatch.advise.facts import Facts, in_service, kind_of
+from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.targets import gpu_of, strategy
 from gpuwatch.catalog.mig import geometry
-from gpuwatch.model.cluster import Node, OwnerStatus, Pod, Sharing, Workload
+from gpuwatch.frameworks import kind_name
+from gpuwatch.frameworks.framework import Tree
+from gpuwatch.model.cluster import Node, OwnerStatus, Sharing, Workload
 from gpuwatch.model.sizing import Change, Target, TargetKind
 from gpuwatch.model.telemetry import Vendor
 from gpuwatch.model.workload_profile import WorkloadKey
-
-Tree: TypeAlias = dict[str, object]
 
 _PRODUCT = "nvidia.com/gpu.product"
 _STRATEGY = "nvidia.com/gpu.sharing-strategy"
@@ -27,185 +25,22 @@ _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _PRODUCTS = {Vendor.NVIDIA: _PRODUCT, Vendor.AMD: "amd.com/gpu.product-name", Vendor.INTEL: "gpu.intel.com/product"}
 
 _RECREATE = "The Pod template of a {kind} cannot be changed: delete it and create it again with these lines."
+_MERGED = ("", "apps", "batch")
+"""API groups that know strategic merge patches."""
 _EDIT = "A {kind} is a custom resource, for which lists do not merge: edit these lines in its manifest."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
-    """Where the Pods of a workload come from: the groups that its alive Pods name, in order, '' where none does."""
-
-    kind: str
-    pods: Sequence[Pod]
-
-    def groups(self, label: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(pod.labels[label] for pod in self.pods if pod.labels.get(label)))
-
-
-Place: TypeAlias = Callable[[Spot, Tree], Tree | None]
-"""Puts a Pod spec where the kind has it; None where the Pods do not tell which part of the kind they are."""
-
-
-def _under(*path: str) -> Place:
-    def place(_: Spot, pod_spec: Tree) -> Tree:
-        tree: object = pod_spec
-        for step in reversed(path):
-            tree = {step: tree}
-        return {"spec": tree}
-
-    return place
-
-
-def _job_set(spot: Spot, pod_spec: Tree) -> Tree | None:
-    names = spot.groups("jobset.sigs.k8s.io/replicatedjob-name")
-    jobs = [{"name": name, "template": {"spec": {"template": {"spec": pod_spec}}}} for name in names]
-    return {"spec": {"replicatedJobs": jobs}} if jobs else None
-
-
-def _leader_worker_set(spot: Spot, pod_spec: Tree) -> Tree:
-    indexes = spot.groups("leaderworkerset.sigs.k8s.io/worker-index")
-    # Without a template of its own the leader is made from the workers'.
-    part = "leaderTemplate" if indexes == ("0",) else "workerTemplate"
-    return {"spec": {"leaderWorkerTemplate": {part: {"spec": pod_spec}}}}
-
-
-_REPLICA_SPECS = {
-    "PyTorchJob": "pytorchReplicaSpecs",
-    "TFJob": "tfReplicaSpecs",
-    "MPIJob": "mpiReplicaSpecs",
-    "XGBoostJob": "xgbReplicaSpecs",
-    "JAXJob": "jaxReplicaSpecs",
-    "PaddleJob": "paddleReplicaSpecs",
-}
-# The labels are in lower case, the fields are not.
-_REPLICA_TYPES = {name.lower(): name for name in ("Master", "Worker", "Launcher", "Chief", "PS", "Evaluator")}
-
-
-def _kubeflow(spot: Spot, pod_spec: Tree) -> Tree | None:
-    told = spot.groups("training.kubeflow.org/replica-type")
-    types = [_REPLICA_TYPES.get(name.lower(), "") for name in told]
-    if not types or not all(types):
-        return None
-    return {"spec": {_REPLICA_SPECS[spot.kind]: {name: {"template": {"spec": pod_spec}} for name in types}}}
-
-
-def _ray(*path: str) -> Place:
-    def place(spot: Spot, pod_spec: Tree) -> Tree | None:
-        cluster: Tree = {}
-        template = {"template": {"spec": pod_spec}}
-        types = spot.groups("ray.io/node-type")
-        workers = [pod for pod in spot.pods if pod.labels.get("ray.io/node-type") == "worker"]
-        names = Spot(kind=spot.kind, pods=workers).groups("ray.io/group")
-        if "head" in types:
-            cluster["headGroupSpec"] = template
-        if names:
-            cluster["workerGroupSpecs"] = [{"groupName": name, **template} for name in names]
-        if not cluster:
-            return None
-        tree: Tree = cluster
-        for step in reversed(path):
-            tree = {step: tree}
-        return {"spec": tree}
-
-    return place
-
-
-def _volcano(spot: Spot, pod_spec: Tree) -> Tree | None:
-    names = spot.groups("volcano.sh/task-spec")
-    return {"spec": {"tasks": [{"name": name, "template": {"spec": pod_spec}} for name in names]}} if names else None
-
-
-def _train_job(_: Spot, pod_spec: Tree) -> Tree:
-    """Its trainer has resources of its own; the selector's field is named differently in each version."""
-    return {"spec": {"trainer": {"resourcesPerNode": _resources(pod_spec)}}}
-
-
-def _inference_service(_: Spot, pod_spec: Tree) -> Tree:
-    predictor: Tree = {"model": {"resources": _resources(pod_spec)}}
-    if "nodeSelector" in pod_spec:
-        predictor["nodeSelector"] = pod_spec["nodeSelector"]
-    return {"spec": {"predictor": predictor}}
-
-
-def _resources(pod_spec: Tree) -> object:
-    containers = pod_spec["containers"]
-    assert isinstance(containers, list)
-    return containers[0]["resources"]
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Where a kind has its Pod template. custom: no strategic merge. frozen: it cannot be changed in place."""
-
-    api_version: str
-    place: Place
-    custom: bool = False
-    frozen: bool = False
-    note: str = ""
-
-
-_POD = ("template", "spec")
 _GROUP_UNKNOWN = (
-    "No alive Pod tells which group of the {kind} it belongs to: the lines go into the container of the one that asks "
-    "for GPUs."
+    "It is not known which part of the {kind} makes its Pods: the lines go into the container of the one that asks for "
+    "GPUs."
 )
-
-TEMPLATES: Mapping[str, Template] = {
-    "Deployment": Template("apps/v1", _under(*_POD)),
-    "StatefulSet": Template("apps/v1", _under(*_POD)),
-    "ReplicaSet": Template(
-        "apps/v1", _under(*_POD), note="A ReplicaSet changes no Pod that is there: delete them one by one."
-    ),
-    "ReplicationController": Template(
-        "v1", _under(*_POD), note="A ReplicationController changes no Pod that is there: delete them one by one."
-    ),
-    "Job": Template("batch/v1", _under(*_POD), frozen=True),
-    "CronJob": Template("batch/v1", _under("jobTemplate", "spec", *_POD), note="It takes effect with the next run."),
-    "Pod": Template("v1", _under(), frozen=True),
-    "JobSet": Template("jobset.x-k8s.io/v1alpha2", _job_set, custom=True, frozen=True),
-    "LeaderWorkerSet": Template("leaderworkerset.x-k8s.io/v1", _leader_worker_set, custom=True),
-    **{
-        kind: Template("kubeflow.org/v1", _kubeflow, custom=True, note="Running Pods keep what they have: recreate it.")
-        for kind in _REPLICA_SPECS
-    },
-    "TrainJob": Template(
-        "trainer.kubeflow.org/v1alpha1",
-        _train_job,
-        custom=True,
-        frozen=True,
-        note="A node selector goes into spec.podTemplateOverrides (before Trainer 2.2) or spec.runtimePatches.",
-    ),
-    "RayJob": Template("ray.io/v1", _ray("rayClusterSpec"), custom=True, frozen=True),
-    "RayCluster": Template("ray.io/v1", _ray(), custom=True, note="Running Pods keep what they have: delete them."),
-    "RayService": Template("ray.io/v1", _ray("rayClusterConfig"), custom=True),
-    "InferenceService": Template(
-        "serving.kserve.io/v1beta1",
-        _inference_service,
-        custom=True,
-        note="Where spec.predictor has containers or a framework instead of model, the same resources go there.",
-    ),
-    "Notebook": Template("kubeflow.org/v1", _under(*_POD), custom=True, note="The session restarts."),
-}
-_VOLCANO_JOB = Template("batch.volcano.sh/v1alpha1", _volcano, custom=True, frozen=True)
-
-
-def template_of(kind: str, api_version: str) -> Template | None:
-    """Where this kind has its Pod template; None where gpuwatch does not know."""
-    if kind == "Job" and api_version.startswith("batch.volcano.sh/"):
-        return _VOLCANO_JOB
-    known = TEMPLATES.get(kind)
-    if known is not None and api_version and _group(api_version) != _group(known.api_version):
-        return None  # a namesake of somebody else's
-    return known
-
-
-def _group(api_version: str) -> str:
-    return api_version.rpartition("/")[0]
 
 
 def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Change:
     """What to change so that the workload runs on the target. Nothing is changed by computing it."""
     owner = facts.workloads.get(key.workload)
     pods = facts.pods.get(key.workload, ())
+    known = facts.kind(key)
     kind, api_version, namespace, name = _identity(key, owner)
     selector, prerequisites = _where(target, facts)
     notes: list[str] = []
@@ -222,22 +57,24 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
     if selector:
         pod_spec["nodeSelector"] = dict(selector)
         notes.append("A node selector or affinity that pins the present GPU has to go.")
-    template = template_of(kind, api_version)
     patch: Tree | None = None
-    if owner is None and template is not None:
-        notes.append(f"The owner was not found; it is taken for {template.api_version} {kind}.")
-    if template is None:
+    if known is None or known.template is None:
         notes.insert(0, f"gpuwatch does not know where a {kind} has its Pods: these lines go into their container.")
     else:
-        patch = template.place(Spot(kind=kind, pods=pods), pod_spec)
+        template = known.template
+        if owner is None:
+            api_version = known.api_version
+            notes.append(f"The owner was not found; it is taken for {api_version} {kind}.")
+        patch = template.place(pods, pod_spec)
         if patch is None:
             notes.insert(0, _GROUP_UNKNOWN.format(kind=kind))
-        notes += [text.format(kind=kind) for on, text in ((template.frozen, _RECREATE), (template.custom, _EDIT)) if on]
+        custom = known.group not in _MERGED
+        notes += [text.format(kind=kind) for on, text in ((template.frozen, _RECREATE), (custom, _EDIT)) if on]
         notes += [template.note] if template.note else []
     if owner is not None and owner.queue:
         notes.append(f"Queue {owner.queue} needs quota for {target.resource}.")
     return Change(
-        api_version=api_version or (template.api_version if template is not None else ""),
+        api_version=api_version,
         kind=kind,
         namespace=namespace,
         name=name,
@@ -251,7 +88,7 @@ def _identity(key: WorkloadKey, owner: Workload | None) -> tuple[str, str, str, 
     if owner is not None:
         return owner.kind, owner.api_version, owner.namespace, owner.name
     parts = key.workload.split("/", 2)
-    return kind_of(key.workload), "", key.namespace, parts[2] if len(parts) == 3 else key.workload
+    return kind_name(key.workload), "", key.namespace, parts[2] if len(parts) == 3 else key.workload
 
 
 def _lines(now: Target, target: Target) -> Tree:

@@ -11,43 +11,13 @@ from math import ceil
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.frameworks import FRAMEWORK_OF, OWNERS, kind_of
+from gpuwatch.frameworks.framework import Kind, Nature
 from gpuwatch.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
 from gpuwatch.model.decision import Family, Finding, SubjectKind, Verdict
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
-# Kinds whose work is divided among Pods that wait for each other, told by the kind alone when no Pod is alive.
-_GANGS = frozenset(
-    {"JobSet", "PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "JAXJob", "PaddleJob", "TrainJob", "RayJob"}
-    | {"LeaderWorkerSet", "SparkApplication"}
-)
-# Kinds whose work ends: their run time grows where they run slower.
-ENDING = (_GANGS - {"LeaderWorkerSet"}) | {
-    *(
-        "Job",
-        "CronJob",
-        "Workflow",
-        "CronWorkflow",
-        "TaskRun",
-        "PipelineRun",
-        "ScheduledWorkflow",
-        "AppWrapper",
-        "AmlJob",
-    )
-}
-# Pods of these do without each other, whatever queue admits them.
-_INDEPENDENT = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "InferenceService", "Notebook"})
-# Kinds that answer somebody who waits. A plain Deployment or StatefulSet is taken for one: nothing tells otherwise.
-SERVING = frozenset(
-    {"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "InferenceService", "LLMInferenceService"}
-    | {"RayService", "Service", "Configuration", "Revision", "LeaderWorkerSet", "PodCliqueSet", "PodGangSet"}
-    | {"SeldonDeployment", "DynamoGraphDeployment"}
-)
 _ENDED = ("Succeeded", "Failed")
-
-
-def kind_of(workload: str) -> str:
-    """The kind in a Workload.id, which has the API group behind it where two kinds share the name."""
-    return workload.split("/", 1)[0].split(".", 1)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +38,29 @@ class Facts:
     namespaces: Mapping[str, Namespace]
     profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
 
-    def kind(self, key: WorkloadKey) -> str:
+    def kind(self, key: WorkloadKey) -> Kind | None:
         owner = self.workloads.get(key.workload)
-        return owner.kind if owner is not None else kind_of(key.workload)
+        return OWNERS.get(owner.key) if owner is not None else kind_of(key.workload)
 
     def ends(self, key: WorkloadKey) -> bool:
-        return self.kind(key) in ENDING
+        kind = self.kind(key)
+        return kind is not None and kind.nature is Nature.ENDS
 
     def serves(self, key: WorkloadKey) -> bool:
-        return self.kind(key) in SERVING
+        """Does it answer somebody who waits? A plain Deployment or StatefulSet is taken to: nothing tells otherwise."""
+        kind = self.kind(key)
+        return kind is not None and kind.nature is Nature.SERVES
 
     def gang_pods(self, profile: WorkloadProfile) -> int:
         """Pods with accelerators in its largest gang; 0 where it belongs to none."""
         kind = self.kind(profile.key)
-        if kind in _INDEPENDENT:
-            return 0
-        if not self.pods.get(profile.key.workload) and kind in _GANGS:
-            return ceil(profile.pods - 1e-6)
+        if kind is not None:
+            framework = FRAMEWORK_OF[kind.key]
+            if kind.independent and not framework.makes_gangs:
+                return 0  # whatever queue admits them
+            rule = framework.gang
+            if rule is not None and not rule.whole_with and not self.pods.get(profile.key.workload):
+                return ceil(profile.pods - 1e-6)
         return max((len(gang.pods) for gang in self.gangs.get(profile.key.workload, ())), default=0)
 
     def present_nodes(self, key: WorkloadKey) -> tuple[Node, ...]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
-from gpuwatch.advise.facts import ENDING, kind_of
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.catalog.gpus import gpu_share_ratio
+from gpuwatch.frameworks import ends, kind_name
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
@@ -142,11 +142,10 @@ def _speed(
     told, why = _speed_of_runs(applied_at, runs)
     if told is not None:
         return told, why
-    kind = kind_of(given.key.workload)
-    if kind not in ENDING:
+    if not ends(given.key.workload):
         return None, (
-            f"A {kind} does the work that arrives, so its activity does not tell its speed; compare what it reports "
-            "itself."
+            f"A {kind_name(given.key.workload)} does the work that arrives, so its activity does not tell its speed; "
+            "compare what it reports itself."
         )
     if given.chosen.target.gpu_model != given.key.gpu_model:
         return None, f"{why} Its host changed with the GPU, so that the time without GPU work does not compare."
@@ -201,7 +200,7 @@ def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile 
     if hours is None:
         return found
     speed = found.measured_speed_ratio if found.measured_speed_ratio is not None else given.chosen.speed.likely_ratio
-    worth = speed if kind_of(given.key.workload) in ENDING else 1.0
+    worth = speed if ends(given.key.workload) else 1.0
     there = target.gpu_share_ratio * target.gpus_per_pod if target.gpu_model == now.gpu_model else 0.0
     gpu_hours = hours * (worth * now.gpu_share_ratio * now.gpus_per_pod - there)
     saved = None

@@ -12,7 +12,7 @@ from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.catalog.gpus import Gpu
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys, kind_name
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
 from gpuwatch.model.workload_profile import WorkloadProfile
 
@@ -113,9 +113,10 @@ def _latency(case: VetoCase) -> str | None:
     """Who waits for an answer waits for the work on the GPU, not for the pauses between requests."""
     if not case.facts.serves(case.profile.key):
         return None
+    kind = kind_name(case.profile.key.workload)
     if case.target.kind is TargetKind.SHARED:
         return (
-            f"A {case.facts.kind(case.profile.key)} answers requests, and partners on the same GPU make the slowest "
+            f"A {kind} answers requests, and partners on the same GPU make the slowest "
             "answers slower (+66 % at the 99th percentile was measured while the median stood still)."
         )
     busy = case.profile.mean("busy_ratio")
@@ -127,7 +128,7 @@ def _latency(case: VetoCase) -> str | None:
         return None
     share, needed = rounded_apart(work, bound)
     return (
-        f"A {case.facts.kind(case.profile.key)} answers requests, and the work on the GPU itself, without the pauses, "
+        f"A {kind} answers requests, and the work on the GPU itself, without the pauses, "
         f"may run at {share} of its speed; {needed} is needed."
     )
 

@@ -19,10 +19,8 @@ from gpuwatch import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FORMATS = click.Choice(["table", "json", "yaml", "csv"])
 
-
-class Moment(click.ParamType[datetime]):
+class TimeParameter(click.ParamType[datetime]):
     """A moment in time: ISO 8601 with a zone, or seconds since the epoch."""
 
     name = "time"
@@ -59,59 +57,81 @@ def parse_moment(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
-def _sources(command: F) -> F:
-    """The options that say where telemetry and cluster state come from."""
-    options = (
-        click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query."),
-        click.option(
-            "--telemetry",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="FILE",
-            help="Recorded telemetry instead: Parquet, an exposition page, OpenMetrics, a folder of them, or a file of "
-            "`gpuwatch capture` (which brings its cluster along). May be repeated.",
-        ),
-        click.option(
-            "--cluster",
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-            help="Recorded cluster: a folder of `kubectl get … -o json|yaml` lists. Else the kubeconfig or the "
-            "in-cluster account is used.",
-        ),
-        click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option("--no-cluster", is_flag=True, help="Look at telemetry alone."),
-        click.option(
-            "--at", type=Moment(), metavar="TIME", help="Any moment in the past as if it were now (2026-01-31T18:00Z)."
-        ),
-        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML)."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of --help."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def _profiles(command: F) -> F:
-    """The options of what workloads are profiled from."""
-    options = (
-        click.option(
-            "--state",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without "
-            "one the whole history is, every time.",
-        ),
-        click.option(
-            "--days",
-            type=click.FloatRange(0.1, 60),
-            default=7.0,
-            show_default=True,
-            help="How far back to look where nothing is kept yet.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _format(*forms: str, text: str = "Output.") -> Callable[[F], F]:
+    """--format; the first is the default."""
+    return click.option("--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help=text)
+
+
+def _state(text: str) -> Callable[[F], F]:
+    return click.option("--state", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=text)
+
+
+def _file(name: str, text: str) -> Callable[[F], F]:
+    return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=text)
+
+
+_rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+_prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
+_kubeconfig = _options(
+    _file("--kubeconfig", "Kubeconfig to use."),
+    click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+)
+_no_cluster = click.option("--no-cluster", is_flag=True, help="Look at telemetry alone.")
+_config = _file("--config", "Settings (YAML).")
+
+_sources = _options(
+    _prometheus,
+    click.option(
+        "--telemetry",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="Recorded telemetry instead: Parquet, an exposition page, OpenMetrics, a folder of them, or a file of "
+        "`gpuwatch capture` (which brings its cluster along). May be repeated.",
+    ),
+    click.option(
+        "--cluster",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Recorded cluster: a folder of `kubectl get … -o json|yaml` lists. Else the kubeconfig or the "
+        "in-cluster account is used.",
+    ),
+    _kubeconfig,
+    _no_cluster,
+    click.option(
+        "--at",
+        type=TimeParameter(),
+        metavar="TIME",
+        help="Any moment in the past as if it were now (2026-01-31T18:00Z).",
+    ),
+    _config,
+)
+
+
+_profiles = _options(
+    _state(
+        "SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without one the "
+        "whole history is, every time."
+    ),
+    click.option(
+        "--days",
+        type=click.FloatRange(0.1, 60),
+        default=7.0,
+        show_default=True,
+        help="How far back to look where nothing is kept yet.",
+    ),
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -127,8 +147,8 @@ def cli() -> None:
 
 @cli.command()
 @_sources
-@click.option("--format", "form", type=_FORMATS, default="table", show_default=True, help="For people or for machines.")
-@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+@_format("table", "json", "yaml", "csv", text="For people or for machines.")
+@_rows
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
 def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> None:
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
@@ -141,9 +161,7 @@ def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> Non
 @click.argument("subject", metavar="KIND/NAME")
 @_sources
 @_profiles
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
-)
+@_format("table", "json", "yaml")
 def explain(subject: str, form: str, state: Path | None, days: float, **sources: Any) -> None:
     """Why something is, or is not, idle, degraded or on the right GPU.
 
@@ -160,15 +178,8 @@ def explain(subject: str, form: str, state: Path | None, days: float, **sources:
 @_profiles
 @click.option("-n", "--namespace", metavar="NAME", help="Only workloads of this namespace.")
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "yaml", "csv", "patch"]),
-    default="table",
-    show_default=True,
-    help="'patch' prints what owners would change, as YAML.",
-)
-@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+@_format("table", "json", "yaml", "csv", "patch", text="'patch' prints what owners would change, as YAML.")
+@_rows
 def recommend(
     form: str,
     rows: int,
@@ -188,15 +199,8 @@ def recommend(
 @cli.command("mig-plan")
 @_sources
 @_profiles
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "yaml", "mig-parted"]),
-    default="table",
-    show_default=True,
-    help="'mig-parted' prints the configuration for the MIG manager.",
-)
-@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+@_format("table", "json", "yaml", "mig-parted", text="'mig-parted' prints the configuration for the MIG manager.")
+@_rows
 def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: Any) -> None:
     """All advised slices packed into valid MIG geometries: GPUs freed, the order of draining, mig-parted's config."""
     from gpuwatch.app.sizing_commands import run_mig_plan
@@ -206,8 +210,10 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
 
 @cli.command()
 @_sources
-@click.option("--from", "start", type=Moment(), metavar="TIME", help="Begin; by default seven days before the end.")
-@click.option("--to", "end", type=Moment(), metavar="TIME", help="End; by default now, or --at.")
+@click.option(
+    "--from", "start", type=TimeParameter(), metavar="TIME", help="Begin; by default seven days before the end."
+)
+@click.option("--to", "end", type=TimeParameter(), metavar="TIME", help="End; by default now, or --at.")
 @click.option(
     "-o",
     "--output",
@@ -218,20 +224,8 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
     help="Each report becomes a folder in it; what could not be sent waits there for the next run.",
 )
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="SQLite file that keeps the profiles and the advice given.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["summary", "markdown", "json"]),
-    default="summary",
-    show_default=True,
-    help="What is printed; the folder always has HTML, Markdown, JSON and CSV.",
-)
+@_state("SQLite file that keeps the profiles and the advice given.")
+@_format("summary", "markdown", "json", text="What is printed; the folder always has HTML, Markdown, JSON and CSV.")
 def report(
     form: str,
     start: datetime | None,
@@ -250,9 +244,7 @@ def report(
 
 @cli.command()
 @_sources
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
-)
+@_format("table", "json", "yaml")
 @click.option(
     "--csv-out", type=click.Path(path_type=Path), metavar="FILE", help="Write the exporter's counter CSV there."
 )
@@ -299,11 +291,10 @@ def demo(seed: int, gpus: int, days: float, folder: Path) -> None:
 
 
 @cli.command()
-@click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use.")
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-@click.option("--no-cluster", is_flag=True, help="Look at telemetry alone.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML); watched for changes.")
+@_prometheus
+@_kubeconfig
+@_no_cluster
+@_file("--config", "Settings (YAML); watched for changes.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Lines on stderr."
 )
@@ -318,21 +309,15 @@ def run(log_format: Any, **sources: Any) -> None:
     sys.exit(run_controller(log_format, {**sources, "telemetry": (), "cluster": None, "at": None}))
 
 
-def _remediations(command: F) -> F:
-    """The options that say which cluster keeps the Remediations."""
-    options = (
-        click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Kubeconfig to use."),
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option(
-            "--controller-namespace",
-            metavar="NAME",
-            help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]",
-        ),
-        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings (YAML)."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_remediations = _options(
+    _kubeconfig,
+    click.option(
+        "--controller-namespace",
+        metavar="NAME",
+        help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]",
+    ),
+    _config,
+)
 
 
 _within = click.option(
@@ -345,10 +330,8 @@ _within = click.option(
 
 @cli.command()
 @_sources
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
-)
-@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+@_format("table", "json", "yaml")
+@_rows
 def plan(form: str, rows: int, **sources: Any) -> None:
     """What would be done now, what not and why, and what weighs on the budgets. Nothing is done by this command."""
     from gpuwatch.app.remediation_commands import run_plan
@@ -361,9 +344,7 @@ def plan(form: str, rows: int, **sources: Any) -> None:
 @_remediations
 @_within
 @click.option("--open", "open_only", is_flag=True, help="Only those to which something may still happen.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
-)
+@_format("table", "json", "yaml")
 @click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of the table.")
 def history(name: str | None, form: str, rows: int, open_only: bool, **where: Any) -> None:
     """What was proposed, approved, done, verified and undone; with a NAME, or its beginning, one of them in full."""

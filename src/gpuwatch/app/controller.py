@@ -29,11 +29,11 @@ from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
-from gpuwatch.execute.advance import Policies as ExecutorPolicies
+from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.recheck import View
+from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
@@ -45,11 +45,11 @@ from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings
-from gpuwatch.store.checkpoints import KubernetesStore
+from gpuwatch.store.checkpoints import store_in_cluster
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
 from gpuwatch.store.workload_profiles import publish
-from gpuwatch.telemetry.alerts import firing
+from gpuwatch.telemetry.source import firing
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -98,7 +98,7 @@ class Controller:
         self._stopping = stopping
         self._looking = threading.Lock()
         self._sizing = threading.Lock()
-        self._seen: tuple[Analysis, View] | None = None
+        self._seen: tuple[Analysis, FreshFacts] | None = None
         self._good_at: float | None = None
         self._wrong = "no cycle has ended yet"
         self._led = False
@@ -313,7 +313,9 @@ class Controller:
         self._wrong = ""
         self._good_at = time.monotonic()
 
-    def _look(self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]) -> tuple[Analysis, View]:
+    def _look(
+        self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]
+    ) -> tuple[Analysis, FreshFacts]:
         """unread: what is kept and cannot be understood. Needs `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
@@ -340,7 +342,7 @@ class Controller:
         )
         analysis = analyse(snapshot, opened.policies, context)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
-        view = View(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
+        view = FreshFacts(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
@@ -355,7 +357,7 @@ class Controller:
             return (), ()
         return firing(opened.store, names, opened.at) if opened.store is not None else (None, ())
 
-    def _fresh(self, store: RemediationStore) -> View:
+    def _fresh(self, store: RemediationStore) -> FreshFacts:
         with self._looking:
             seen = self._seen
             if seen is not None and _now() - seen[1].snapshot.at < timedelta(seconds=_FRESH_SECONDS):
@@ -383,7 +385,7 @@ class Controller:
             log.warning("whether there was a storm lately could not be read from the Lease: %s", error)
             self._storm_at = _now()
 
-    def _propose(self, store: RemediationStore, analysis: Analysis, view: View) -> tuple[Remediation, ...]:
+    def _propose(self, store: RemediationStore, analysis: Analysis, view: FreshFacts) -> tuple[Remediation, ...]:
         """What was proposed now."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
             return ()
@@ -501,7 +503,7 @@ class Controller:
         writer, namespace = self._writers.plain, namespace_of(self.settings)
         scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
-        return lambda: KubernetesStore.open(writer, namespace, scratch)
+        return lambda: store_in_cluster(writer, namespace, scratch)
 
     def _state(self) -> Path:
         state = state_of(self.settings)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from gpuwatch.kube.writer import ClusterWriter, Object, PatchKind, WriteError
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import ClusterWriter, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 Count = Callable[[str, str], None]

@@ -19,7 +19,7 @@ from gpuwatch.detect.idle import assess_idle
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import SubjectKind
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import FoldedName
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
 from gpuwatch.simulate.fleet import Fleet, build_fleet
@@ -163,10 +163,10 @@ def _compare(
     )
 
 
-def _on(truth: Truth) -> Name:
+def _on(truth: Truth) -> FoldedName:
     if truth.subject.kind is SubjectKind.DEVICE:
-        return Name("/".join((*truth.nodes[:1], short_uuid(truth.subject.name))))
-    return Name(truth.subject.name)
+        return FoldedName("/".join((*truth.nodes[:1], short_uuid(truth.subject.name))))
+    return FoldedName(truth.subject.name)
 
 
 def _visible(truth: Truth, at: datetime) -> bool:

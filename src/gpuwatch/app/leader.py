@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of, version_of
+from gpuwatch.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 LEASE = "gpuwatch"

@@ -7,8 +7,9 @@ endpoint): a scrape would rename ours to exported_….
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import product
 
 from gpuwatch.kube.writer import Failure
@@ -29,7 +30,7 @@ class ExportedBy(StrEnum):
     LEADER = "leader"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MetricDescription:
     """One metric.
 
@@ -40,6 +41,7 @@ class MetricDescription:
     """
 
     name: str
+    _: KW_ONLY
     type: MetricType
     meaning: str
     unit: str = ""
@@ -57,8 +59,6 @@ WRITES = ("create", "delete", "event", "evict", "patch")
 READS = ("get", "list")
 CONTENTS = ("report", "notification")
 
-_COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
-_LEADER = ExportedBy.LEADER
 _BOOL = ("false", "true")
 _PHASES = tuple(str(phase) for phase in Phase)
 
@@ -88,104 +88,84 @@ _SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _LONG = (1.0, 10.0, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR, 12 * _HOUR, _DAY, 3 * _DAY, 7 * _DAY)
 
-METRICS: tuple[MetricDescription, ...] = (
-    MetricDescription(
-        name="gpuwatch_build_info",
-        type=_GAUGE,
+_counter = partial(MetricDescription, type=MetricType.COUNTER)
+_gauge = partial(MetricDescription, type=MetricType.GAUGE)
+_histogram = partial(MetricDescription, type=MetricType.HISTOGRAM)
+
+_OF_EACH_REPLICA = (
+    _gauge(
+        "gpuwatch_build_info",
         labels={"version": "version of gpuwatch"},
         meaning="Always 1; its label says which version runs.",
     ),
-    MetricDescription(
-        name="gpuwatch_leader",
-        type=_GAUGE,
-        meaning="1 where this replica leads, 0 where it stands by.",
-    ),
-    MetricDescription(
-        name="gpuwatch_task_last_success_timestamp_seconds",
-        type=_GAUGE,
+    _gauge("gpuwatch_leader", meaning="1 where this replica leads, 0 where it stands by."),
+    _gauge(
+        "gpuwatch_task_last_success_timestamp_seconds",
         unit="seconds since 1970",
         labels=_TASK,
         meaning="When the task last succeeded. Missing until it does so for the first time.",
     ),
-    MetricDescription(
-        name="gpuwatch_task_duration_seconds",
-        type=_HISTOGRAM,
+    _histogram(
+        "gpuwatch_task_duration_seconds",
         unit="seconds",
         labels=_TASK,
         meaning="How long a run of the task took, whether it succeeded or not.",
         buckets=_SECONDS,
     ),
-    MetricDescription(
-        name="gpuwatch_task_errors_total",
-        type=_COUNTER,
-        labels=_TASK,
-        meaning="Runs of the task that failed.",
-    ),
-    MetricDescription(
-        name="gpuwatch_task_missed_total",
-        type=_COUNTER,
+    _counter("gpuwatch_task_errors_total", labels=_TASK, meaning="Runs of the task that failed."),
+    _counter(
+        "gpuwatch_task_missed_total",
         labels=_TASK,
         meaning="Runs of the task that were left out: they came too late, or the run before still ran.",
     ),
-    MetricDescription(
-        name="gpuwatch_settings_last_reload_successful",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_settings_last_reload_successful",
         meaning="1 where the newest settings are in force, 0 where they could not be taken and older ones are.",
     ),
-    MetricDescription(
-        name="gpuwatch_settings_last_reload_success_timestamp_seconds",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_settings_last_reload_success_timestamp_seconds",
         unit="seconds since 1970",
         meaning="When settings were last taken.",
     ),
-    MetricDescription(
-        name="gpuwatch_proposals_total",
-        type=_COUNTER,
+    _counter(
+        "gpuwatch_proposals_total",
         labels=_ACTION,
         meaning="Remediations that were proposed.",
         initial=tuple((action,) for action in ACTIONS),
     ),
-    MetricDescription(
-        name="gpuwatch_report_due_timestamp_seconds",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_report_due_timestamp_seconds",
         unit="seconds since 1970",
         meaning="When the newest weekly report was due that this process looked after.",
     ),
-    MetricDescription(
-        name="gpuwatch_report_done_timestamp_seconds",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_report_done_timestamp_seconds",
         unit="seconds since 1970",
         meaning="When the newest weekly report was due that is finished: it was sent, or given up.",
     ),
-    MetricDescription(
-        name="gpuwatch_deliveries_total",
-        type=_COUNTER,
+    _counter(
+        "gpuwatch_deliveries_total",
         labels={**_CONTENT, "result": "sent or failed"},
         meaning="Attempts to send something to one destination; retries that follow each other at once count once.",
         initial=tuple(product(CONTENTS, ("sent", "failed"))),
     ),
-    MetricDescription(
-        name="gpuwatch_deliveries_pending",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_deliveries_pending",
         labels=_CONTENT,
         meaning="Deliveries that failed or were not tried yet, and will be tried again.",
         initial=tuple((content,) for content in CONTENTS),
     ),
-    MetricDescription(
-        name="gpuwatch_notifications_undelivered",
-        type=_GAUGE,
-        meaning="Notifications that no receiver took, although a receiver is set.",
+    _gauge(
+        "gpuwatch_notifications_undelivered", meaning="Notifications that no receiver took, although a receiver is set."
     ),
-    MetricDescription(
-        name="gpuwatch_cluster_writes_total",
-        type=_COUNTER,
+    _counter(
+        "gpuwatch_cluster_writes_total",
         labels={"verb": "verb of the request: " + ", ".join(WRITES), **_DRY_RUN},
         meaning="Write requests to the Kubernetes API that succeeded.",
         initial=tuple(product(WRITES, _BOOL)),
     ),
-    MetricDescription(
-        name="gpuwatch_cluster_write_failures_total",
-        type=_COUNTER,
+    _counter(
+        "gpuwatch_cluster_write_failures_total",
         labels={
             "verb": "verb of the request: " + ", ".join((*WRITES, *READS)),
             "failure": "what is known afterwards: " + ", ".join(Failure),
@@ -197,16 +177,14 @@ METRICS: tuple[MetricDescription, ...] = (
         ),
         initial=tuple(product((*WRITES, *READS), map(str, Failure), _BOOL)),
     ),
-    MetricDescription(
-        name="gpuwatch_remediation_transitions_total",
-        type=_COUNTER,
+    _counter(
+        "gpuwatch_remediation_transitions_total",
         labels={**_ACTION, **_PHASE},
         meaning="How often a Remediation came to a phase.",
         initial=tuple(product(ACTIONS, _PHASES)),
     ),
-    MetricDescription(
-        name="gpuwatch_remediation_phase_seconds",
-        type=_HISTOGRAM,
+    _histogram(
+        "gpuwatch_remediation_phase_seconds",
         unit="seconds",
         labels={**_ACTION, "phase": "phase that the Remediation left"},
         meaning="How long a Remediation was in a phase, counted when it leaves it.",
@@ -214,32 +192,27 @@ METRICS: tuple[MetricDescription, ...] = (
         initial=tuple(product(ACTIONS, (str(phase) for phase in Phase if phase.open))),
         buckets=_LONG,
     ),
-    # Of the leader alone, from here on.
-    MetricDescription(
-        name="gpuwatch_cycle_timestamp_seconds",
-        type=_GAUGE,
+)
+
+_OF_THE_LEADER = (
+    _gauge(
+        "gpuwatch_cycle_timestamp_seconds",
         unit="seconds since 1970",
         meaning="The moment of the last cycle, which the other metrics of the fleet describe. 0 where none ended.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_devices",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_devices",
         unit="devices",
         labels={"state": "known: seen lately; reporting: seen now; allocated: reporting, and a Pod has it"},
         meaning="Whole GPUs and MIG instances in telemetry.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_unknown",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_unknown",
         labels={"subject": "device_health: devices; pod_use: Pods"},
         meaning="Devices whose health, and Pods whose use of their GPUs, could not be judged.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_device_health_unknown",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_device_health_unknown",
         unit="devices",
         labels={
             **_GPU_NODE,
@@ -250,19 +223,11 @@ METRICS: tuple[MetricDescription, ...] = (
             ),
         },
         meaning="Devices whose health could not be judged, by Node and reason. They add up to gpuwatch_unknown.",
-        exported_by=_LEADER,
         most_series=1000,
     ),
-    MetricDescription(
-        name="gpuwatch_findings",
-        type=_GAUGE,
-        labels=_FINDING,
-        meaning="Findings of the last cycle.",
-        exported_by=_LEADER,
-    ),
-    MetricDescription(
-        name="gpuwatch_finding",
-        type=_GAUGE,
+    _gauge("gpuwatch_findings", labels=_FINDING, meaning="Findings of the last cycle."),
+    _gauge(
+        "gpuwatch_finding",
         labels={
             **_FINDING,
             "advice": "what a person would do about it",
@@ -277,51 +242,41 @@ METRICS: tuple[MetricDescription, ...] = (
             "not one thing. Of a GPU that several Pods share no Pod is named. Findings with equal labels are one "
             "series. The most severe findings come first."
         ),
-        exported_by=_LEADER,
         most_series=500,
     ),
-    MetricDescription(
-        name="gpuwatch_idle_gpu_seconds",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_idle_gpu_seconds",
         unit="GPU-seconds",
         meaning="GPU time that was wasted so far by the allocations that are idle now.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_allocatable_gpus",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_allocatable_gpus",
         unit="GPUs",
         labels=_MODEL_AND_POOL,
         meaning=(
             "Physical GPUs that Pods can have or have. MIG instances count with their share of a GPU, units of a "
             "shared GPU with one part of its replicas."
         ),
-        exported_by=_LEADER,
         most_series=1000,
     ),
-    MetricDescription(
-        name="gpuwatch_allocated_gpus",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_allocated_gpus",
         unit="GPUs",
         labels={**_WORKLOAD_NAMESPACE, **_MODEL_AND_POOL},
         meaning=(
             "Physical GPUs that Pods have, counted as gpuwatch_allocatable_gpus is. The largest Namespaces come first."
         ),
-        exported_by=_LEADER,
         most_series=2000,
     ),
-    MetricDescription(
-        name="gpuwatch_unpriced_gpus",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_unpriced_gpus",
         unit="GPUs",
         labels=_MODEL_AND_POOL,
         meaning="Allocatable physical GPUs whose price is unknown. Cost and saving leave them out.",
-        exported_by=_LEADER,
         most_series=1000,
     ),
-    MetricDescription(
-        name="gpuwatch_cost_per_hour",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_cost_per_hour",
         unit="currency per hour",
         labels={
             "workload_namespace": "Namespace of the Pods that have the GPUs; empty for GPUs that are free",
@@ -332,12 +287,10 @@ METRICS: tuple[MetricDescription, ...] = (
             "What the allocatable GPUs cost now, by the prices of their Nodes. Missing where no price is known. The "
             "largest Namespaces come first."
         ),
-        exported_by=_LEADER,
         most_series=1500,
     ),
-    MetricDescription(
-        name="gpuwatch_saving_per_hour",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_saving_per_hour",
         unit="currency per hour",
         labels={
             **_WORKLOAD_NAMESPACE,
@@ -356,12 +309,10 @@ METRICS: tuple[MetricDescription, ...] = (
             "no price is known. A workload with an idle Pod counts as a release alone. The largest Namespaces come "
             "first."
         ),
-        exported_by=_LEADER,
         most_series=2000,
     ),
-    MetricDescription(
-        name="gpuwatch_advice",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_advice",
         unit="workloads",
         labels={
             "target": "mig, model, shared or fewer; empty where nothing is advised",
@@ -372,128 +323,84 @@ METRICS: tuple[MetricDescription, ...] = (
             "reason": "why gpuwatch abstained; empty for the other outcomes",
         },
         meaning="Workloads by what was advised to them and what became of it. Missing until the first sizing run ends.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_tainted_nodes",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_tainted_nodes",
         unit="Nodes",
         meaning="Nodes on which a taint of gpuwatch stands, on the Node or on one of its devices.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_taint_age_seconds",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_taint_age_seconds",
         unit="seconds",
         labels={"gpu_node": "Node"},
         meaning="How long a taint of gpuwatch has been standing on the Node. The oldest come first.",
-        exported_by=_LEADER,
         most_series=1000,
     ),
-    MetricDescription(
-        name="gpuwatch_gaps",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_gaps",
         labels={"kind": "why it could not be read"},
         meaning="Things that the last cycle could not read.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_inventory_age_seconds",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_inventory_age_seconds",
         unit="seconds",
         labels=_RESOURCE,
         meaning="How old the last cycle's view of a followed resource was at most.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_inventory_lists_total",
-        type=_COUNTER,
-        labels=_RESOURCE,
-        meaning="Lists made of a followed resource.",
-        exported_by=_LEADER,
-    ),
-    MetricDescription(
-        name="gpuwatch_inventory_drift_total",
-        type=_COUNTER,
+    _counter("gpuwatch_inventory_lists_total", labels=_RESOURCE, meaning="Lists made of a followed resource."),
+    _counter(
+        "gpuwatch_inventory_drift_total",
         labels=_RESOURCE,
         meaning="Objects of which a list showed another state than had been followed by watches.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_plan_items",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_plan_items",
         labels={
             "action": "what would be done",
             "mode": "observe, suggest or enforce",
             "admitted": "true where no guard refused it",
         },
         meaning="Candidates of the last plan.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_plan_refusals",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_plan_refusals",
         labels={"guard": "the guard that refused"},
         meaning="Refusals of the last plan. One candidate may be refused by several guards.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_brake",
-        type=_GAUGE,
-        meaning="1 while the brake refuses every candidate, 0 else.",
-        exported_by=_LEADER,
-    ),
-    MetricDescription(
-        name="gpuwatch_paused",
-        type=_GAUGE,
-        meaning="1 while a person has paused all writes, 0 else.",
-        exported_by=_LEADER,
-    ),
-    MetricDescription(
-        name="gpuwatch_budget_limit_gpus",
-        type=_GAUGE,
+    _gauge("gpuwatch_brake", meaning="1 while the brake refuses every candidate, 0 else."),
+    _gauge("gpuwatch_paused", meaning="1 while a person has paused all writes, 0 else."),
+    _gauge(
+        "gpuwatch_budget_limit_gpus",
         unit="GPUs",
         labels=_SCOPE,
         meaning="GPUs that may be out of service or disturbed at once.",
-        exported_by=_LEADER,
         most_series=1000,
     ),
-    MetricDescription(
-        name="gpuwatch_budget_in_flight_gpus",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_budget_in_flight_gpus",
         unit="GPUs",
         labels=_SCOPE,
         meaning="GPUs that are out of service or disturbed now, whoever caused it.",
-        exported_by=_LEADER,
         most_series=1000,
     ),
-    MetricDescription(
-        name="gpuwatch_remediations",
-        type=_GAUGE,
-        labels={**_ACTION, **_PHASE},
-        meaning="Remediations that are kept.",
-        exported_by=_LEADER,
-    ),
-    MetricDescription(
-        name="gpuwatch_detector_outcomes",
-        type=_GAUGE,
+    _gauge("gpuwatch_remediations", labels={**_ACTION, **_PHASE}, meaning="Remediations that are kept."),
+    _gauge(
+        "gpuwatch_detector_outcomes",
         labels={**_DETECTOR, "correct": "true where the outcome showed that the finding was correct"},
         meaning="Verified outcomes of Remediations that a detector called for, among those that are kept.",
-        exported_by=_LEADER,
     ),
-    MetricDescription(
-        name="gpuwatch_detector_precision_ratio",
-        type=_GAUGE,
+    _gauge(
+        "gpuwatch_detector_precision_ratio",
         unit="ratio",
         labels={**_DETECTOR, "bound": "lower or upper"},
         meaning="Measured precision of a detector, 0 to 1: the ends of its 95 % interval.",
-        exported_by=_LEADER,
     ),
 )
 
-DROPPED = MetricDescription(
-    name="gpuwatch_series_dropped",
-    type=_GAUGE,
+METRICS = (*_OF_EACH_REPLICA, *(replace(each, exported_by=ExportedBy.LEADER) for each in _OF_THE_LEADER))
+
+DROPPED = _gauge(
+    "gpuwatch_series_dropped",
     labels={"metric": "a metric whose series are bounded"},
     meaning="Series that the last cycle left out because the metric has a bound; 0 where nothing was left out.",
     initial=tuple((each.name,) for each in METRICS if each.most_series),

@@ -32,7 +32,7 @@ _FIRST = ("report.html", "report.md", "report.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     content_type: str
     body: bytes
 
@@ -69,12 +69,12 @@ class Pages:
         self._status = status
         self._folder = folder
 
-    def answer(self, path: str) -> Page | None:
+    def answer(self, path: str) -> WebPage | None:
         """The page at a path without its query; None where there is none."""
         if path == "/":
-            return Page(_HTML, status_html(self._status()).encode())
+            return WebPage(_HTML, status_html(self._status()).encode())
         if path == "/reports/":
-            return Page(_HTML, self._reports().encode())
+            return WebPage(_HTML, self._reports().encode())
         parts = path.removeprefix("/reports/").split("/")
         return self._file(*parts) if path.startswith("/reports/") and len(parts) == 2 else None
 
@@ -92,7 +92,7 @@ class Pages:
             shown.append(ReportFiles(id=item.name, title=report.title, files=tuple(names)))
         return reports_html(shown, len(found))
 
-    def _file(self, report: str, name: str) -> Page | None:
+    def _file(self, report: str, name: str) -> WebPage | None:
         """Only what a report of the folder names as its own, by plain names: no other path is ever put together."""
         match = _FILE.fullmatch(name)
         if not _REPORT.fullmatch(report) or match is None or match[1] not in _TYPES:
@@ -101,7 +101,7 @@ class Pages:
         try:
             if folder.is_symlink() or name not in box.load(folder).files or (folder / name).is_symlink():
                 return None
-            return Page(_TYPES[match[1]], (folder / name).read_bytes())
+            return WebPage(_TYPES[match[1]], (folder / name).read_bytes())
         except (OutboxError, OSError):
             return None
 

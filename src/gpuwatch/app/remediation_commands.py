@@ -25,9 +25,9 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
+from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import StoreError
-from gpuwatch.telemetry.alerts import firing
+from gpuwatch.telemetry.source import firing
 
 VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""
@@ -37,7 +37,7 @@ _KINDS = ("remediation", "rem", "noderemediation", "noderem")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlanAnswer:
     """What `plan --format json` prints."""
 
     version: int
@@ -47,7 +47,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class HistoryAnswer:
     """What `history --format json` prints. pause: None where it could not be read, which is a gap."""
 
     version: int
@@ -63,7 +63,7 @@ def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     snapshot = take_snapshot(opened, Console(stderr=True))
     context, gaps = plan_context(opened, options)
     analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, context)
-    answer = Planned(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
+    answer = PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
@@ -109,7 +109,7 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
     pause, unread = _pause(store)
     if open_only and name is None:
         known = tuple(each for each in known if each.phase.open)
-    answer = Kept(version=VERSION, at=now, pause=pause, remediations=known, gaps=(*gaps, *unread))
+    answer = HistoryAnswer(version=VERSION, at=now, pause=pause, remediations=known, gaps=(*gaps, *unread))
     if name is not None:
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:

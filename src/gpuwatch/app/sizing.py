@@ -28,7 +28,6 @@ from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.model.workload_profile import ProfileBook
 from gpuwatch.settings import Settings
-from gpuwatch.store.sqlite import SqliteStore
 from gpuwatch.store.store import Store
 from gpuwatch.telemetry.source import TelemetrySource
 
@@ -73,7 +72,7 @@ def size(
         # Opened first: a state that cannot be used is told before the long part.
         store: Store | None = None
         if state is not None:
-            store = stack.enter_context(SqliteStore.open(state) if isinstance(state, Path) else state())
+            store = stack.enter_context(Store.open(state) if isinstance(state, Path) else state())
         snapshot = take_snapshot(opened, console)
         analysis = analyse(snapshot, opened.policies)
         book: ProfileBook | None = None

@@ -18,7 +18,7 @@ from gpuwatch.kube.reader import ClusterError
 from gpuwatch.report.explain import UnknownSubject
 from gpuwatch.report.machine import to_json, to_yaml
 from gpuwatch.settings import SettingsError
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 from gpuwatch.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")

@@ -25,8 +25,8 @@ from gpuwatch.deliver.outbox import Delivery, DeliveryState
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.kube.writer import WriteError
 from gpuwatch.settings.cron import last_due
-from gpuwatch.settings.run_policy import RunPolicy
-from gpuwatch.store.store import StoreError
+from gpuwatch.settings.run_policy import ControllerPolicy
+from gpuwatch.store import StoreError
 
 log = logging.getLogger("gpuwatch.report")
 
@@ -67,7 +67,7 @@ class WeeklyJob:
         self._failures = 0
         self._not_before = float("-inf")
 
-    def look(self, now: datetime, run: RunPolicy, policy: DeliveryPolicy, make: Make) -> bool:
+    def look(self, now: datetime, run: ControllerPolicy, policy: DeliveryPolicy, make: Make) -> bool:
         """Make and send the report that is due, or send it to those that did not take it yet; was there anything to do?
 
         Raises StoreError, OutboxError, NotLeadingError, and what `make` raises.

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpuwatch.advise.facts import ENDING, kind_of
 from gpuwatch.advise.money import HOURS_PER_WEEK, PriceList, run_time_ratio
 from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
+from gpuwatch.frameworks import ends
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
 from gpuwatch.model.decision import Analysis, Finding, Verdict
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
@@ -62,7 +62,7 @@ class FleetCost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _NodeCost:
     """A Node with GPUs: how many can be had, what each Pod on it has, and the price of one for an hour."""
 
     gpu_model: str
@@ -156,7 +156,7 @@ def _idle_pods(findings: Iterable[Finding]) -> dict[PodRef, float]:
     return found
 
 
-def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> list[_Place]:
+def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> list[_NodeCost]:
     pods: dict[str, list[Pod]] = defaultdict(list)
     for pod in cluster.pods:
         if pod.node and pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
@@ -172,7 +172,7 @@ def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> l
 
 def _place(
     node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
-) -> _Place:
+) -> _NodeCost:
     unit = _unit_gpus(node, {resource for pod in pods for resource in pod.accelerators})
     capacity = sum(count * unit[resource] for resource, count in node.accelerators.items())
     allocatable = sum(node.allocatable.get(name, count) * unit[name] for name, count in node.accelerators.items())
@@ -190,7 +190,7 @@ def _place(
         taken = {ref: count * capacity / total for ref, count in taken.items()}
         total = capacity
     gpu = find_gpu(node.gpu_product or next((device.model for device in devices if device.model), ""))
-    return _Place(
+    return _NodeCost(
         gpu_model=gpu.name if gpu is not None else node.gpu_product,
         pool=node.pool or NO_POOL,
         # A device plugin that gives a GPU up leaves it to the Pod that has it.
@@ -257,7 +257,7 @@ def _savings_per_week(item: Recommendation) -> tuple[float | None, float | None]
     likely, after, speed = chosen.projected_saving_per_week, chosen.projected_cost_per_week, chosen.speed
     if likely is None or after is None:
         return None, None
-    if kind_of(item.key.workload) not in ENDING or speed.low_ratio <= 0:
+    if not ends(item.key.workload) or speed.low_ratio <= 0:
         return likely, likely
     longest = 1.0 / speed.low_ratio
     return likely, likely - after * max(longest / run_time_ratio(speed, ends=True) - 1.0, 0.0)

@@ -9,7 +9,7 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation
 from gpuwatch.model.weekly import ActionTaken
 
-NOT_READ = "What was done is not known: no Remediations were read (give a cluster, or --state FILE)."
+NOT_READ = "What was done is not known: no Remediations were read (give the cluster that keeps them)."
 NOTHING = "Nothing was proposed."
 OBSERVED = "Nothing was proposed: mode observe."
 

@@ -58,7 +58,7 @@ def gpu_name(model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Idle:
+class _IdleDevice:
     """One idle allocation's part of one device. gpu_hours: within the report's time."""
 
     finding: Finding
@@ -256,7 +256,7 @@ def _last_day(end: datetime) -> date:
     return (end.astimezone(UTC) - timedelta(microseconds=1)).date()
 
 
-def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, end: datetime) -> list[_Idle]:
+def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, end: datetime) -> list[_IdleDevice]:
     """What each idle Pod has of each of its devices. Those that share a device have a part of it each, so that two idle
     ones free it once."""
     known = {device.id: device for device in devices}
@@ -273,12 +273,12 @@ def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, 
             model, profile = (device.model, device.mig_profile or "") if device else ("", "")
             holders = len(device.pods) if device is not None and device.shared else 1
             share = gpu_share_ratio(model, profile) / max(holders, claims[name])
-            found.append(_Idle(finding, (namespace, gpu_name(model)), profile, share, hours * share))
+            found.append(_IdleDevice(finding, (namespace, gpu_name(model)), profile, share, hours * share))
     return found
 
 
 def _holders(
-    part: _Idle,
+    part: _IdleDevice,
     members: Iterable[WorkloadKey],
     profiles: Mapping[WorkloadKey, WorkloadProfile],
     workload_of: Mapping[str, str],
@@ -295,7 +295,10 @@ def _holders(
 
 
 def _project(
-    savings: Savings, recommendations: Iterable[Recommendation], parts: Iterable[_Idle], prices: Mapping[str, float]
+    savings: Savings,
+    recommendations: Iterable[Recommendation],
+    parts: Iterable[_IdleDevice],
+    prices: Mapping[str, float],
 ) -> None:
     for item in recommendations:
         chosen = item.chosen

@@ -53,13 +53,10 @@ def deliver(
     sends again, with the same Idempotency-Key. OutboxError where the outbox cannot be written, OutboxBusyError where
     another process delivers.
     """
-    try:
-        with box.locked(outbox):
-            report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-            targets = destinations(policy)
-            return _send(_meant_for(report, targets), targets, policy, progress, course).deliveries
-    except OSError as error:
-        raise _unusable(outbox, error) from error
+    with box.locked(outbox):
+        report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
+        targets = destinations(policy)
+        return _send(_meant_for(report, targets), targets, policy, progress, course).deliveries
 
 
 def enqueue(
@@ -72,25 +69,19 @@ def enqueue(
 ) -> tuple[Delivery, ...]:
     """Writes it into the outbox for `deliver_pending`, where it is not there yet; how far it came. Sends nothing, and
     does not wait for whoever is sending. Raises OutboxError."""
-    try:
-        with box.locked(outbox, ".enqueue"):
-            report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-            # One that was left without destinations by a kill is nobody else's yet.
-            return report.deliveries or _meant_for(report, destinations(policy)).deliveries
-    except OSError as error:
-        raise _unusable(outbox, error) from error
+    with box.locked(outbox, ".enqueue"):
+        report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
+        # One that was left without destinations by a kill is nobody else's yet.
+        return report.deliveries or _meant_for(report, destinations(policy)).deliveries
 
 
 def deliver_again(
     folder: Path, policy: DeliveryPolicy, progress: Progress, course: Course = AT_ONCE
 ) -> tuple[Delivery, ...]:
     """Sends one report of an outbox to every destination that does not have it yet. Raises as `deliver` does."""
-    try:
-        with box.locked(folder.parent):
-            targets = destinations(policy)
-            return _send(_meant_for(box.load(folder), targets), targets, policy, progress, course).deliveries
-    except OSError as error:
-        raise _unusable(folder.parent, error) from error
+    with box.locked(folder.parent):
+        targets = destinations(policy)
+        return _send(_meant_for(box.load(folder), targets), targets, policy, progress, course).deliveries
 
 
 def deliver_pending(
@@ -126,8 +117,6 @@ def deliver_pending(
             found += unreadable
     except OutboxBusyError as error:
         progress(str(error))
-    except OSError as error:
-        raise _unusable(outbox, error) from error
     return tuple(found)
 
 
@@ -144,10 +133,6 @@ def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
         return True  # not tried yet, or cut short
     wait = timedelta(seconds=policy.again_after(delivery.attempts))
     return not timedelta(0) <= now - delivery.tried_at < wait
-
-
-def _unusable(outbox: Path, error: OSError) -> OutboxError:
-    return OutboxError(f"{error.filename or outbox}: {error.strerror}; the outbox has to be writable")
 
 
 def _meant_for(report: Report, targets: Sequence[Destination]) -> Report:

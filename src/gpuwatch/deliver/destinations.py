@@ -159,7 +159,7 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
         if isinstance(headers, dict):
             headers.setdefault("Idempotency-Key", report.id)
         attach = None
-        if _is_mail(url) and policy.attach_files:
+        if url.lower().startswith(("mailto:", "mailtos:")) and policy.attach_files:
             attach = [str(report.path(name)) for name in report.files]
         else:
             # What is too long for the receiver is cut; nobody is served by a refusal. Of attachments Apprise would
@@ -172,10 +172,6 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
         )
     if not sent:
         raise SendError(_reason(lines, url) or "Apprise gives no reason")
-
-
-def _is_mail(url: str) -> bool:
-    return url.lower().startswith(("mailto:", "mailtos:"))
 
 
 @contextmanager

@@ -74,14 +74,18 @@ class OutboxBusyError(OutboxError):
 
 @contextmanager
 def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
-    """One process at a time. OutboxBusyError where another has it; the lock goes with its process."""
-    outbox.mkdir(parents=True, exist_ok=True)
-    with (outbox / name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutboxBusyError(f"{outbox}: another process delivers from it") from None
-        yield
+    """One process at a time; the lock goes with its process. OutboxBusyError where another has it, OutboxError where
+    the outbox cannot be written, then or in the body."""
+    try:
+        outbox.mkdir(parents=True, exist_ok=True)
+        with (outbox / name).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OutboxBusyError(f"{outbox}: another process delivers from it") from None
+            yield
+    except OSError as error:
+        raise OutboxError(f"{error.filename or outbox}: {error.strerror}; the outbox has to be writable") from error
 
 
 def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str, identity: str = "") -> Report:

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from gpuwatch.frameworks import OWNERS
+from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Node, OwnerStatus, Pod, Sharing, Workload
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, PodRef
@@ -37,26 +39,12 @@ class WorkloadClass(StrEnum):
     OTHER = "other"
 
 
-_KINDS = {
-    WorkloadClass.SERVING: """Deployment ReplicaSet StatefulSet InferenceService LLMInferenceService LeaderWorkerSet
-        RayService SeldonDeployment Service DynamoGraphDeployment PodCliqueSet""",
-    WorkloadClass.INTERACTIVE: "Notebook Workspace DevWorkspace RayCluster VirtualMachineInstance",
-    WorkloadClass.BATCH: """Job CronJob JobSet PyTorchJob TFJob MPIJob XGBoostJob JAXJob PaddleJob TrainJob RayJob
-        SparkApplication AppWrapper Workflow CronWorkflow ScheduledWorkflow PipelineRun TaskRun AmlJob""",
+_CLASS_OF = {
+    Nature.SERVES: WorkloadClass.SERVING,
+    Nature.SESSION: WorkloadClass.INTERACTIVE,
+    Nature.ENDS: WorkloadClass.BATCH,
 }
-_CLASS_OF_KIND = {kind: each for each, kinds in _KINDS.items() for kind in kinds.split()}
 _INTERACTIVE_IMAGE = re.compile(r"notebook|jupyter|code-server|rstudio|vscode", re.IGNORECASE)
-
-# How controllers name their Pods, after the workload's own name: deleted Pods are told by it, since no object is left
-# that says who owned them. Only kinds whose names are made this way are here.
-_POD_SUFFIXES = {
-    "Deployment": r"[a-z0-9]{1,10}-[a-z0-9]{5}",
-    "ReplicaSet": r"[a-z0-9]{5}",
-    "StatefulSet": r"\d+",
-    "Job": r"(\d+-)?[a-z0-9]{5}",
-    "CronJob": r"\d+-(\d+-)?[a-z0-9]{5}",
-    "Notebook": r"\d+",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,8 +84,8 @@ class Holdings:
 
 def class_of(pod: Pod | None, workload: Workload | None) -> WorkloadClass:
     """By the top controller's kind; by the image where that says nothing."""
-    kind = workload.kind if workload is not None else ""
-    found = _CLASS_OF_KIND.get(kind, WorkloadClass.OTHER)
+    kind = OWNERS.get(workload.key) if workload is not None else None
+    found = _CLASS_OF[kind.nature] if kind is not None and kind.nature is not None else WorkloadClass.OTHER
     images = pod.images if pod is not None else ()
     if found is not WorkloadClass.BATCH and any(_INTERACTIVE_IMAGE.search(image) for image in images):
         return WorkloadClass.INTERACTIVE
@@ -291,13 +279,15 @@ class _Builder:
 
 
 class _Owners:
-    """Tells the workload of a Pod that is gone by the names that controllers give."""
+    """Tells the workload of a Pod that is gone by the names that controllers give: no object is left that says who
+    owned it."""
 
     def __init__(self, workloads: Mapping[str, Workload]) -> None:
-        self._named: dict[str, list[Workload]] = defaultdict(list)
+        self._named: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for workload in workloads.values():
-            if workload.kind in _POD_SUFFIXES:
-                self._named[f"{workload.namespace}/{workload.name}"].append(workload)
+            kind = OWNERS.get(workload.key)
+            if kind is not None and kind.pod_suffix:
+                self._named[f"{workload.namespace}/{workload.name}"].append((workload.id, kind.pod_suffix))
 
     def of(self, ref: PodRef) -> str:
         """Workload.id, or '' where no workload, or more than one, would have named a Pod so."""
@@ -305,11 +295,8 @@ class _Owners:
         parts = ref.split("-")
         for end in range(1, len(parts)):
             suffix = "-".join(parts[end:])
-            fitting += [
-                workload.id
-                for workload in self._named.get("-".join(parts[:end]), ())
-                if re.fullmatch(_POD_SUFFIXES[workload.kind], suffix)
-            ]
+            named = self._named.get("-".join(parts[:end]), ())
+            fitting += [workload for workload, pattern in named if re.fullmatch(pattern, suffix)]
         return fitting[0] if len(fitting) == 1 else ""
 
 

@@ -1,7 +1,7 @@
 """One Remediation, one step further: what is to be kept, written, and kept then. Pure.
 
-A Move is at most one write. Its `intent` is kept before the write and its `then` after it; a process that is killed in
-between leaves a step that was begun and is not done, and the next one finds out on the object itself.
+A Transition is at most one write. Its `intent` is kept before the write and its `then` after it; a process that is
+killed in between leaves a step that was begun and is not done, and the next one finds out on the object itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gpuwatch.execute import steps as acts
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import Precision, distrusted
 from gpuwatch.execute.recheck import (
-    Answer,
     Check,
+    Clearance,
+    FreshFacts,
     Health,
-    View,
     health,
     others_of_owner,
     recheck,
@@ -25,13 +25,14 @@ from gpuwatch.execute.recheck import (
     stopped_by,
 )
 from gpuwatch.execute.requests import Request
-from gpuwatch.execute.steps import Blocked, Done, Near, as_json
+from gpuwatch.execute.steps import Blocked, Done, TargetState, as_json
 from gpuwatch.execute.targets import TAKEN_BACK
-from gpuwatch.kube.adapters import Refused, condition, held_by, released, still_holds
-from gpuwatch.kube.fights import who_wrote
-from gpuwatch.kube.json_patch import ABSENT, value_at
-from gpuwatch.kube.moving import move
-from gpuwatch.kube.writer import Failure, Object, WriteError
+from gpuwatch.frameworks.fights import who_wrote
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.move import move
+from gpuwatch.frameworks.objects import Object, Refused, condition
+from gpuwatch.frameworks.release import held_by, released, still_holds
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef
@@ -43,13 +44,13 @@ WAITER_STARTED = "waiter_started"
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What `advance` has to know. near: the object to read, with what stands around it where `around` says so. sent:
+class WantedInputs:
+    """What `advance` has to know. target: the object to read, with what stands around it where `around` says so. sent:
     the Command of the step. waiter: the Pod for which it was freed. others: all other Remediations; latest: as they
     are now, and not as the run began.
     """
 
-    near: ObjectRef | None = None
+    target: ObjectRef | None = None
     around: bool = False
     sent: ObjectRef | None = None
     waiter: PodRef = ""
@@ -59,25 +60,25 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What was read for one Move. others: all Remediations kept, but this one."""
+class StepInputs:
+    """What was read for one Transition. others: all Remediations kept, but this one."""
 
     pause: Pause = Pause()
-    near: Near = Near()
-    view: View | None = None
+    state: TargetState = TargetState()
+    view: FreshFacts | None = None
     waiter: Object | None = None
     others: tuple[Remediation, ...] = ()
     measured: Mapping[str, Precision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
+class ExecutorPolicies:
     plan: PlanPolicy = PlanPolicy()
     execute: ExecutePolicy = ExecutePolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Transition:
     """intent: kept first. request: written then, and `then` kept after it; both None where nothing is written.
 
     under_pause: may it be written while the pause holds?
@@ -105,36 +106,40 @@ def idle(remediation: Remediation, now: datetime) -> bool:
     return remediation.next_at is not None and now < remediation.next_at
 
 
-def needs(remediation: Remediation, now: datetime) -> Needs:
+def needs(remediation: Remediation, now: datetime) -> WantedInputs:
     """What to read for `advance`; nothing where it is idle."""
     if idle(remediation, now):
-        return Needs()
+        return WantedInputs()
     main = remediation.proposal.objects[0]
     step = _next(remediation)
     match remediation.phase:
         case Phase.PROPOSED:
-            return Needs(others=True)
+            return WantedInputs(others=True)
         case Phase.NOTIFIED:
-            return Needs(step.target) if step else Needs(main, around=True, view=True, others=True)
+            return WantedInputs(step.target) if step else WantedInputs(main, around=True, view=True, others=True)
         case Phase.ACTING:
             if step is None:
-                return Needs()
+                return WantedInputs()
             first = remediation.began_at is None
             around = step.kind in (StepKind.RELEASE, StepKind.RESTORE, StepKind.EVICT)
-            return Needs(step.target, around=around, sent=acts.order_of(step), view=first, others=first, latest=first)
+            return WantedInputs(
+                step.target, around=around, sent=acts.order_of(step), view=first, others=first, latest=first
+            )
         case Phase.VERIFYING:
             waiter = _waiter(remediation)
-            return Needs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
+            return WantedInputs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
         case Phase.IN_EFFECT:
             tainted = remediation.proposal.action is ActionKind.TAINT_NODE
-            return Needs(_verified_on(remediation), view=tainted, others=tainted)
+            return WantedInputs(_verified_on(remediation), view=tainted, others=tainted)
         case Phase.UNDOING:
-            return Needs(step.target, sent=acts.order_of(step)) if step else Needs()
+            return WantedInputs(step.target, sent=acts.order_of(step)) if step else WantedInputs()
         case _:
-            return Needs()
+            return WantedInputs()
 
 
-def advance(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def advance(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
+) -> Transition | None:
     """The next move; None where there is nothing to do now."""
     if idle(remediation, now):
         return None
@@ -151,17 +156,17 @@ def advance(remediation: Remediation, world: World, now: datetime, policies: Pol
             return _undo(remediation, Phase.REJECTED, "A person rejected it.", now, policy)
     match remediation.phase:
         case Phase.PROPOSED:
-            return _proposed(remediation, world, now, policies)
+            return _proposed(remediation, inputs, now, policies)
         case Phase.NOTIFIED:
-            return _notified(remediation, world, now, policies)
+            return _notified(remediation, inputs, now, policies)
         case Phase.ACTING:
-            return _acting(remediation, world, now, policies)
+            return _acting(remediation, inputs, now, policies)
         case Phase.VERIFYING:
-            return _verifying(remediation, world, now, policies)
+            return _verifying(remediation, inputs, now, policies)
         case Phase.IN_EFFECT:
-            return _holding(remediation, world, now, policies)
+            return _holding(remediation, inputs, now, policies)
         case _:
-            return _undoing(remediation, world, now, policy)
+            return _undoing(remediation, inputs, now, policy)
 
 
 def failed(intent: Remediation, error: WriteError, now: datetime, policy: ExecutePolicy) -> Remediation:
@@ -192,16 +197,18 @@ def failed(intent: Remediation, error: WriteError, now: datetime, policy: Execut
 # PROPOSED and NOTIFIED
 
 
-def _proposed(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def _proposed(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
+) -> Transition | None:
     proposal, policy = remediation.proposal, policies.execute
     if now >= proposal.expires_at:
         return _undo(remediation, Phase.EXPIRED, "Nobody approved it in time.", now, policy)
     if not remediation.approved:
-        doubt = distrusted(remediation, world.measured, policies.plan.min_precision_ratio)
+        doubt = distrusted(remediation, inputs.measured, policies.plan.min_precision_ratio)
         if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
             # A history here means that it was put back for a person to decide.
             if doubt and not remediation.history:
-                return Move(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
+                return Transition(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
             return None
     why = f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
     # A notification that went out before a person was asked stays known, so that it can be taken back.
@@ -213,10 +220,12 @@ def _proposed(remediation: Remediation, world: World, now: datetime, policies: P
         next_at=None,
         deadline_at=None,
     )
-    return Move(_turned(begun, Phase.NOTIFIED, why, now))
+    return Transition(_turned(begun, Phase.NOTIFIED, why, now))
 
 
-def _notified(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def _notified(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
+) -> Transition | None:
     policy = policies.execute
     untold = _next(remediation)
     if untold is not None:
@@ -228,37 +237,37 @@ def _notified(remediation: Remediation, world: World, now: datetime, policies: P
             return _undo(
                 remediation, Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}", now, policy
             )
-        return _step(remediation, world, now, policy)
+        return _step(remediation, inputs, now, policy)
     if remediation.deadline_at is None:
         due = now + timedelta(seconds=policy.notice_period_seconds)
         end = due + timedelta(seconds=policy.action_timeout_seconds)
-        return Move(_noted(replace(remediation, next_at=due, deadline_at=end), "Owners may object.", now))
-    if world.pause.paused or world.view is None:
+        return Transition(_noted(replace(remediation, next_at=due, deadline_at=end), "Owners may object.", now))
+    if inputs.pause.paused or inputs.view is None:
         return None
     if now >= remediation.deadline_at:
         return _undo(remediation, Phase.EXPIRED, "No opening was found in time.", now, policy)
-    check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
-    if check.answer is not Answer.GO:
+    check = recheck(remediation, inputs.view, inputs.others, now, policies.plan, policy, inputs.measured)
+    if check.answer is not Clearance.GO:
         return _not_now(remediation, check, now, policy)
-    facts = world.view.facts(world.others)
+    facts = inputs.view.facts(inputs.others)
     devices = (facts.devices[name].node for name in remediation.proposal.devices if name in facts.devices)
     avoid = tuple(sorted({node for node in devices if node}))
-    found = acts.act_steps(remediation, world.near, world.view.snapshot.cluster.claims, avoid, now, policy)
+    found = acts.act_steps(remediation, inputs.state, inputs.view.snapshot.cluster.claims, avoid, now, policy)
     if isinstance(found, Blocked):
-        answer = Answer.WAIT if found.passing else Answer.GONE if found.gone else Answer.REFUSED
+        answer = Clearance.WAIT if found.passing else Clearance.GONE if found.gone else Clearance.REFUSED
         return _not_now(remediation, Check(answer, found.reason), now, policy)
     if check.waiter:
         found = tuple(_for_waiter(step, check.waiter) for step in found)
     whole = {StepKind.RELEASE, StepKind.RESTART}.intersection(step.kind for step in found)
     if whole and (beside := others_of_owner(remediation.proposal, facts)):
-        return _not_now(remediation, Check(Answer.REFUSED, beside), now, policy)
+        return _not_now(remediation, Check(Clearance.REFUSED, beside), now, policy)
     claimed = replace(
         remediation,
         steps=(*remediation.steps, *found),
         next_at=None,
         deadline_at=now + timedelta(seconds=policy.action_timeout_seconds),
     )
-    return Move(_turned(claimed, Phase.ACTING, "All guards and budgets allow it.", now))
+    return Transition(_turned(claimed, Phase.ACTING, "All guards and budgets allow it.", now))
 
 
 def _notified_at(remediation: Remediation) -> datetime | None:
@@ -271,23 +280,23 @@ def _notified_at(remediation: Remediation) -> datetime | None:
     return found
 
 
-def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Move:
+def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Transition:
     """Back to waiting, to a person, or to an end; what was claimed is given up, since nothing of it was begun."""
     kept = tuple(step for step in remediation.steps if step.kind is StepKind.NOTIFY)
     attempts = remediation.attempts + 1
     told = {**remediation.verified, **(check.verified or {})}
     given_up = replace(remediation, steps=kept, step=len(kept), attempts=attempts, verified=told)
     match check.answer:
-        case Answer.WAIT:
+        case Clearance.WAIT:
             waiting = replace(given_up, next_at=now + timedelta(seconds=policy.retry_after(attempts)))
             if remediation.phase is Phase.ACTING:
                 waiting = replace(waiting, deadline_at=_first_deadline(remediation, policy))
-            return Move(_turned(waiting, Phase.NOTIFIED, check.reason, now))
-        case Answer.ASK:
-            return Move(_turned(replace(given_up, next_at=None), Phase.PROPOSED, check.reason, now))
-        case Answer.OBJECTED:
+            return Transition(_turned(waiting, Phase.NOTIFIED, check.reason, now))
+        case Clearance.ASK:
+            return Transition(_turned(replace(given_up, next_at=None), Phase.PROPOSED, check.reason, now))
+        case Clearance.OBJECTED:
             return _undo(given_up, Phase.REJECTED, check.reason, now, policy)
-        case Answer.REFUSED:
+        case Clearance.REFUSED:
             return _undo(given_up, Phase.REFUSED, check.reason, now, policy)
         case _:
             return _undo(given_up, Phase.OBSOLETE, check.reason, now, policy)
@@ -303,33 +312,37 @@ def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime
 # ACTING
 
 
-def _acting(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def _acting(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
+) -> Transition | None:
     policy = policies.execute
     step = _next(remediation)
     if step is None:
         end = now + timedelta(seconds=policy.verification_timeout_seconds)
-        return Move(_turned(replace(remediation, next_at=None, deadline_at=end), Phase.VERIFYING, "Written.", now))
+        return Transition(
+            _turned(replace(remediation, next_at=None, deadline_at=end), Phase.VERIFYING, "Written.", now)
+        )
     if step.begun_at is None:
         late = remediation.deadline_at is not None and now >= remediation.deadline_at
         if late and not step.kind.only_notes:
             return _late(remediation, now, policy)
-        if world.pause.paused:
+        if inputs.pause.paused:
             return None
         if remediation.began_at is None:
-            if world.view is None:
+            if inputs.view is None:
                 return None
-            check = recheck(remediation, world.view, world.others, now, policies.plan, policy, world.measured)
-            if check.answer is not Answer.GO:
+            check = recheck(remediation, inputs.view, inputs.others, now, policies.plan, policy, inputs.measured)
+            if check.answer is not Clearance.GO:
                 return _not_now(remediation, check, now, policy)
-        gate = _gate(remediation, step, world)
+        gate = _gate(remediation, step, inputs)
         if gate:
             return _wait(remediation, gate, now, policy)
-    return _step(remediation, world, now, policy)
+    return _step(remediation, inputs, now, policy)
 
 
-def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Move:
+def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Transition:
     if any(step.kind is StepKind.TAINT for step in remediation.steps[: remediation.step]):
-        return Move(_rung_given_up(remediation, "The next step was not written in time.", now, policy))
+        return Transition(_rung_given_up(remediation, "The next step was not written in time.", now, policy))
     return _undo(remediation, Phase.FAILED, "It was not done in time.", now, policy)
 
 
@@ -340,36 +353,36 @@ def _rung_given_up(remediation: Remediation, why: str, now: datetime, policy: Ex
     return _turned(later, Phase.IN_EFFECT, why, now)
 
 
-def _gate(remediation: Remediation, step: Step, world: World) -> str:
+def _gate(remediation: Remediation, step: Step, inputs: StepInputs) -> str:
     """Why the step has to wait for what the one before it does in the cluster; '' where it has not."""
-    near = world.near
-    ours = near.object is not None and held_by(near.object) == remediation.name
+    state = inputs.state
+    ours = state.object is not None and held_by(state.object) == remediation.name
     first = "part" not in step.parameters
-    if step.kind is StepKind.RESTORE and first and ours and not _release_held(near)[acts.RELEASED]:
+    if step.kind is StepKind.RESTORE and first and ours and not _release_held(state)[acts.RELEASED]:
         return "It is resumed once all of its Pods are gone."
     evictions = sum(other.kind is StepKind.EVICT for other in remediation.steps)
-    if step.kind is StepKind.EVICT and evictions > 1 and near.object is not None:
-        if near.pods is None or near.owner is None:
+    if step.kind is StepKind.EVICT and evictions > 1 and state.object is not None:
+        if state.pods is None or state.owner is None:
             return "Its owner and its other Pods could not be read."
-        how = move(near.owner, near.pods, [step.target.uid])
+        how = move(state.owner, state.pods, [step.target.uid])
         if isinstance(how, Refused):
             return how.reason
     return ""
 
 
-def _step(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
+def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> Transition | None:
     """The next step: found done, written, or given up."""
     step = remediation.steps[remediation.step]
-    if step.begun_at is None and world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
+    if step.begun_at is None and inputs.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
         return None
-    built = acts.build(step, world.near, remediation, now)
+    built = acts.build(step, inputs.state, remediation, now)
     if isinstance(built, Done):
-        return Move(_passed(_saving(remediation, built.saved), now, built.message))
+        return Transition(_passed(_saving(remediation, built.saved), now, built.message))
     if isinstance(built, Blocked):
         if remediation.phase is Phase.UNDOING or built.passing:
             return _wait(remediation, built.reason, now, policy)
         if acts.optional(step):
-            return Move(_passed(remediation, now, built.reason))
+            return Transition(_passed(remediation, now, built.reason))
         forgotten = _with_step(remediation, replace(step, begun_at=None, error=built.reason))
         end = Phase.OBSOLETE if built.gone and forgotten.began_at is None else Phase.FAILED
         return _undo(forgotten, end, built.reason, now, policy)
@@ -379,12 +392,12 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
         known = remediation if step.kind is StepKind.COMMAND else forgotten
         return _undo(known, Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", now, policy)
     if step.begun_at is not None and remediation.phase is Phase.ACTING and not step.kind.only_notes:
-        # The world is another one since. What has to hold before a write has to hold before its second try too.
+        # The inputs is another one since. What has to hold before a write has to hold before its second try too.
         if step.kind is not StepKind.COMMAND:
-            return Move(replace(_with_step(remediation, replace(step, begun_at=None)), next_at=None))
+            return Transition(replace(_with_step(remediation, replace(step, begun_at=None)), next_at=None))
         if remediation.deadline_at is not None and now >= remediation.deadline_at:
             return _late(remediation, now, policy)
-    if world.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
+    if inputs.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
         return None  # it waits like any other
     begun = replace(step, begun_at=now)
     # Kept with the intent: after it, nobody looks for the write before it cannot be under way any more.
@@ -394,7 +407,7 @@ def _step(remediation: Remediation, world: World, now: datetime, policy: Execute
     whole = (*remediation.steps[: remediation.step], begun, *following, *behind)
     intent = _saving(replace(remediation, steps=whole, next_at=settled), built.saved)
     then = replace(_passed(intent, now, ""), next_at=None)
-    return Move(intent, built.request, then, under_pause=step.kind in acts.OWN_TAINT_REMOVAL)
+    return Transition(intent, built.request, then, under_pause=step.kind in acts.OWN_TAINT_REMOVAL)
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
@@ -416,42 +429,46 @@ def _verified_on(remediation: Remediation) -> ObjectRef:
     return told[0] if told else remediation.proposal.objects[0]
 
 
-def _verifying(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def _verifying(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
+) -> Transition | None:
     action, policy = remediation.proposal.action, policies.execute
     if action is ActionKind.TAINT_NODE:
         whole = any(step.kind is StepKind.TAINT for step in remediation.steps)
         said = "The Node is tainted." if whole else "Its sick devices are tainted, and the Node is not."
-        return Move(_turned(_held(remediation, now, policy), Phase.IN_EFFECT, said, now))
-    held = _release_held(world.near) if action is ActionKind.RELEASE_GANG else _moved(remediation, world.near)
+        return Transition(_turned(_held(remediation, now, policy), Phase.IN_EFFECT, said, now))
+    held = _release_held(inputs.state) if action is ActionKind.RELEASE_GANG else _moved(remediation, inputs.state)
     seen = replace(remediation, verified={**remediation.verified, **held})
     if all(held.values()):
         if action is ActionKind.RELEASE_GANG:
-            return _freed(seen, world, now, policies)
-        return Move(_turned(replace(seen, next_at=None), Phase.SUCCEEDED, "It runs elsewhere.", now))
+            return _freed(seen, inputs, now, policies)
+        return Transition(_turned(replace(seen, next_at=None), Phase.SUCCEEDED, "It runs elsewhere.", now))
     missing = ", ".join(name for name, right in held.items() if not right)
     if remediation.deadline_at is not None and now >= remediation.deadline_at:
-        against = still_holds(world.near.object) if world.near.object is not None else ""
+        against = still_holds(inputs.state.object) if inputs.state.object is not None else ""
         why = f"It could not be verified in time: {missing}{f' ({against})' if against else ''}."
         return _undo(seen, Phase.FAILED, why, now, policy)
     return _wait(seen, f"Not verified yet: {missing}.", now, policy)
 
 
-def _freed(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move:
+def _freed(remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies) -> Transition:
     """Its GPUs are free; has the Pod that they were freed for started, within the time from when it could?"""
     policy, name = policies.execute, _waiter(remediation)
-    started = _started(world.waiter) if name else None
+    started = _started(inputs.waiter) if name else None
     if started is None:
         gone = f" {name} waits for them no more." if name else ""
-        return Move(_turned(_held(remediation, now, policy), Phase.IN_EFFECT, f"Its GPUs are free.{gone}", now))
+        return Transition(_turned(_held(remediation, now, policy), Phase.IN_EFFECT, f"Its GPUs are free.{gone}", now))
     seen = replace(remediation, verified={**remediation.verified, WAITER_STARTED: started})
     if started:
-        return Move(_turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free, and {name} started.", now))
+        return Transition(
+            _turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free, and {name} started.", now)
+        )
     # Others may make room for it too, and it needs all of them.
     coming = any(
         each.proposal.waiter == name
         and each.phase in (Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING)
         and not each.verified.get(acts.RELEASED)
-        for each in world.others
+        for each in inputs.others
     )
     if coming or WAITER_STARTED not in remediation.verified:
         seen = replace(seen, deadline_at=now + timedelta(seconds=policy.verification_timeout_seconds))
@@ -459,7 +476,7 @@ def _freed(remediation: Remediation, world: World, now: datetime, policies: Poli
         return _wait(seen, f"Its GPUs are free; {name} has not started yet.", now, policy)
     if policies.plan.reclaim_only_on_demand:
         return _undo(seen, Phase.FAILED, f"{name} did not take what was freed for it alone.", now, policy)
-    return Move(
+    return Transition(
         _turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free; {name} did not take them.", now)
     )
 
@@ -482,15 +499,15 @@ def _started(pod: Object | None) -> bool | None:
     return None if _ended(pod) or pod["metadata"].get("deletionTimestamp") else False
 
 
-def _release_held(near: Near) -> dict[str, bool]:
-    if near.object is None:
-        return {acts.RELEASED: near.pods is not None and not near.pods}
-    return {acts.RELEASED: released(near.object, near.pods, near.pod_groups) is True}
+def _release_held(state: TargetState) -> dict[str, bool]:
+    if state.object is None:
+        return {acts.RELEASED: state.pods is not None and not state.pods}
+    return {acts.RELEASED: released(state.object, state.pods, state.pod_groups) is True}
 
 
-def _moved(remediation: Remediation, near: Near) -> dict[str, bool]:
+def _moved(remediation: Remediation, state: TargetState) -> dict[str, bool]:
     """Are the old Pods gone, and as many ready ones on other Nodes?"""
-    pods = near.pods
+    pods = state.pods
     if pods is None:
         return {"old_pods_gone": False, "running_elsewhere": False}
     old = {step.target.uid for step in remediation.steps if step.kind is StepKind.EVICT}
@@ -524,31 +541,33 @@ def _held(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Rem
     return replace(remediation, next_at=now + timedelta(seconds=policy.check_interval_seconds), deadline_at=end)
 
 
-def _holding(remediation: Remediation, world: World, now: datetime, policies: Policies) -> Move | None:
+def _holding(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
+) -> Transition | None:
     policy = policies.execute
     tainted = remediation.proposal.action is ActionKind.TAINT_NODE
     over = remediation.deadline_at is not None and now >= remediation.deadline_at
     if not tainted:
-        object_ = world.near.object
+        object_ = inputs.state.object
         if object_ is None:
             return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now, policy)
         if held_by(object_) != remediation.name or _taken_back(remediation, object_):
             who = _who_took_it_back(remediation, object_)
             return _undo(_declined(remediation), Phase.UNDONE, f"{who} took it back.", now, policy)
         if over:
-            return Move(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
-        return Move(replace(remediation, next_at=_look(now, policy)))
+            return Transition(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
+        return Transition(replace(remediation, next_at=_look(now, policy)))
     if over:
         return _undo(remediation, Phase.UNDONE, "The taint expired without proof of health.", now, policy)
-    node = world.near.object
+    node = inputs.state.object
     if node is None:
         return _undo(remediation, Phase.UNDONE, "The Node is gone.", now, policy)
     taints = [step for step in remediation.steps if step.kind is StepKind.TAINT and step.done_at is not None]
     if taints and not acts.ours_on(node, remediation, taints[-1].parameters["value"]):
         return _undo(_declined(remediation), Phase.UNDONE, "Somebody else removed the taint.", now, policy)
-    if world.view is None:
+    if inputs.view is None:
         return None
-    return _look_at_health(remediation, world, world.view, taints, now, policies)
+    return _look_at_health(remediation, inputs, inputs.view, taints, now, policies)
 
 
 def _taken_back(remediation: Remediation, object_: Object) -> bool:
@@ -571,10 +590,15 @@ def _look(now: datetime, policy: ExecutePolicy) -> datetime:
 
 
 def _look_at_health(
-    remediation: Remediation, world: World, view: View, taints: list[Step], now: datetime, policies: Policies
-) -> Move | None:
+    remediation: Remediation,
+    inputs: StepInputs,
+    view: FreshFacts,
+    taints: list[Step],
+    now: datetime,
+    policies: ExecutorPolicies,
+) -> Transition | None:
     policy = policies.execute
-    facts = view.facts(world.others)
+    facts = view.facts(inputs.others)
     # Stale facts prove nothing; the brake does not stop a taint from being removed.
     old = now - view.snapshot.at > timedelta(seconds=policy.max_facts_age_seconds)
     state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
@@ -586,20 +610,20 @@ def _look_at_health(
         if now - since >= timedelta(seconds=policy.healthy_for_seconds):
             proven = replace(remediation, verified={**remediation.verified, "healthy": True})
             return _undo(proven, Phase.SUCCEEDED, "Proven healthy.", now, policy)
-        return Move(replace(remediation, clean_since=since, next_at=_look(now, policy)))
+        return Transition(replace(remediation, clean_since=since, next_at=_look(now, policy)))
     looked = replace(remediation, clean_since=None, next_at=_look(now, policy))
     rung = _next_rung(taints, policy)
     stood = bool(taints) and _older(taints[-1].done_at, policy.taint_escalation_seconds, now)
     handed = _to_hand_off(remediation, facts, taints, policy)
-    if state is not Health.SICK or world.pause.paused or not (handed or (rung is not None and stood)):
-        return Move(looked)
+    if state is not Health.SICK or inputs.pause.paused or not (handed or (rung is not None and stood)):
+        return Transition(looked)
     if stopped_by(view, facts, now, policies.plan, policy):
-        return Move(looked)
+        return Transition(looked)
     if handed:
         going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=None)
-        return Move(_turned(going, Phase.ACTING, f"Degraded still ({why}), and empty: it is handed off.", now))
-    if rung is None or rung_refused(remediation, facts, policies.plan, rung, world.others):
-        return Move(looked)
+        return Transition(_turned(going, Phase.ACTING, f"Degraded still ({why}), and empty: it is handed off.", now))
+    if rung is None or rung_refused(remediation, facts, policies.plan, rung, inputs.others):
+        return Transition(looked)
     first = min(step.parameters["expires"] for step in taints)
     step = acts.taint_step(remediation, rung, now, policy)
     step = replace(step, parameters={**step.parameters, "expires": first})
@@ -610,7 +634,7 @@ def _look_at_health(
         next_at=None,
         deadline_at=now + timedelta(seconds=policy.max_facts_age_seconds),
     )
-    return Move(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
+    return Transition(_turned(raised, Phase.ACTING, f"Degraded still ({why}): {rung} follows.", now))
 
 
 def _to_hand_off(
@@ -647,7 +671,7 @@ def _older(at: datetime | None, seconds: int, now: datetime) -> bool:
 # UNDOING
 
 
-def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy: ExecutePolicy) -> Move:
+def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy: ExecutePolicy) -> Transition:
     """Take back all that was done, and be `end` then; at once where there is nothing to take back."""
     behind = acts.undo_steps(remediation)
     if end is Phase.SUCCEEDED and remediation.proposal.action is ActionKind.RELEASE_GANG:
@@ -656,20 +680,20 @@ def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy:
     kept = tuple(step for step in remediation.steps if step.done_at is not None or step.begun_at is not None)
     if not behind:
         ended = replace(remediation, steps=kept, step=len(kept), next_at=None, deadline_at=None)
-        return Move(_turned(ended, end, why, now))
+        return Transition(_turned(ended, end, why, now))
     # What was ordered and is under way has so long to show.
     shown = now + timedelta(seconds=policy.verification_timeout_seconds)
     going = replace(remediation, steps=(*kept, *behind), step=len(kept), next_at=None, deadline_at=shown, undo_to=end)
-    return Move(_turned(going, Phase.UNDOING, why, now))
+    return Transition(_turned(going, Phase.UNDOING, why, now))
 
 
-def _undoing(remediation: Remediation, world: World, now: datetime, policy: ExecutePolicy) -> Move | None:
+def _undoing(remediation: Remediation, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> Transition | None:
     if _next(remediation) is None:
         end = remediation.undo_to or Phase.UNDONE
-        return Move(
+        return Transition(
             _turned(replace(remediation, next_at=None, deadline_at=None), end, "All that stood was taken back.", now)
         )
-    return _step(remediation, world, now, policy)
+    return _step(remediation, inputs, now, policy)
 
 
 # Small changes
@@ -697,7 +721,7 @@ def _noted(remediation: Remediation, message: str, now: datetime) -> Remediation
     return replace(remediation, history=(*remediation.history, Turn(now, remediation.phase, message)))
 
 
-def _wait(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Move:
+def _wait(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Transition:
     step = _next(remediation)
     tries = step.attempts + 1 if step is not None else remediation.attempts + 1
     again = now + timedelta(seconds=policy.retry_after(tries))
@@ -708,7 +732,7 @@ def _wait(remediation: Remediation, why: str, now: datetime, policy: ExecutePoli
         later = _with_step(later, replace(step, attempts=tries, error=why))
     else:
         later = replace(later, attempts=tries)
-    return Move(_noted(later, why, now))
+    return Transition(_noted(later, why, now))
 
 
 def _with_step(remediation: Remediation, step: Step) -> Remediation:

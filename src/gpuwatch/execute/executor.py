@@ -1,4 +1,5 @@
-"""The effects: reads what a Move needs, keeps its intent, writes once, keeps the result. Never sleeps or retries."""
+"""The effects: reads what a Transition needs, keeps its intent, writes once, keeps the result. It never sleeps or
+retries."""
 
 from __future__ import annotations
 
@@ -7,15 +8,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gpuwatch.execute.advance import Move, Needs, Policies, World, advance, failed, idle, needs
+from gpuwatch.execute.advance import (
+    ExecutorPolicies,
+    StepInputs,
+    Transition,
+    WantedInputs,
+    advance,
+    failed,
+    idle,
+    needs,
+)
 from gpuwatch.execute.precision import Precision, precision
 from gpuwatch.execute.propose import propose
-from gpuwatch.execute.recheck import View
+from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import Notify, rehearse, send
-from gpuwatch.execute.steps import Near
+from gpuwatch.execute.steps import TargetState
 from gpuwatch.execute.targets import left_alone
-from gpuwatch.kube.fights import Surroundings, read_surroundings
-from gpuwatch.kube.writer import ClusterWriter, Object, WriteError
+from gpuwatch.frameworks import kueue, volcano
+from gpuwatch.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
 from gpuwatch.model.telemetry import PodRef
@@ -24,7 +36,7 @@ from gpuwatch.store.remediations import ConflictError, RemediationStore
 _OWNERS_DEEP = 6
 """Controllers above a Pod that are followed: TrainJob, JobSet, Job and Pod are four."""
 
-_POD_GROUPS = ("scheduling.volcano.sh/v1beta1", "PodGroup")
+_POD_GROUPS = (volcano.POD_GROUP.api_version, volcano.POD_GROUP.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +54,13 @@ class Executor:
     store: RemediationStore
     writer: ClusterWriter
     rehearsal: ClusterWriter
-    fresh: Callable[[], View]
+    fresh: Callable[[], FreshFacts]
     notify: Notify
-    policies: Policies = Policies()
+    policies: ExecutorPolicies = ExecutorPolicies()
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
     """As the run began, with what was kept here since: reading all again for each of them would be most of the work."""
 
-    def propose(self, plan: Plan, view: View, now: datetime) -> tuple[Remediation, ...]:
+    def propose(self, plan: Plan, view: FreshFacts, now: datetime) -> tuple[Remediation, ...]:
         """Keep a proposal for every admitted item of the plan whose target is not left alone. Those that are kept now,
         by whomever. Raises StoreError."""
         policy, known = self.policies.execute, list(self.store.all())
@@ -101,10 +113,10 @@ class Executor:
         if remediation is None or idle(remediation, now):
             return remediation
         try:
-            world = self._world(remediation, needs(remediation, now))
+            inputs = self._inputs(remediation, needs(remediation, now))
         except WriteError:
             return remediation  # nothing was read, so nothing is known, and nothing is done
-        move = advance(remediation, world, now, self.policies)
+        move = advance(remediation, inputs, now, self.policies)
         if move is None:
             return remediation
         try:
@@ -112,7 +124,7 @@ class Executor:
         except ConflictError:
             return self.store.get(at)  # somebody else was at it, or a person decided: what was read is not so
 
-    def _carry_out(self, remediation: Remediation, move: Move, now: datetime) -> Remediation:
+    def _carry_out(self, remediation: Remediation, move: Transition, now: datetime) -> Remediation:
         if move.request is None or move.then is None:
             return self.store.save(move.intent)
         policy = self.policies.execute
@@ -132,7 +144,7 @@ class Executor:
             return self.store.save(failed(kept, error, now, policy))
         return self.store.save(replace(move.then, version=kept.version))
 
-    def _world(self, remediation: Remediation, wanted: Needs) -> World:
+    def _inputs(self, remediation: Remediation, wanted: WantedInputs) -> StepInputs:
         others: tuple[Remediation, ...] = ()
         measured: Mapping[str, Precision] = {}
         if wanted.others:
@@ -140,9 +152,9 @@ class Executor:
                 self._read()
             others = tuple(each for each in self._known.values() if each.id != remediation.id)
             measured = precision(others)
-        return World(
+        return StepInputs(
             pause=self.store.paused(),
-            near=self._near(remediation, wanted) if wanted.near is not None else Near(),
+            state=self._state(remediation, wanted) if wanted.target is not None else TargetState(),
             waiter=self._pod(wanted.waiter) if wanted.waiter else None,
             view=self.fresh() if wanted.view else None,
             others=others,
@@ -153,16 +165,16 @@ class Executor:
         namespace, _, name = ref.partition("/")
         return self.writer.get(ObjectRef("v1", "Pod", name, namespace))
 
-    def _near(self, remediation: Remediation, wanted: Needs) -> Near:
+    def _state(self, remediation: Remediation, wanted: WantedInputs) -> TargetState:
         """Raises WriteError where the object itself cannot be read."""
-        assert wanted.near is not None
-        found = self.writer.get(wanted.near)
+        assert wanted.target is not None
+        found = self.writer.get(wanted.target)
         if not wanted.around:
-            return Near(found, None if wanted.sent is None else self.writer.get(wanted.sent))
+            return TargetState(found, None if wanted.sent is None else self.writer.get(wanted.sent))
         main = remediation.proposal.objects[0]
-        owner = found if wanted.near == main else self.writer.get(main)
+        owner = found if wanted.target == main else self.writer.get(main)
         if main.kind == "Node":
-            return Near(found, owner=owner)
+            return TargetState(found, owner=owner)
         surroundings = Surroundings() if found is None else read_surroundings(self.writer, found)
         pods: tuple[Object, ...] | None = None
         groups: tuple[Object, ...] | None = None
@@ -170,7 +182,7 @@ class Executor:
             pods = self._pods_of(main, remediation.proposal.pod_uids)
         with suppress(WriteError):
             groups = self.writer.objects(*_POD_GROUPS, main.namespace)
-        return Near(found, None, owner, surroundings, pods, groups)
+        return TargetState(found, None, owner, surroundings, pods, groups)
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
         """All Pods of the Namespace whose owners lead to this one, and those of the uids told. Raises WriteError.
@@ -194,3 +206,25 @@ class Executor:
 
         pods = self.writer.objects("v1", "Pod", main.namespace)
         return tuple(pod for pod in pods if pod["metadata"]["uid"] in told or follow(pod, main.namespace, _OWNERS_DEEP))
+
+
+def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
+    """Kueue's Workloads and Volcano's PodGroups in its Namespace, and the autoscalers where it can be scaled. Nothing
+    of it is raised: what cannot be read is said in `unread`."""
+    namespace = object_["metadata"].get("namespace", "")
+    found: list[Object] = []
+    unread = []
+    try:
+        for version in kueue.WORKLOAD.versions:
+            workloads = writer.objects(f"{kueue.WORKLOAD.group}/{version}", kueue.WORKLOAD.kind, namespace)
+            if workloads:
+                found += workloads
+                break
+    except WriteError as error:
+        unread.append(error.message)
+    for api_version, kind in (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ())):
+        try:
+            found += writer.objects(api_version, kind, namespace)
+        except WriteError as error:
+            unread.append(error.message)
+    return Surroundings(tuple(found), tuple(unread))

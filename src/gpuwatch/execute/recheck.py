@@ -37,7 +37,7 @@ from gpuwatch.plan.score import weigh
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FreshFacts:
     """Fresh facts. alerts: those that fire, None where nobody could tell. storm_at: `last_storm` of the last Plan."""
 
     snapshot: Snapshot
@@ -70,7 +70,7 @@ class View:
         )
 
 
-class Answer(StrEnum):
+class Clearance(StrEnum):
     GO = "go"
     WAIT = "wait"  # it may pass
     ASK = "ask"  # a person has to approve first
@@ -83,19 +83,19 @@ class Answer(StrEnum):
 class Check:
     """waiter: the Pod that would get what a release frees, as of now."""
 
-    answer: Answer
+    answer: Clearance
     reason: str = ""
     verified: Mapping[str, bool] | None = None
     waiter: PodRef = ""
 
 
-_ANSWERS = {Nature.OBJECTION: Answer.OBJECTED, Nature.LASTING: Answer.REFUSED, Nature.TRANSIENT: Answer.WAIT}
+_ANSWERS = {Nature.OBJECTION: Clearance.OBJECTED, Nature.LASTING: Clearance.REFUSED, Nature.TRANSIENT: Clearance.WAIT}
 """What is answered to a refusal of each nature, the weightiest first."""
 
 
 def recheck(
     remediation: Remediation,
-    view: View,
+    view: FreshFacts,
     others: tuple[Remediation, ...],
     now: datetime,
     plan_policy: PlanPolicy,
@@ -107,7 +107,7 @@ def recheck(
     facts = view.facts(others)
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
-        return Check(Answer.WAIT, stopped)
+        return Check(Clearance.WAIT, stopped)
     # One whose owners were notified is about to be done. To the plan it would be out of reach, and releases that make
     # room for a Pod together would wait for each other.
     known = tuple(each for each in others if each.phase is not Phase.NOTIFIED)
@@ -117,29 +117,31 @@ def recheck(
         return _gone(proposal, view)
     changed = _changed(proposal, item.candidate, facts)
     if changed:
-        return Check(Answer.GONE, changed)
+        return Check(Clearance.GONE, changed)
     if proposal.action is ActionKind.RELEASE_GANG and (beside := others_of_owner(proposal, facts)):
-        return Check(Answer.REFUSED, beside)
+        return Check(Clearance.REFUSED, beside)
     # What else is planned now is not in flight: the budget is asked for this one alone, below.
     for nature, answer in _ANSWERS.items():
         for refusal in item.refusals:
             if nature_of(refusal) is nature:
                 return Check(answer, refusal.reason)
     if item.mode is Mode.OBSERVE:
-        return Check(Answer.REFUSED, f"The mode is observe now. {item.mode_reason}")
+        return Check(Clearance.REFUSED, f"The mode is observe now. {item.mode_reason}")
     if not remediation.approved and Mode.SUGGEST in (item.mode, proposal.mode):
-        return Check(Answer.ASK, f"It waits for approval. {item.mode_reason}")
+        return Check(Clearance.ASK, f"It waits for approval. {item.mode_reason}")
     if item.timing.at is not None and item.timing.at > now:
-        return Check(Answer.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
+        return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
     if untainted:
-        return Check(Answer.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
+        return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
     full = Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
-    return Check(Answer.WAIT, reason) if reason else Check(Answer.GO, waiter=item.candidate.waiter)
+    return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter)
 
 
-def stopped_by(view: View, facts: PlanFacts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy) -> str:
+def stopped_by(
+    view: FreshFacts, facts: PlanFacts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy
+) -> str:
     """Why nothing may be decided on this view; '' where it may."""
     age = now - view.snapshot.at
     if age > timedelta(seconds=policy.max_facts_age_seconds):
@@ -178,7 +180,7 @@ def rung_refused(
     return no_execute_refused(remediation, facts, plan_policy) if effect == "NoExecute" else ""
 
 
-def _gone(proposal: Proposal, view: View) -> Check:
+def _gone(proposal: Proposal, view: FreshFacts) -> Check:
     busy = sorted(
         finding.id
         for finding in view.findings
@@ -187,12 +189,12 @@ def _gone(proposal: Proposal, view: View) -> Check:
         and not set(finding.pods).isdisjoint(proposal.pods)
     )
     if proposal.action is ActionKind.RELEASE_GANG and busy:
-        return Check(Answer.GONE, f"It works again ({busy[0]}).", {BUSY_AGAIN: True})
+        return Check(Clearance.GONE, f"It works again ({busy[0]}).", {BUSY_AGAIN: True})
     unseen = _unseen(proposal, view)
-    return Check(Answer.WAIT, unseen) if unseen else Check(Answer.GONE, "No finding calls for it any more.")
+    return Check(Clearance.WAIT, unseen) if unseen else Check(Clearance.GONE, "No finding calls for it any more.")
 
 
-def _unseen(proposal: Proposal, view: View) -> str:
+def _unseen(proposal: Proposal, view: FreshFacts) -> str:
     """Why nobody can tell whether the proposal still holds: telemetry is silent on what it rests on. '' where it is
     not, and where the machine has left the cluster."""
     cluster = view.snapshot.cluster

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuwatch.kube.adapters import Creation, Patch
-from gpuwatch.kube.writer import ClusterWriter, Object, PatchKind
+from gpuwatch.frameworks.objects import Creation, Object, Patch
+from gpuwatch.kube.writer import ClusterWriter, PatchKind
 from gpuwatch.model.remediation import ObjectRef, Remediation
 
 
@@ -30,7 +30,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EventNote:
     """An Event on the object. Its name is made of what it says, so that saying it twice is one Event."""
 
     regarding: ObjectRef
@@ -42,7 +42,7 @@ class Notice:
     """A notification to people, through whatever the operator set up."""
 
 
-Request = Patch | StatusPatch | Creation | Eviction | Deletion | Said | Notice
+Request = Patch | StatusPatch | Creation | Eviction | Deletion | EventNote | Notice
 
 PROPOSED = "RemediationProposed"
 """Something is proposed for the object; in the mode suggest a person decides."""
@@ -61,24 +61,24 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
     Raises WriteError; nothing was changed then, UNSURE included.
     """
     match request:
-        case Said() | Notice():
+        case EventNote() | Notice():
             pass
         case _:
-            _write(rehearsal, request)
+            write(rehearsal, request)
 
 
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
     """Raises WriteError, and whatever `notify` raises."""
     match request:
-        case Said(regarding, note):
+        case EventNote(regarding, note):
             writer.event(regarding, at=now, reason=SCHEDULED, action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
         case _:
-            _write(writer, request)
+            write(writer, request)
 
 
-def _write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Eviction | Deletion) -> None:
+def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Eviction | Deletion) -> None:
     match request:
         case Patch(target, body, version):
             writer.patch(target, body, version=version)

@@ -15,22 +15,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.requests import Deletion, Eviction, Notice, Request, Said, StatusPatch
-from gpuwatch.kube import keys
-from gpuwatch.kube.adapters import (
-    Creation,
-    Patch,
-    Refused,
-    held_by,
-    obeyed,
-    release,
-    restore,
-    saved_state,
-)
-from gpuwatch.kube.fights import Surroundings, fights, kueue_workload
-from gpuwatch.kube.json_patch import ABSENT, value_at
-from gpuwatch.kube.moving import How, move, rollout
-from gpuwatch.kube.writer import Object, ref_of, version_of
+from gpuwatch.execute.requests import Deletion, EventNote, Eviction, Notice, Request, StatusPatch
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
+from gpuwatch.frameworks.framework import How
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.move import move, rollout
+from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
+from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -53,7 +45,7 @@ def optional(step: Step) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PendingWrite:
     """saved: what the write changes. following: steps that this one turned out to need right behind it."""
 
     request: Request
@@ -78,11 +70,11 @@ class Blocked:
     passing: bool = False
 
 
-Built = Ready | Done | Blocked
+Built = PendingWrite | Done | Blocked
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class TargetState:
     """An object as it was just read, and what stands around it. object: None where it is gone, or another has its name.
 
     sent: the Command of the step, until it is carried out. owner: `Proposal.objects[0]`. pods: all Pods whose owners
@@ -119,7 +111,7 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
 
 def act_steps(
     remediation: Remediation,
-    near: Near,
+    state: TargetState,
     claims: tuple[ClaimedDevice, ...],
     avoid: tuple[str, ...],
     now: datetime,
@@ -128,25 +120,28 @@ def act_steps(
     """What is written, in this order. avoid: Nodes on which moved Pods should not be found again."""
     proposal = remediation.proposal
     main = proposal.objects[0]
-    if near.object is None:
+    if state.object is None:
         return Blocked(f"{main} is gone, or another object has its name.", gone=True)
     clear = Step(kind=StepKind.CLEAR, target=main)
     if proposal.action is ActionKind.TAINT_NODE:
         return (*_tainting(remediation, claims, now, policy), clear)
-    workload = kueue_workload(near.object, near.surroundings)
+    workload = kueue_workload(state.object, state.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
+    lost = loses(state.object)
+    if lost:  # which Kueue's Workload does not tell
+        return Blocked(lost)
     target = main if workload is None else ref_of(workload)
     if proposal.action is ActionKind.RELEASE_GANG:
         return (Step(kind=StepKind.RELEASE, target=target), clear)
-    if near.pods is None:
+    if state.pods is None:
         return Blocked(f"The Pods of {main} could not be read.", passing=True)
-    how = move(near.object if workload is None else workload, near.pods, proposal.pod_uids)
+    how = move(state.object if workload is None else workload, state.pods, proposal.pod_uids)
     if isinstance(how, Refused):
         return Blocked(how.reason, passing=True)
     # As many ready Pods on other Nodes are the proof of the move.
     moved = {pod.uid for pod in how.pods} or set(proposal.pod_uids)
-    live = [pod for pod in near.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
+    live = [pod for pod in state.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     staying = [
         pod for pod in live if pod["metadata"].get("uid") not in moved and value_at(pod, "/spec/nodeName") in avoid
     ]
@@ -160,14 +155,6 @@ def act_steps(
             return (again, replace(clear, parameters={"mark": "true"}))
         case How.EVICT:
             return (*(Step(kind=StepKind.EVICT, target=pod, parameters=avoided) for pod in how.pods), clear)
-
-
-def pods_of(remediation: Remediation) -> tuple[ObjectRef, ...]:
-    proposal = remediation.proposal
-    return tuple(
-        ObjectRef("v1", "Pod", ref.partition("/")[2], ref.partition("/")[0], uid)
-        for ref, uid in zip(proposal.pods, proposal.pod_uids, strict=True)
-    )
 
 
 def _tainting(
@@ -287,9 +274,9 @@ def order_of(step: Step) -> ObjectRef | None:
     return ref_of(json.loads(step.parameters["object"])) if "object" in step.parameters else None
 
 
-def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Built:
+def build(step: Step, state: TargetState, remediation: Remediation, now: datetime) -> Built:
     """What the step writes to its target as it is now."""
-    object_ = near.object
+    object_ = state.object
     match step.kind:
         case StepKind.NOTIFY:
             return _notify(step, object_)
@@ -310,11 +297,11 @@ def build(step: Step, near: Near, remediation: Remediation, now: datetime) -> Bu
         case StepKind.EVICT:
             return _evict(step, object_)
         case StepKind.RELEASE:
-            return _release(step, object_, remediation, near.surroundings, now)
+            return _release(step, object_, remediation, state.surroundings, now)
         case StepKind.COMMAND:
-            return _command(step, near)
+            return _command(step, state)
         case StepKind.WITHDRAW:
-            return _withdraw(near, remediation, now)
+            return _withdraw(state, remediation, now)
         case StepKind.RESTORE:
             return _restore(step, object_, remediation)
         case StepKind.RESTART:
@@ -351,12 +338,12 @@ def _notify(step: Step, object_: Object | None) -> Built:
     text = step.parameters["text"]
     match step.parameters["by"]:
         case "event":
-            return Ready(Said(step.target, text))
+            return PendingWrite(EventNote(step.target, text))
         case "notice":
-            return Ready(Notice())
+            return PendingWrite(Notice())
     if _annotations(object_).get(keys.NOTICE) == text:
         return Done()
-    return Ready(_annotate(object_, {keys.NOTICE: text}))
+    return PendingWrite(_annotate(object_, {keys.NOTICE: text}))
 
 
 def _clear(step: Step, object_: Object | None, remediation: Remediation) -> Built:
@@ -371,7 +358,7 @@ def _clear(step: Step, object_: Object | None, remediation: Remediation) -> Buil
         and held_by(object_) == remediation.name
     ):
         ours[keys.REMEDIATION] = None
-    return Ready(_annotate(object_, ours)) if ours else Done()
+    return PendingWrite(_annotate(object_, ours)) if ours else Done()
 
 
 def _restart(step: Step, object_: Object | None, remediation: Remediation, now: datetime) -> Built:
@@ -381,7 +368,7 @@ def _restart(step: Step, object_: Object | None, remediation: Remediation, now: 
         return Done()
     if held_by(object_):
         return Blocked(f"The Remediation {held_by(object_)} holds {step.target} already.")
-    return Ready(rollout(object_, remediation=remediation.name, at=now))
+    return PendingWrite(rollout(object_, remediation=remediation.name, at=now))
 
 
 def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
@@ -406,7 +393,7 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
         "metadata": {"annotations": {keys.REMEDIATION: remediation.name, keys.TAINT: json.dumps(mark)}},
         "spec": {"taints": [*taints, {"key": keys.DEGRADED, "value": value, "effect": effect}]},
     }
-    return Ready(Patch(ref_of(node), body, version_of(node)))
+    return PendingWrite(Patch(ref_of(node), body, version_of(node)))
 
 
 def _untaint(step: Step, node: Object | None, remediation: Remediation) -> Built:
@@ -416,7 +403,7 @@ def _untaint(step: Step, node: Object | None, remediation: Remediation) -> Built
     body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.TAINT: None}}}
     if ours:
         body["spec"] = {"taints": [taint for taint in _taints(node) if taint not in ours] or None}
-    return Ready(Patch(ref_of(node), body, version_of(node)))
+    return PendingWrite(Patch(ref_of(node), body, version_of(node)))
 
 
 def _condition(step: Step, node: Object | None, remediation: Remediation, now: datetime) -> Built:
@@ -439,7 +426,7 @@ def _condition(step: Step, node: Object | None, remediation: Remediation, now: d
         "lastTransitionTime": stamp,
         "lastHeartbeatTime": stamp,
     }
-    return Ready(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}))
+    return PendingWrite(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}))
 
 
 def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Built:
@@ -453,21 +440,21 @@ def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Buil
         if saved is None or now != value:
             return Done("What others changed since is theirs." if saved else "")
         before = json.loads(saved.before) if saved.before else None
-        return Ready(Patch(ref_of(node), {"metadata": {"labels": {label: before}}}, version_of(node)))
+        return PendingWrite(Patch(ref_of(node), {"metadata": {"labels": {label: before}}}, version_of(node)))
     if now == value:
         return Done()
     saved = Saved(target=step.target, path=path, before="" if now is None else json.dumps(now), after=json.dumps(value))
-    return Ready(Patch(ref_of(node), {"metadata": {"labels": {label: value}}}, version_of(node)), (saved,))
+    return PendingWrite(Patch(ref_of(node), {"metadata": {"labels": {label: value}}}, version_of(node)), (saved,))
 
 
 def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> Built:
     """The object for the repair system; who deletes it has carried it out, or does not want it."""
     ours = object_ is not None and held_by(object_) == remediation.name
     if step.parameters.get("remove"):
-        return Ready(Deletion(ref_of(object_))) if object_ is not None and ours else Done()
+        return PendingWrite(Deletion(ref_of(object_))) if object_ is not None and ours else Done()
     if object_ is not None:
         return Done("" if ours else f"{step.target} exists, and is somebody else's.")
-    return Ready(Creation(json.loads(step.parameters["object"])))
+    return PendingWrite(Creation(json.loads(step.parameters["object"])))
 
 
 def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:
@@ -476,7 +463,7 @@ def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> 
             return Done()
         return Blocked(f"{step.target} exists, and is somebody else's.")
     told = step.parameters
-    return Ready(
+    return PendingWrite(
         Creation(
             {
                 "apiVersion": step.target.api_version,
@@ -494,13 +481,13 @@ def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> 
 def _free_device(rule: Object | None, remediation: Remediation) -> Built:
     if rule is None or held_by(rule) != remediation.name:
         return Done("There is no device taint of this Remediation.")
-    return Ready(Deletion(ref_of(rule)))
+    return PendingWrite(Deletion(ref_of(rule)))
 
 
 def _evict(step: Step, pod: Object | None) -> Built:
     if pod is None or pod["metadata"].get("deletionTimestamp"):
         return Done()
-    return Ready(Eviction(step.target))
+    return PendingWrite(Eviction(step.target))
 
 
 def _release(
@@ -523,26 +510,26 @@ def _release(
         for write in more
         if isinstance(write, Creation)
     )
-    return Ready(first, found.saved, following)
+    return PendingWrite(first, found.saved, following)
 
 
-def _command(step: Step, near: Near) -> Built:
-    if near.object is None:
+def _command(step: Step, state: TargetState) -> Built:
+    if state.object is None:
         return _gone(step)
     # What was carried out is gone, and until its effect shows, sending it once more changes nothing.
     return (
         Done()
-        if near.sent is not None or obeyed(near.object)
-        else Ready(Creation(json.loads(step.parameters["object"])))
+        if state.sent is not None or obeyed(state.object)
+        else PendingWrite(Creation(json.loads(step.parameters["object"])))
     )
 
 
-def _withdraw(near: Near, remediation: Remediation, now: datetime) -> Built:
+def _withdraw(state: TargetState, remediation: Remediation, now: datetime) -> Built:
     """Its controller deletes a Command before it carries it out, so that whoever deletes it first has decided. One that
     is gone already will show its effect, unless it was ours to delete, or lost: that is waited for."""
-    if near.sent is not None:
-        return Ready(Deletion(ref_of(near.sent)))
-    if near.object is None or obeyed(near.object):
+    if state.sent is not None:
+        return PendingWrite(Deletion(ref_of(state.sent)))
+    if state.object is None or obeyed(state.object):
         return Done()
     if remediation.deadline_at is not None and now < remediation.deadline_at:
         return Blocked("The Command is gone, and its effect has not shown yet.", passing=True)
@@ -570,9 +557,9 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
     if step.parameters.get("part") == "last":
         if more:
             return Blocked("It was told to resume, and has not begun to.", passing=True)
-        return Ready(first)
+        return PendingWrite(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
-    return Ready(first, (), following)
+    return PendingWrite(first, (), following)
 
 
 def as_json(value: object) -> str:

@@ -9,13 +9,16 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from gpuwatch.kube import kinds, wire, wire_owners
-from gpuwatch.kube.claims import claimed_devices, device_uuids
+from gpuwatch.frameworks import kueue
+from gpuwatch.frameworks.framework import Kind
+from gpuwatch.frameworks.objects import KindKey
+from gpuwatch.frameworks.owner import Owner
+from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds
+from gpuwatch.kube import kinds, wire
+from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace
-from gpuwatch.kube.gangs import GangObjects, Member, group_kinds
-from gpuwatch.kube.kinds import Kind, KindKey
 from gpuwatch.kube.nodes import node_names, take_node
-from gpuwatch.kube.owners import Owner, TakeOwner, read_owners
+from gpuwatch.kube.owners import TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.workloads import climb_all, tie
@@ -69,11 +72,11 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading.gaps)
-    kueue = reading.objects(kinds.KUEUE_WORKLOAD, TakeOwner(kinds.KUEUE_WORKLOAD), optional=True)
+    admitted = reading.objects(kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version))
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
-    objects = _gang_objects(reading, kueue.items, [item.member for item in climbed])
+    objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
     tied, workloads, gangs = tie(climbed, objects)
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
@@ -109,10 +112,10 @@ def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[Held
     return kept
 
 
-def _gang_objects(reading: _ReadProgress, kueue: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
+def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
     by_name: dict[tuple[KindKey, str, str], Owner] = {}
     by_job: dict[str, Owner] = {}
-    for item in kueue:
+    for item in admitted:
         by_name[item.key, item.namespace, item.name] = item
         job = item.labels.get("kueue.x-k8s.io/job-uid") or (item.controller.uid if item.controller else "")
         if job:
@@ -126,8 +129,8 @@ def _gang_objects(reading: _ReadProgress, kueue: Sequence[Owner], members: Seque
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
     """Devices held through claims. A cluster without DRA lacks nothing, unless its Pods have claims."""
     optional = not any(item.pod.claims for item in held)
-    claims = reading.objects(kinds.CLAIM, msgspec.json.Decoder(wire_owners.ResourceClaim).decode, optional=optional)
+    claims = reading.objects(kinds.CLAIM, msgspec.json.Decoder(ResourceClaim).decode, optional=optional)
     if not claims.items:
         return ()
-    slices = reading.objects(kinds.SLICE, msgspec.json.Decoder(wire_owners.ResourceSlice).decode)
+    slices = reading.objects(kinds.SLICE, msgspec.json.Decoder(ResourceSlice).decode)
     return claimed_devices(claims.items, device_uuids(slices.items))

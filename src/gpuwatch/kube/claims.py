@@ -1,17 +1,75 @@
-"""Dynamic resource allocation: which device each ResourceClaim holds."""
+"""Dynamic resource allocation: which device each ResourceClaim holds, and the fields in use of its objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpuwatch.kube import wire_owners as wire
+from gpuwatch.frameworks.owner import Wire
+from gpuwatch.kube.wire import Metadata
 from gpuwatch.model.cluster import ClaimedDevice
+
+
+class AllocatedDevice(Wire, frozen=True):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+
+
+class DeviceAllocation(Wire, frozen=True):
+    results: list[AllocatedDevice] | None = None
+
+
+class WireAllocation(Wire, frozen=True):
+    devices: DeviceAllocation | None = None
+
+
+class ClaimStatus(Wire, frozen=True):
+    allocation: WireAllocation | None = None
+
+
+class ResourceClaim(Wire, frozen=True):
+    metadata: Metadata
+    status: ClaimStatus = ClaimStatus()
+
+
+class Attribute(Wire, frozen=True):
+    string: str | None = None
+
+
+class BasicDevice(Wire, frozen=True):
+    """Where resource.k8s.io/v1beta1 has the attributes."""
+
+    attributes: dict[str, Attribute] | None = None
+
+
+class SliceDevice(Wire, frozen=True):
+    name: str = ""
+    attributes: dict[str, Attribute] | None = None
+    basic: BasicDevice | None = None
+
+
+class SlicePool(Wire, frozen=True):
+    name: str = ""
+    generation: int = 0
+
+
+class SliceSpec(Wire, frozen=True):
+    driver: str = ""
+    pool: SlicePool = SlicePool()
+    devices: list[SliceDevice] | None = None
+
+
+class ResourceSlice(Wire, frozen=True):
+    metadata: Metadata
+    spec: SliceSpec = SliceSpec()
+
 
 DeviceKey = tuple[str, str, str]
 """Driver, pool and device name: what an allocation refers to."""
 
 
-def device_uuids(slices: Iterable[wire.ResourceSlice]) -> dict[DeviceKey, str]:
+def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
     """UUID of each device that its driver publishes one for; of a MIG device, the UUID of the GPU that it is on.
 
     A pool's slices of an older generation are out of date and left out.
@@ -35,13 +93,13 @@ def device_uuids(slices: Iterable[wire.ResourceSlice]) -> dict[DeviceKey, str]:
     return uuids
 
 
-def _text(attributes: Mapping[str, wire.Attribute], name: str, driver: str) -> str:
+def _text(attributes: Mapping[str, Attribute], name: str, driver: str) -> str:
     """A string attribute, which the driver may write with or without its own domain."""
     found = attributes.get(name) or attributes.get(f"{driver}/{name}")
     return (found.string if found else None) or ""
 
 
-def claimed_devices(claims: Iterable[wire.ResourceClaim], uuids: Mapping[DeviceKey, str]) -> tuple[ClaimedDevice, ...]:
+def claimed_devices(claims: Iterable[ResourceClaim], uuids: Mapping[DeviceKey, str]) -> tuple[ClaimedDevice, ...]:
     """Every device that an allocated claim holds, in the order of the claims."""
     return tuple(
         ClaimedDevice(

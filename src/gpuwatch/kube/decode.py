@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from gpuwatch.kube import keys, wire
+from gpuwatch.frameworks import FRAMEWORKS, keys
+from gpuwatch.kube import wire
 from gpuwatch.model.cluster import DisruptionBudget, Namespace
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -24,17 +25,9 @@ _NAMED_AT_MOST = 3
 # Annotations by which owners, gangs and schedulers speak to gpuwatch. All others may be long, and may hold secrets.
 _ANNOTATIONS_KEPT = (
     keys.PREFIX,
-    "kueue.x-k8s.io/",
-    "leaderworkerset.sigs.k8s.io/",
-    "volcano.sh/",
-    "scheduling.volcano.sh/",
-    "scheduling.k8s.io/",
-    "kai.scheduler/",
-    "pod-group-name",
-    "ray.io/",
-    "kubeflow-resource-stopped",
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
+    *(prefix for framework in FRAMEWORKS for prefix in framework.annotations),
 )
 _named = msgspec.json.Decoder(wire.WireNamed)
 _budget = msgspec.json.Decoder(wire.Budget)

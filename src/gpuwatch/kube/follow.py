@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 from kubernetes.client import ApiClient
 
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, own_annotations
-from gpuwatch.kube.kinds import OWNERS, POD, Kind
+from gpuwatch.kube.kinds import OWNERS, POD
 from gpuwatch.kube.owners import TakeOwner
 from gpuwatch.kube.transport import Limits
 from gpuwatch.kube.watch import BrokenError, LostError, Position, Watch

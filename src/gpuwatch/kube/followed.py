@@ -17,10 +17,10 @@ from typing import TypeVar
 import msgspec
 from kubernetes.client import ApiClient
 
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.decode import Listing, Take
 from gpuwatch.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience, name_of
-from gpuwatch.kube.kinds import Kind
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, address
 from gpuwatch.model.cluster import Cluster
@@ -107,7 +107,7 @@ class FollowedCluster:
         for follow in follows:
             follow.join(max(end - time.monotonic(), 0.0))
 
-    def _objects(self, lists: _Discovering, kind: Kind, take: Take[T], version: str) -> Listing[T]:
+    def _objects(self, lists: Lists, kind: Kind, take: Take[T], version: str) -> Listing[T]:
         follow, name = self._follows.get((kind, version)), name_of(kind)
         if follow is not None:
             trouble = follow.trouble() or self._verified(lists, follow)
@@ -122,11 +122,11 @@ class FollowedCluster:
                 self._told[name] = trouble
         return self._begin(lists, kind, take, version)
 
-    def _begin(self, lists: _Discovering, kind: Kind, take: Take[T], version: str) -> Listing[T]:
+    def _begin(self, lists: Lists, kind: Kind, take: Take[T], version: str) -> Listing[T]:
         """List, and follow from there."""
         began = time.monotonic()
         keep = Keep(take)
-        found = lists.get().objects(kind, keep, version)
+        found = lists.objects(kind, keep, version)
         if found.failure is not None:
             return Listing(failure=found.failure)
         follow = Follow(self._client, self._limits, self._patience, kind, keep, found, began)
@@ -136,7 +136,7 @@ class FollowedCluster:
             follow.start()
         return follow.listing(take)
 
-    def _verified(self, lists: _Discovering, follow: Follow) -> str:
+    def _verified(self, lists: Lists, follow: Follow) -> str:
         """Compare with a list where it is time. Why the resource has to be listed anew; '' where it need not be."""
         if not follow.unverified():
             return ""
@@ -150,7 +150,7 @@ class FollowedCluster:
 
         try:
             # At the very moment that was followed up to, so that what is merely new is no difference.
-            lists.get().exactly(position.kind, position.version, compare, position.resource_version)
+            lists.exactly(position.kind, position.version, compare, position.resource_version)
         except ListError as error:
             if error.status in (0, 401, 429) or error.status >= 500:
                 return ""  # passing trouble: the next look tries again
@@ -171,33 +171,12 @@ class FollowedCluster:
                 del self._follows[key]
 
 
-class _Discovering:
-    """The lists of one read; which groups are served is asked before the first."""
-
-    def __init__(self, lists: Lists) -> None:
-        self._lists = lists
-        self._asked = False
-        self._failure: ListError | None = None
-
-    def get(self) -> Lists:
-        """Raises ListError as `Lists.discover` does."""
-        if not self._asked:
-            self._asked = True
-            try:
-                self._lists.discover()
-            except ListError as error:
-                self._failure = error
-        if self._failure is not None:
-            raise self._failure
-        return self._lists
-
-
 class _Source:
     """Of one read; what `assemble.Source` asks for."""
 
     def __init__(self, cluster: FollowedCluster, lists: Lists) -> None:
         self._cluster = cluster
-        self._lists = _Discovering(lists)
+        self._lists = lists
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
         """Raises ListError where the server does not answer and nothing is held."""

@@ -43,10 +43,8 @@ class LiveCluster:
 
         Raises ClusterError where the API server cannot be reached, or lets us see nothing.
         """
-        lists = Lists(self._client, self._limits)
         try:
-            lists.discover()
-            return read_cluster(lists, now)
+            return read_cluster(Lists(self._client, self._limits), now)
         except (ListError, ClusterError) as error:
             raise ClusterError(f"{self.description}: {error}") from error
 

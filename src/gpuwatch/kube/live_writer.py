@@ -17,9 +17,10 @@ from urllib.parse import quote
 import urllib3
 from kubernetes.client import ApiClient, ApiException
 
+from gpuwatch.frameworks.objects import MANAGER, Object, version_of
 from gpuwatch.kube import wire
 from gpuwatch.kube.transport import DEFAULT_LIMITS, JSON, Limits, address, ask, cause_of, decoded_status, retry_after
-from gpuwatch.kube.writer import MANAGER, Failure, LeaseCheck, Object, PatchKind, WriteError, version_of
+from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 _CONTROLLER = "gpuwatch.dev/controller"

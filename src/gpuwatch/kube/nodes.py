@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpuwatch.kube import keys, wire
+from gpuwatch.frameworks import keys
+from gpuwatch.kube import wire
 from gpuwatch.kube.accelerators import accelerator_counts
 from gpuwatch.kube.decode import own_annotations
 from gpuwatch.kube.quantity import quantity, whole

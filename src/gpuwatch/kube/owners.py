@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import msgspec
 
-from gpuwatch.kube import wire, wire_owners
+from gpuwatch.frameworks.framework import Kind
+from gpuwatch.frameworks.objects import KindKey
+from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, Wire
 from gpuwatch.kube.decode import Listing, own_annotations
-from gpuwatch.kube.kinds import OWNERS, Kind, KindKey
+from gpuwatch.kube.kinds import OWNERS
 from gpuwatch.kube.pods import HeldPod
+from gpuwatch.kube.wire import Metadata
 from gpuwatch.model.cluster import OwnerStatus
 from gpuwatch.model.telemetry import Gap
 
 # Longer chains than this are not known; the bound ends a chain that goes round in a circle.
 _MAX_DEPTH = 12
-_decoder = msgspec.json.Decoder(wire_owners.Owner)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """One controller on the way up. A Pod that owns others is one as well."""
+class WireOwner(Wire, frozen=True):
+    metadata: Metadata
+    spec: OwnerSpec = OwnerSpec()
 
-    group: str
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    created: datetime | None = None
-    controller: wire.OwnerRef | None = None
-    spec: wire_owners.OwnerSpec = wire_owners.OwnerSpec()
-    replicas: int | None = None
-    suspended: bool | None = None
 
-    @property
-    def key(self) -> KindKey:
-        return self.group, self.kind
+_decoder = msgspec.json.Decoder(WireOwner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +39,7 @@ class Reached:
 
     status: OwnerStatus
     chain: tuple[Owner, ...] = ()
-    ref: wire.OwnerRef | None = None
+    ref: OwnerRef | None = None
     api_version: str = "v1"
 
 
@@ -88,7 +75,7 @@ class TakeOwner:
             controller=meta.controller,
             spec=spec,
             replicas=kind.replicas(spec) if kind.replicas else None,
-            suspended=kind.suspended(spec, meta) if kind.suspended else None,
+            suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
         )
 
 
@@ -107,7 +94,7 @@ class OwnerIndex:
             self.by_uid[owner.uid] = owner
         self.by_name[owner.key, owner.namespace, owner.name] = owner
 
-    def find(self, ref: wire.OwnerRef, namespace: str) -> Owner | None:
+    def find(self, ref: OwnerRef, namespace: str) -> Owner | None:
         """By uid; by name only where one side has no uid, since a namesake may have taken the owner's place."""
         found = self.by_uid.get(ref.uid) if ref.uid else None
         if found is not None:
@@ -119,7 +106,7 @@ class OwnerIndex:
         return None
 
 
-def climb(index: OwnerIndex, ref: wire.OwnerRef | None, namespace: str) -> Reached:
+def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
     """From a Pod's controller to the top, as far as the index goes."""
     chain: list[Owner] = []
     api_version = "v1"
@@ -153,7 +140,7 @@ def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
     starts = {(item.controller, item.pod.namespace) for item in pods if item.controller is not None and not item.static}
     asked: set[tuple[KindKey, str, str]] = set()
     for _ in range(_MAX_DEPTH):
-        wanted: dict[KindKey, list[wire.OwnerRef]] = {}
+        wanted: dict[KindKey, list[OwnerRef]] = {}
         for ref, namespace in starts:
             end = climb(index, ref, namespace)
             if end.status is OwnerStatus.MISSING and end.ref is not None:
@@ -169,7 +156,7 @@ def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
     return index
 
 
-def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[wire.OwnerRef], listed: ListOwners) -> None:
+def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[OwnerRef], listed: ListOwners) -> None:
     uids = {ref.uid for ref in refs}
     select = frozenset() if not kind.metadata_only or "" in uids else frozenset(uids)
     listing = listed(kind, refs[0].version, select)

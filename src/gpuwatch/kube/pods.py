@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from gpuwatch.frameworks.owner import OwnerRef, WorkloadRef
 from gpuwatch.kube import wire
 from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
 from gpuwatch.kube.decode import own_annotations
@@ -37,10 +38,10 @@ class HeldPod:
     """A Pod that is kept, with what the owner walk and the gang table need and the model does not."""
 
     pod: Pod
-    controller: wire.OwnerRef | None
+    controller: OwnerRef | None
     static: bool
     scheduling_group: str  # pod.spec.schedulingGroup.podGroupName
-    workload_ref: wire.WorkloadRef | None
+    workload_ref: WorkloadRef | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from gpuwatch.frameworks.framework import Kind
+from gpuwatch.frameworks.objects import KindKey
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
-from gpuwatch.kube.kinds import Kind, KindKey
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Gap, GapKind

@@ -12,9 +12,9 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
-from gpuwatch.kube.kinds import Kind
 from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
@@ -65,26 +65,17 @@ class Lists:
     def __init__(self, client: ApiClient, limits: Limits) -> None:
         self._client = client
         self._limits = limits
+        self._asked = False
+        self._failure: ListError | None = None
         self._served: dict[str, list[str]] | None = None
         self._lost = False
 
-    def discover(self) -> None:
-        """Learn which API groups and versions are served; where that is not told, the lists try for themselves.
-
-        Raises ListError where the server is out of reach or does not accept the credentials.
-        """
-        try:
-            answer = _groups.decode(self._get("/apis", {}, JSON))
-        except UNDECODABLE:
-            return
-        except ListError as error:
-            if error.kind is GapKind.UNREACHABLE or error.status == 401:
-                raise
-            return
-        self._served = {group.name: [item.version for item in group.versions] for group in answer.groups}
-
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All objects of the kind, page by page; only what `take` keeps stays in memory."""
+        """All objects of the kind, page by page; only what `take` keeps stays in memory.
+
+        Raises ListError where the server is out of reach or does not accept the credentials at the first request.
+        """
+        self._discover()
         try:
             for candidate in self._versions(kind, version):
                 try:
@@ -99,7 +90,24 @@ class Lists:
 
     def exactly(self, kind: Kind, version: str, take: Take[T], resource_version: str) -> Listing[T]:
         """All objects as they were at that moment. Raises ListError, with status 410 where it is forgotten."""
+        self._discover()
         return self._pages(kind, version, take, {"resourceVersion": resource_version, "resourceVersionMatch": "Exact"})
+
+    def _discover(self) -> None:
+        """Ask once which API groups and versions are served; where that is not told, the lists try for themselves."""
+        if not self._asked:
+            self._asked = True
+            try:
+                groups = _groups.decode(self._get("/apis", {}, JSON)).groups
+            except UNDECODABLE:
+                return
+            except ListError as error:
+                if error.kind is GapKind.UNREACHABLE or error.status == 401:
+                    self._failure = error
+            else:
+                self._served = {group.name: [item.version for item in group.versions] for group in groups}
+        if self._failure is not None:
+            raise self._failure
 
     def _versions(self, kind: Kind, version: str) -> list[str]:
         """Versions to try: those whose fields are known before those that are only served."""

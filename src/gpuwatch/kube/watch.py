@@ -14,9 +14,9 @@ import msgspec
 import urllib3
 from kubernetes.client import ApiClient, ApiException
 
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE
-from gpuwatch.kube.kinds import Kind
 from gpuwatch.kube.transport import JSON, Limits, address, ask, cause_of, decoded_status, explained, retry_after
 
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"

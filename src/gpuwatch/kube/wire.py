@@ -1,7 +1,4 @@
-"""The fields in use of the objects that are read, as they stand in the API's JSON; everything else is skipped.
-
-Every field may be missing or null: the API leaves out what is empty, and hand-made files leave out more.
-"""
+"""The fields in use of the objects that are read, as they stand in the API's JSON; everything else is skipped."""
 
 from __future__ import annotations
 
@@ -9,28 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-
-class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    pass
-
+from gpuwatch.frameworks.owner import OwnerRef, Wire, WorkloadRef
 
 Quantities = dict[str, str | int | float]
-
-
-class OwnerRef(Wire, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-
-    @property
-    def group(self) -> str:
-        return self.api_version.rpartition("/")[0]
-
-    @property
-    def version(self) -> str:
-        return self.api_version.rpartition("/")[2]
 
 
 class Metadata(Wire, frozen=True):
@@ -110,13 +88,13 @@ class ApiGroupVersion(Wire, frozen=True):
 
 class ApiGroup(Wire, frozen=True):
     name: str = ""
-    versions: list[ApiGroupVersion] = []
+    versions: list[ApiGroupVersion] = msgspec.field(default_factory=list)
 
 
 class ApiGroups(Wire, frozen=True):
     """The answer of /apis."""
 
-    groups: list[ApiGroup] = []
+    groups: list[ApiGroup] = msgspec.field(default_factory=list)
 
 
 class NamedValue(Wire, frozen=True):
@@ -237,14 +215,6 @@ class SchedulingGate(Wire, frozen=True):
 
 class SchedulingGroup(Wire, frozen=True):
     pod_group_name: str | None = None
-
-
-class WorkloadRef(Wire, frozen=True):
-    """`pod.spec.workloadRef`, the form before Kubernetes 1.36."""
-
-    name: str = ""
-    pod_group: str = ""
-    pod_group_replica_key: str | None = None
 
 
 class PodSpec(Wire, frozen=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.kube.gangs import KUEUE_QUEUE, GangObjects, Member, Membership, kueue_workload, recognise
-from gpuwatch.kube.owners import Owner, OwnerIndex, Reached, climb
+from gpuwatch.frameworks import FRAMEWORKS, kueue
+from gpuwatch.frameworks.owner import Owner
+from gpuwatch.frameworks.recognise import GangObjects, Member, Membership, kueue_workload, recognise
+from gpuwatch.kube.owners import OwnerIndex, Reached, climb
 from gpuwatch.kube.pods import HeldPod
 from gpuwatch.model.cluster import Gang, OwnerStatus, Pod, Workload
 
-_VOLCANO_QUEUE = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
-_KAI_QUEUE = ("kai.scheduler/queue",)
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -112,61 +112,42 @@ class _Ids:
         return chosen
 
 
-def _workload(name: str, item: Climbed, objects: GangObjects) -> Workload:
-    pod, reached = item.held.pod, item.reached
-    admitted = kueue_workload(item.member, objects)
-    queue = _queue(item, admitted)
-    if reached.ref is not None:  # not found, so that only its reference is known
-        ref = reached.ref
-        return Workload(
-            id=name,
-            kind=ref.kind,
-            api_version=ref.api_version,
-            namespace=pod.namespace,
-            name=ref.name,
-            uid=ref.uid,
-            status=reached.status,
-            queue=queue,
-        )
-    if reached.chain:
-        top = reached.chain[-1]
-        inactive = admitted is not None and admitted.spec.active is False
-        return Workload(
-            id=name,
-            kind=top.kind,
-            api_version=reached.api_version,
-            namespace=top.namespace,
-            name=top.name,
-            uid=top.uid,
-            status=reached.status,
-            labels=top.labels,
-            annotations=top.annotations,
-            created=top.created,
-            replicas=top.replicas,
-            suspended=True if inactive else top.suspended,
-            queue=queue,
-        )
-    return Workload(
-        id=name,
-        kind="Pod",
-        api_version="v1",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
+def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
+    _, kind, namespace, name, uid = _identity(item)
+    reached, admitted = item.reached, kueue_workload(item.member, objects)
+    found = Workload(
+        id=id_,
+        kind=kind,
+        api_version=reached.ref.api_version if reached.ref is not None else reached.api_version,
+        namespace=namespace,
+        name=name,
+        uid=uid,
         status=reached.status,
-        labels=pod.labels,
-        annotations=pod.annotations,
-        created=pod.created,
-        queue=queue,
+        queue=_queue(item, admitted),
+    )
+    if reached.ref is not None:
+        return found  # nothing but the reference is known
+    if not reached.chain:
+        pod = item.held.pod
+        return replace(found, labels=pod.labels, annotations=pod.annotations, created=pod.created)
+    top = reached.chain[-1]
+    inactive = admitted is not None and admitted.spec.active is False
+    return replace(
+        found,
+        labels=top.labels,
+        annotations=top.annotations,
+        created=top.created,
+        replicas=top.replicas,
+        suspended=True if inactive else top.suspended,
     )
 
 
 def _queue(item: Climbed, admitted: Owner | None) -> str:
-    """Kueue's queue before Volcano's before KAI's, told by the topmost that tells."""
+    """Kueue's queue before those of schedulers, told by the topmost that tells."""
     if admitted is not None and admitted.spec.queue_name:
         return admitted.spec.queue_name
     chain = tuple(reversed(item.reached.chain))
-    kueue = next((owner.labels[KUEUE_QUEUE] for owner in chain if owner.labels.get(KUEUE_QUEUE)), "")
-    volcano = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
-    own = (item.member.mark(names) for names in ((KUEUE_QUEUE,), _VOLCANO_QUEUE, _KAI_QUEUE))
-    return kueue or volcano or next((found[1] for found in own if found), "")
+    managed = next((owner.labels[kueue.QUEUE] for owner in chain if owner.labels.get(kueue.QUEUE)), "")
+    scheduled = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
+    own = (item.member.mark(framework.queues) for framework in FRAMEWORKS)
+    return managed or scheduled or next((found[1] for found in own if found), "")

@@ -11,13 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.model.remediation import ObjectRef
-
-Object = dict[str, Any]
-"""An object of the API server as its JSON says it."""
-
-MANAGER = "gpuwatch"
-"""Our name in managedFields."""
 
 LeaseCheck = Callable[[], None]
 """Called before each write; raises where this process may not write any more (it is no longer the leader)."""
@@ -120,20 +115,3 @@ class ClusterWriter(Protocol):
 
         reason, action: one word in CamelCase each. note: a sentence for people, cut at 1,000 bytes.
         """
-
-
-def ref_of(object_: Mapping[str, Any]) -> ObjectRef:
-    """The reference to an object that was read, with its uid."""
-    metadata = object_["metadata"]
-    return ObjectRef(
-        object_["apiVersion"],
-        object_["kind"],
-        metadata["name"],
-        metadata.get("namespace", ""),
-        metadata.get("uid", ""),
-    )
-
-
-def version_of(object_: Mapping[str, Any]) -> str:
-    """Its resourceVersion, to be named in a patch."""
-    return str(object_["metadata"]["resourceVersion"])

@@ -175,6 +175,11 @@ class Workload:
     suspended: bool | None = None
     queue: str = ""  # Kueue or Volcano queue, where one manages it
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """API group ('' for the core group) and kind."""
+        return self.api_version.rpartition("/")[0], self.kind
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:

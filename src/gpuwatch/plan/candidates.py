@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpuwatch.frameworks import OWNERS
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     ActionKind,
@@ -19,7 +20,6 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.frameworks import rights
 from gpuwatch.plan.misfit import CONTENTION, gathering, misfits, resizing
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -121,7 +121,9 @@ def _moving(facts: PlanFacts) -> Iterable[Candidate]:
 def _that_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
     """Of a gang all Pods; of Pods that are independent of each other those on these devices."""
     pods = facts.members[key]
-    if rights(facts.gangs.get(key), facts.workloads.get(key)).whole:
+    owner = facts.workloads.get(key)
+    kind = OWNERS.get(owner.key) if owner is not None else None
+    if key in facts.gangs or kind is None or not kind.independent:
         return pods
     hit = {pod.ref for pod in facts.pods_on(devices)}
     return [pod for pod in pods if pod.ref in hit]

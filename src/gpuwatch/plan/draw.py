@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,

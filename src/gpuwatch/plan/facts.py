@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 
 from gpuwatch.detect.reclaim import reclaimed
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Gang, Node, Pod, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation

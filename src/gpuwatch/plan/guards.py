@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.frameworks import move_refusal, release_refusal
 from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
 from gpuwatch.plan.policy import PlanPolicy

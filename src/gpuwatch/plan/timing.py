@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import OWNERS, keys
+from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Timing, TimingKind
 from gpuwatch.model.telemetry import Activity
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.frameworks import ENDLESS
 from gpuwatch.plan.policy import PlanPolicy
 
 # A workload counts as idle where nothing worked for so long: long enough to move it in.
@@ -117,7 +117,8 @@ def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
 
 def _endless(pods: list[Pod], facts: PlanFacts) -> bool:
     owners = [facts.workloads.get(pod.workload) for pod in pods]
-    return bool(owners) and all(owner is not None and owner.kind in ENDLESS for owner in owners)
+    kinds = [OWNERS.get(owner.key) if owner is not None else None for owner in owners]
+    return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
 
 
 def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:

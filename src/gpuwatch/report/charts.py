@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from gpuwatch.model.sizing import SpeedEstimate
 from gpuwatch.model.weekly import UsePoint
-from gpuwatch.report.weekly_words import Part, gpu_hours, percent, speed
+from gpuwatch.report.weekly_words import UsePart, gpu_hours, percent, speed
 
 SHADES = ("busy", "allocated", "idle", "unknown", "free")
 _WIDE, _NARROW = 620, 360
@@ -151,7 +151,7 @@ def _days(
     _add(svg, "path", "axis", d=f"M{_n(across(start))},{_n(bottom)} H{_n(across(end))}")
 
 
-def gpu_hours_parts(parts: Sequence[Part], lost_gpu_hours: float | None) -> Markup:
+def gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None) -> Markup:
     """Where the GPU-hours went: each part begins where the last one ended, and the last ends at what was on offer.
 
     lost_gpu_hours is time within these parts, so it stands apart. Drawn twice, for wide and for narrow pages.
@@ -159,7 +159,7 @@ def gpu_hours_parts(parts: Sequence[Part], lost_gpu_hours: float | None) -> Mark
     return Markup("").join(_gpu_hours_parts(parts, lost_gpu_hours, width) for width in (_WIDE, _NARROW))
 
 
-def _gpu_hours_parts(parts: Sequence[Part], lost_gpu_hours: float | None, width: int) -> Markup:
+def _gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None, width: int) -> Markup:
     wide = width == _WIDE
     left, right = (178.0 if wide else 2.0), (width - 122.0 if wide else width - 112.0)
     pitch, first = (27.0, 4.0) if wide else (35.0, 14.0)
@@ -167,7 +167,7 @@ def _gpu_hours_parts(parts: Sequence[Part], lost_gpu_hours: float | None, width:
     said = "; ".join(f"{part.label} {gpu_hours(part.gpu_hours)}" for part in parts) or "unknown"
     svg = _chart(width, first + pitch * (len(parts) + 1) + 4, f"Where the GPU-hours went: {said}")
     began = 0.0
-    rows = [*parts, Part("Of these: on degraded GPUs", "lost", lost_gpu_hours)]
+    rows = [*parts, UsePart("Of these: on degraded GPUs", "lost", lost_gpu_hours)]
     for index, part in enumerate(rows):
         y = first + pitch * index
         apart = part.shade == "lost"

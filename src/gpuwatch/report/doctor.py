@@ -15,6 +15,7 @@ from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
+from gpuwatch.report.layout import new_grid
 from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
 
@@ -160,9 +161,7 @@ def _counted(names: Sequence[str]) -> str:
 
 def diagnosis_tables(item: Diagnosis) -> RenderableType:
     """The diagnosis for a terminal."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     grid.add_row("telemetry", escape(item.telemetry))
     grid.add_row("cluster", escape(item.cluster))
     for name, value in item.facts.items():

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.report.layout import new_grid
 from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
@@ -25,7 +25,7 @@ class UnknownSubject(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class SubjectExplanation:
     """Everything about one subject. `facts` are (name, value) pairs of what was read."""
 
     subject: str
@@ -38,14 +38,14 @@ class Explanation:
     sizing_note: str = ""  # why `sizing` is empty, where that needs saying
 
 
-def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> Explanation:
+def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
     """What was concluded about the subject. UnknownSubject where it is not in the Snapshot.
 
     concluded: of the whole Snapshot, the clean conclusions too.
     """
     devices, pods, facts = _find(snapshot, subject)
     findings = (item for item in concluded if _concerns(item, devices, pods))
-    return Explanation(
+    return SubjectExplanation(
         subject=subject,
         devices=tuple(sorted(devices)),
         pods=tuple(sorted(pods)),
@@ -66,7 +66,7 @@ _ORDER = {
 """What matters first."""
 
 
-def workloads_of(snapshot: Snapshot, explanation: Explanation) -> frozenset[str]:
+def workloads_of(snapshot: Snapshot, explanation: SubjectExplanation) -> frozenset[str]:
     """Workload.id of everything that the explanation is about."""
     kind, _, name = explanation.subject.partition("/")
     named = {name} if kind.lower() == "workload" else set()
@@ -194,11 +194,9 @@ _STYLE = {
 }
 
 
-def explanation_tables(item: Explanation, snapshot: Snapshot) -> RenderableType:
+def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> RenderableType:
     """The explanation of something in the Snapshot, for a terminal."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     for name, value in item.facts:
         grid.add_row(name, escape(value))
     if item.devices:

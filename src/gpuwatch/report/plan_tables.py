@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from gpuwatch.kube import keys
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import (
     ActionKind,
@@ -26,7 +25,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Timing,
 )
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.words import duration, plural, short_uuid
 
 _NAMES = 3
@@ -46,18 +45,18 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
         return [*_brake(plan), Text.from_markup("[bold]Plan[/]  nothing to do\n")]
     watched = all(item.mode is Mode.OBSERVE for item in plan.items)
     columns = ("verdict", "action", "target", "GPUs", "when", *(() if watched else ("mode",)), "why")
-    table = _table(_title(plan), *columns)
+    table = new_table(_title(plan), *columns)
     for item in plan.items[:rows]:
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
             _action(item),
-            Name(_target(item)),
+            FoldedName(_target(item)),
             str(item.candidate.gpus),
             _when(item.timing, analysis.at),
             *(() if watched else (str(item.mode),)),
             escape(_for_it(item) if item.admitted else _against(item)),
         )
-    return [*_brake(plan), table, *_cut(len(plan.items), rows), Text()]
+    return [*_brake(plan), table, *cut(len(plan.items), rows), Text()]
 
 
 def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
@@ -73,14 +72,18 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
     for number, item in enumerate(admitted[:rows], 1):
         parts += [_head(number, item), Padding(item_lines(item, findings, analysis.cluster, analysis.at), (0, 0, 0, 3))]
         parts.append(Text())
-    parts += _cut(len(admitted), rows)
+    parts += cut(len(admitted), rows)
     if refused:
-        table = _table("Refused", "action", "target", "GPUs", "worth", "why not")
+        table = new_table("Refused", "action", "target", "GPUs", "worth", "why not")
         for item in refused[:rows]:
             table.add_row(
-                _action(item), Name(_target(item)), str(item.candidate.gpus), _score(item.score), escape(_against(item))
+                _action(item),
+                FoldedName(_target(item)),
+                str(item.candidate.gpus),
+                _score(item.score),
+                escape(_against(item)),
             )
-        parts += [table, *_cut(len(refused), rows), Text()]
+        parts += [table, *cut(len(refused), rows), Text()]
     parts += _budgets(plan, rows)
     if admitted and any(item.mode is not Mode.OBSERVE for item in admitted):
         parts += [Text("Stop everything: gpuwatch pause --reason WHY; go on with gpuwatch resume."), Text()]
@@ -90,9 +93,7 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
 def item_lines(item: PlanItem, findings: Mapping[str, Finding], cluster: Cluster, at: datetime) -> RenderableType:
     """One candidate in full."""
     candidate = item.candidate
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     for label, text in _lines(item, findings, at):
         grid.add_row(label, escape(text))
     if candidate.waiter:
@@ -205,12 +206,12 @@ def _budgets(plan: Plan, rows: int) -> list[RenderableType]:
     free = [use for use in plan.budgets if use not in used]
     parts: list[RenderableType] = []
     if used:
-        table = _table(
+        table = new_table(
             "Budgets: GPUs out of service or disturbed", "scope", "now", "this plan, at most", "limit", "of", "what"
         )
         for use in used[:rows]:
             table.add_row(*_budget_row(use, asked[use.scope]))
-        parts += [table, *_cut(len(used), rows)]
+        parts += [table, *cut(len(used), rows)]
     if free:
         smallest = min(free, key=lambda use: (min(use.limit_gpus, use.total_gpus), use.scope))
         noun = "budget has" if len(free) == 1 else "budgets have"
@@ -227,7 +228,7 @@ def _budgets(plan: Plan, rows: int) -> list[RenderableType]:
 
 def _budget_row(use: BudgetUse, asked: int) -> Iterable[RenderableType]:
     full = use.in_flight_gpus >= use.limit_gpus
-    yield Name(use.scope)
+    yield FoldedName(use.scope)
     yield Text(str(use.in_flight_gpus), style="bold red" if full else "")
     yield str(asked) if asked else ""
     yield str(use.limit_gpus)
@@ -276,14 +277,3 @@ def _until(then: datetime, now: datetime) -> str:
 
 def _moment(at: datetime) -> str:
     return f"{at:%a %Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _cut(total: int, rows: int) -> Sequence[RenderableType]:
-    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []

@@ -13,7 +13,7 @@ from rich.text import Text
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import worth, worth_bases
 from gpuwatch.report.tables import evidence_line, gap_tables
 from gpuwatch.report.words import ago, duration, plural
@@ -51,18 +51,14 @@ def history_tables(
         for each in ordered[:rows]:
             table.add_row(
                 phase_text(each),
-                Name(each.name),
+                FoldedName(each.name),
                 each.proposal.action.replace("_", " "),
-                Name(each.proposal.target),
+                FoldedName(each.proposal.target),
                 str(each.proposal.gpus),
                 ago(each.proposal.created_at, now),
                 escape(held_up_by(each)),
             )
-        parts.append(table)
-        if len(ordered) > rows:
-            parts.append(
-                Text(f"… and {len(ordered) - rows} more: --rows {len(ordered)}, or --format json", style="dim")
-            )
+        parts += [table, *cut(len(ordered), rows)]
         waiting = [each for each in ordered if _to_decide(each)]
         if waiting:
             parts.append(Text(f"\n{plural(len(waiting), 'proposal')} to decide: gpuwatch approve NAME, or reject NAME"))
@@ -103,10 +99,8 @@ def as_argument(remediation: Remediation) -> str:
 def remediation_detail(remediation: Remediation, now: datetime) -> RenderableType:
     """One Remediation in full: why, what was done, what is next."""
     proposal = remediation.proposal
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
-    grid.add_row("Name", Name(remediation.name))
+    grid = new_grid()
+    grid.add_row("Name", FoldedName(remediation.name))
     grid.add_row("Phase", phase_text(remediation))
     grid.add_row("Action", escape(f"{proposal.action.replace('_', ' ')} of {proposal.target}"))
     grid.add_row("Why", escape(proposal.reason))
@@ -130,15 +124,15 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
         parts += [Text("Evidence", style="bold"), *(Text(f"  {evidence_line(item)}") for item in proposal.evidence)]
         parts.append(Text())
     if remediation.steps:
-        table = _table("Steps", "", "step", "on", "done", "said")
+        table = new_table("Steps", "", "step", "on", "done", "said")
         for number, step in enumerate(remediation.steps):
             done = ago(step.done_at, now) + " ago" if step.done_at else "begun" if step.begun_at else ""
             mark = "✓" if step.done_at else "▸" if number == remediation.step else ""
             by = step.parameters.get("by") or step.parameters.get("effect", "")
             told = f"{step.kind}{f' ({by})' if by else ''}".replace("_", " ")
-            table.add_row(mark, told, Name(str(step.target)), done, escape(step.error))
+            table.add_row(mark, told, FoldedName(str(step.target)), done, escape(step.error))
         parts += [table, Text()]
-    table = _table("History", "at", "phase", "what")
+    table = new_table("History", "at", "phase", "what")
     table.add_row(f"{proposal.created_at:%Y-%m-%d %H:%M:%SZ}", str(Phase.PROPOSED), escape(proposal.reason))
     for turn in remediation.history:
         table.add_row(f"{turn.at:%Y-%m-%d %H:%M:%SZ}", str(turn.phase), escape(turn.message))
@@ -191,10 +185,3 @@ def pause_text(pause: Pause, now: datetime) -> str:
     by = f" by {pause.by}" if pause.by else ""
     why = f": {pause.reason}" if pause.reason else ""
     return f"Paused{since}{by}{why}. Nothing but removing gpuwatch's own taints is done; `gpuwatch resume` ends it."
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

@@ -9,12 +9,11 @@ import msgspec
 import yaml
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, NodeMigChange, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.weekly_words import (
     ABSTAINED,
     PROJECTED,
@@ -65,7 +64,7 @@ def recommend_tables(
     ordered = sorted(recommendations, key=_worth)
     parts: list[RenderableType] = []
     if ordered:
-        parts += [_advised(ordered, rows), *_cut(len(ordered), rows), Text(PROJECTED, style="dim"), Text()]
+        parts += [_advised(ordered, rows), *cut(len(ordered), rows), Text(PROJECTED, style="dim"), Text()]
     else:
         looked = "no workload was profiled" if not abstentions else f"none for {plural(len(abstentions), 'workload')}"
         parts.append(Text.from_markup(f"[bold]Changes[/]  {looked}\n"))
@@ -77,10 +76,8 @@ def recommend_tables(
 def workload_detail(item: Recommendation | Abstention) -> RenderableType:
     """Everything about one workload: what is advised or why nothing is, every option with what speaks against it,
     its memory, and the change as YAML."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("Workload", Name(f"{item.key.workload}, container {item.key.container}"))
+    grid = new_grid()
+    grid.add_row("Workload", FoldedName(f"{item.key.workload}, container {item.key.container}"))
     if isinstance(item, Recommendation):
         for name, value in _advice_facts(item):
             grid.add_row(name, value)
@@ -107,9 +104,7 @@ def workload_detail(item: Recommendation | Abstention) -> RenderableType:
 
 def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
     """How many GPUs the slices need before and after, what is cut anew in which order, and the files for it."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     grid.add_row(
         "GPUs", f"{plan.gpus_before} now → {plan.gpus_after} after; no packing needs fewer than {plan.lower_bound_gpus}"
     )
@@ -122,30 +117,32 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
         grid.add_row("Freed", escape(_listed([short_uuid(name) for name in plan.freed], rows)))
     parts: list[RenderableType] = [grid, Text()]
     if plan.changes:
-        table = _table(
+        table = new_table(
             f"GPUs to cut anew ({len(plan.changes)})", "Node", "GPU", "now", "after", "Pods that leave first"
         )
         for change in _in_order(plan)[:rows]:
             table.add_row(
-                Name(change.node),
-                Name(f"{change.index} {short_uuid(change.device)}"),
+                FoldedName(change.node),
+                FoldedName(f"{change.index} {short_uuid(change.device)}"),
                 _slices(change.before) if change.before else Text("MIG off or unknown", style="dim"),
                 _slices(change.after),
-                Group(*(Name(pod) for pod in change.displaced)) if change.displaced else Text("none", style="dim"),
+                Group(*(FoldedName(pod) for pod in change.displaced))
+                if change.displaced
+                else Text("none", style="dim"),
             )
-        parts += [table, *_cut(len(plan.changes), rows), Text()]
+        parts += [table, *cut(len(plan.changes), rows), Text()]
     else:
         parts.append(Text("No GPU has to be cut anew.\n"))
     parts += _mig_order(plan, rows)
     if plan.unplaced:
         parts.append(Text(f"Without a place ({len(plan.unplaced)})", style="bold"))
         parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in plan.unplaced[:rows]]
-        parts += [*_cut(len(plan.unplaced), rows), Text()]
+        parts += [*cut(len(plan.unplaced), rows), Text()]
     if plan.node_labels:
-        labels = _table("Node labels to set", "Node", "nvidia.com/mig.config")
+        labels = new_table("Node labels to set", "Node", "nvidia.com/mig.config")
         for node, value in list(plan.node_labels.items())[:rows]:
-            labels.add_row(Name(node), Name(value))
-        parts += [labels, *_cut(len(plan.node_labels), rows), Text()]
+            labels.add_row(FoldedName(node), FoldedName(value))
+        parts += [labels, *cut(len(plan.node_labels), rows), Text()]
     if plan.mig_parted:
         parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), overflow="fold")]
     return Group(*parts)
@@ -164,17 +161,6 @@ def _yaml(value: object) -> str:
     return yaml.safe_dump(plain, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _cut(total: int, rows: int) -> list[RenderableType]:
-    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []
-
-
 def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
     currency = ordered[0].currency
     known = [
@@ -185,7 +171,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
     title += f"{gpu_hours(total)} GPU-hours a week, projected"
     if known and len(known) < len(ordered):
         title += f" (price unknown of {len(ordered) - len(known)})"
-    table = _table(title, "workload", "now → advised", "speed", "saves a week, projected", "why")
+    table = new_table(title, "workload", "now → advised", "speed", "saves a week, projected", "why")
     for name, width in (("speed", 11), ("saves a week, projected", 14)):
         next(column for column in table.columns if column.header == name).min_width = width
     for item in ordered[:rows]:
@@ -218,11 +204,11 @@ def _of_cost(item: Recommendation) -> list[RenderableType]:
 
 def _workload(key: WorkloadKey) -> RenderableType:
     kind, slash, rest = key.workload.partition("/")
-    return Group(Name(rest), Text(kind, style="dim", overflow="fold")) if slash else Name(key.workload)
+    return Group(FoldedName(rest), Text(kind, style="dim", overflow="fold")) if slash else FoldedName(key.workload)
 
 
 def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
-    table = _table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
+    table = new_table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
     for kind, (title, meaning) in ABSTAINED.items():
         found = [item for item in abstentions if item.kind is kind]
         if not found:
@@ -234,7 +220,8 @@ def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
             Group(Text(title, style="yellow"), Text(meaning, style="dim")),
             f"{len(found)}",
             Group(
-                *(Name(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]), *more
+                *(FoldedName(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]),
+                *more,
             ),
             escape(f"{found[0].reason} {found[0].resolve}"),
         )
@@ -278,7 +265,7 @@ def _memory(need: MemoryNeed) -> str:
 
 
 def _options(item: Recommendation | Abstention) -> RenderableType:
-    table = _table(
+    table = new_table(
         f"Options ({len(item.options)}), best first", "option", "speed", "memory", "saves a week, projected", "why not"
     )
     for option in item.options:
@@ -313,22 +300,20 @@ def _in_order(plan: MigPlan) -> list[NodeMigChange]:
     return sorted(plan.changes, key=lambda change: (place.get(change.node, len(place)), change.node, change.index))
 
 
-def _slices(profiles: Sequence[str]) -> Name:
+def _slices(profiles: Sequence[str]) -> FoldedName:
     """'3g.40gb 2g.20gb 2 × 1g.10gb'."""
     counted = {name: profiles.count(name) for name in profiles}
-    return Name(" ".join(name if count == 1 else f"{count} × {name}" for name, count in counted.items()))
+    return FoldedName(" ".join(name if count == 1 else f"{count} × {name}" for name, count in counted.items()))
 
 
 def _mig_order(plan: MigPlan, rows: int) -> list[RenderableType]:
     if not plan.order:
         return []
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     batches = plan.batches or tuple((node,) for node in plan.order)
     for index, batch in enumerate(batches[:rows], 1):
         grid.add_row(f"{index}.", escape(", ".join(batch)))
-    parts: list[RenderableType] = [Text("Nodes to drain, in this order", style="bold"), grid, *_cut(len(batches), rows)]
+    parts: list[RenderableType] = [Text("Nodes to drain, in this order", style="bold"), grid, *cut(len(batches), rows)]
     for title, pods in (("Move although they need no change", plan.moved), ("Wait without a slice", plan.waiting)):
         if pods:
             parts.append(Text(f"{title} ({len(pods)}): {_listed(pods, rows)}", overflow="fold"))

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.decision import (
@@ -21,7 +20,7 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.model.telemetry import Device, Gap, GapKind
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import plan_parts, plan_summary
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
@@ -54,25 +53,12 @@ def plan_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Renderabl
     return Group(_head(analysis, source), *plan_parts(analysis, rows), *gap_tables(analysis.gaps, rows=rows))
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _cut(total: int, rows: int) -> list[RenderableType]:
-    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []
-
-
 def _head(analysis: Analysis, source: str) -> RenderableType:
     coverage = analysis.coverage
     nodes = {device.node or device.node_label for device in analysis.devices}
     pods = {ref for device in analysis.devices if device.present for ref in device.pods}
     models = Counter(device.model or "unknown model" for device in analysis.devices)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
+    grid = new_grid()
     grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
     missing = coverage.devices - coverage.devices_present
     grid.add_row(
@@ -107,8 +93,8 @@ def _where(finding: Finding, devices: dict[str, Device]) -> RenderableType:
     if finding.subject.kind is SubjectKind.DEVICE and known:
         device = known[0]
         place = f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"
-        return Group(Name(place), Name(short_uuid(finding.subject.name)))
-    return Name(_called(finding.subject))
+        return Group(FoldedName(place), FoldedName(short_uuid(finding.subject.name)))
+    return FoldedName(_called(finding.subject))
 
 
 def _called(subject: Subject) -> str:
@@ -131,7 +117,7 @@ def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, De
     if not findings:
         known = analysis.coverage.devices - analysis.coverage.health_unknown
         return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
-    table = _table(f"Degraded ({len(findings)})", "severity", "where", "what", "since", "evidence", "do")
+    table = new_table(f"Degraded ({len(findings)})", "severity", "where", "what", "since", "evidence", "do")
     for finding in findings[:rows]:
         table.add_row(
             _severity(finding),
@@ -141,7 +127,7 @@ def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, De
             escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),
             f"{finding.advice.replace('_', ' ')}\n[dim]confidence {finding.confidence_ratio:.2f}[/]",
         )
-    return Group(table, *_cut(len(findings), rows), Text())
+    return Group(table, *cut(len(findings), rows), Text())
 
 
 def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
@@ -152,21 +138,21 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
     hours = sum(finding.gpu_hours for finding in findings)
     gpus = len({device for finding in findings for device in finding.devices})
     title = f"Idle allocations ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
-    table = _table(title, "class", "who", "devices", "idle for", "GPU-hours", "why")
+    table = new_table(title, "class", "who", "devices", "idle for", "GPU-hours", "why")
     for finding in findings[:rows]:
         table.add_row(
             Text(finding.kind.replace("_", " "), style="yellow"),
-            Name(f"{finding.subject.kind} {_called(finding.subject)}"),
+            FoldedName(f"{finding.subject.kind} {_called(finding.subject)}"),
             str(len(finding.devices)),
             ago(finding.since, analysis.at),
             f"{finding.gpu_hours:,.1f}",
             escape(finding.summary),
         )
-    return Group(table, *_cut(len(findings), rows), Text())
+    return Group(table, *cut(len(findings), rows), Text())
 
 
 def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int) -> RenderableType:
-    table = _table(f"In the wrong place ({len(findings)})", "severity", "what", "where", "confidence", "why")
+    table = new_table(f"In the wrong place ({len(findings)})", "severity", "what", "where", "confidence", "why")
     for finding in findings[:rows]:
         table.add_row(
             _severity(finding),
@@ -175,7 +161,7 @@ def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int) -> R
             f"{finding.confidence_ratio:.2f}",
             escape(finding.summary),
         )
-    return Group(table, *_cut(len(findings), rows), Text())
+    return Group(table, *cut(len(findings), rows), Text())
 
 
 def _unknown(findings: list[Finding], rows: int) -> RenderableType:
@@ -183,19 +169,19 @@ def _unknown(findings: list[Finding], rows: int) -> RenderableType:
     alike: dict[tuple[str, tuple[str, ...]], list[Finding]] = defaultdict(list)
     for finding in findings:
         alike[finding.rule, finding.missing].append(finding)
-    table = _table(
+    table = new_table(
         f"Not known ({len(findings)}): neither healthy nor idle, never acted on", "rule", "who", "why", "missing"
     )
     for (rule, missing), group in list(alike.items())[:rows]:
-        who = [Name(f"{item.subject.kind} {_called(item.subject)}") for item in group[:2]]
+        who = [FoldedName(f"{item.subject.kind} {_called(item.subject)}") for item in group[:2]]
         more: list[RenderableType] = [Text(f"and {len(group) - 2} more", style="dim")] if len(group) > 2 else []
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
         table.add_row(rule, Group(*who, *more), escape(example + group[0].summary), escape(", ".join(missing)))
-    return Group(table, *_cut(len(alike), rows), Text())
+    return Group(table, *cut(len(alike), rows), Text())
 
 
 def _limits(analysis: Analysis, rows: int) -> RenderableType:
-    table = _table("Limits of this answer", "what", "why")
+    table = new_table("Limits of this answer", "what", "why")
     limited = analysis.coverage.rules_limited
     if limited:
         names = ", ".join(sorted(limited))
@@ -206,7 +192,7 @@ def _limits(analysis: Analysis, rows: int) -> RenderableType:
     gaps = other_gaps(analysis.gaps)
     for gap in gaps[:rows]:
         table.add_row(*gap_row(gap))
-    return Group(table, *_cut(len(gaps), rows))
+    return Group(table, *cut(len(gaps), rows))
 
 
 def gap_tables(gaps: Iterable[Gap], *, rows: int = 10) -> list[RenderableType]:
@@ -214,10 +200,10 @@ def gap_tables(gaps: Iterable[Gap], *, rows: int = 10) -> list[RenderableType]:
     found = list(dict.fromkeys(other_gaps(gaps)))
     if not found:
         return []
-    table = _table("Limits of this answer", "what", "why")
+    table = new_table("Limits of this answer", "what", "why")
     for gap in found[:rows]:
         table.add_row(*gap_row(gap))
-    return [table, *_cut(len(found), rows)]
+    return [table, *cut(len(found), rows)]
 
 
 def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:

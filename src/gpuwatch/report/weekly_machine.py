@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from gpuwatch.model.weekly import WeeklyReport
+from gpuwatch.model.sizing import Recommendation
+from gpuwatch.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
 from gpuwatch.report.machine import to_json
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.weekly_words import busy_gpu_hours, busy_ratio
@@ -48,22 +49,25 @@ def weekly_csvs(report: WeeklyReport) -> Mapping[str, str]:
     """File name → text. Units stand in the names of the columns, an empty cell is unknown or not there, and text that
     a spreadsheet would run as a formula begins with an apostrophe."""
     return {
-        "workloads.csv": _csv(_WORKLOAD_COLUMNS, _workloads(report)),
-        "teams.csv": _csv(_TEAM_COLUMNS, _teams(report)),
-        "recommendations.csv": _csv(_RECOMMENDATION_COLUMNS, _recommendations(report)),
-        "actions.csv": _csv(_ACTION_COLUMNS, _actions(report)),
+        "workloads.csv": _workloads(report),
+        "teams.csv": _teams(report),
+        "recommendations.csv": _recommendations(report),
+        "actions.csv": _actions(report),
     }
 
 
 _Cell = str | float | int | datetime | None
+T = TypeVar("T")
+_Columns = dict[str, Callable[[T], _Cell]]
+"""Heading → what stands below it."""
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> str:
+def _csv(columns: _Columns[T], rows: Iterable[T]) -> str:
     out = io.StringIO()
     # RFC 4180; with this line end, a lone carriage return within a cell is quoted too.
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([_cell(value(row)) for value in columns.values()] for row in rows)
     return out.getvalue()
 
 
@@ -85,201 +89,118 @@ def _whole(size: float | None) -> int | None:
     return None if size is None else round(size)
 
 
-_WORKLOAD_COLUMNS = (
-    "workload",
-    "namespace",
-    "gpu_model",
-    "allocated_gpu_hours",
-    "busy_ratio",
-    "sm_active_ratio",
-    "memory_peak_bytes",
-    "cost",
-    "saving",
-    "currency",
-    "saving_gpu_hours",
-    "idle_gpu_hours",
-    "advice",
-    "advised_target",
-    "projected_saving_per_week",
-    "projected_saving_gpu_hours_per_week",
-    "reason",
-    "resolve",
-)
-
-
-def _workloads(report: WeeklyReport) -> Iterable[Sequence[_Cell]]:
+def _workloads(report: WeeklyReport) -> str:
     """advice: 'change', the kind of an abstention, or 'not_profiled'."""
-    for item in report.workloads:
-        advised, withheld = item.recommendation, item.abstention
-        yield (
-            item.workload,
-            item.namespace,
-            item.gpu_model,
-            item.allocated_gpu_hours,
-            item.busy_ratio,
-            item.sm_active_ratio,
-            _whole(item.memory_peak_bytes),
-            item.cost,
-            item.saving,
-            report.currency,
-            item.saving_gpu_hours,
-            item.idle_gpu_hours,
-            "change" if advised else str(withheld.kind) if withheld else "not_profiled",
-            advised.chosen.target.name if advised else None,
-            advised.chosen.projected_saving_per_week if advised else None,
-            advised.chosen.projected_saving_gpu_hours_per_week if advised else None,
-            advised.reason if advised else withheld.reason if withheld else None,
-            withheld.resolve if withheld else None,
-        )
+
+    def advice(use: WorkloadUse) -> str:
+        return "change" if use.recommendation else use.abstention.kind if use.abstention else "not_profiled"
+
+    def reason(use: WorkloadUse) -> str | None:
+        said = use.recommendation or use.abstention
+        return said.reason if said else None
+
+    columns: _Columns[WorkloadUse] = {
+        "workload": lambda use: use.workload,
+        "namespace": lambda use: use.namespace,
+        "gpu_model": lambda use: use.gpu_model,
+        "allocated_gpu_hours": lambda use: use.allocated_gpu_hours,
+        "busy_ratio": lambda use: use.busy_ratio,
+        "sm_active_ratio": lambda use: use.sm_active_ratio,
+        "memory_peak_bytes": lambda use: _whole(use.memory_peak_bytes),
+        "cost": lambda use: use.cost,
+        "saving": lambda use: use.saving,
+        "currency": lambda _: report.currency,
+        "saving_gpu_hours": lambda use: use.saving_gpu_hours,
+        "idle_gpu_hours": lambda use: use.idle_gpu_hours,
+        "advice": advice,
+        "advised_target": lambda use: use.recommendation.chosen.target.name if use.recommendation else None,
+        "projected_saving_per_week": lambda use: (
+            use.recommendation.chosen.projected_saving_per_week if use.recommendation else None
+        ),
+        "projected_saving_gpu_hours_per_week": lambda use: (
+            use.recommendation.chosen.projected_saving_gpu_hours_per_week if use.recommendation else None
+        ),
+        "reason": reason,
+        "resolve": lambda use: None if use.recommendation or not use.abstention else use.abstention.resolve,
+    }
+    return _csv(columns, report.workloads)
 
 
-_TEAM_COLUMNS = (
-    "namespace",
-    "allocated_gpu_hours",
-    "busy_gpu_hours",
-    "busy_ratio",
-    "sm_gpu_hours",
-    "unknown_gpu_hours",
-    "idle_gpu_hours",
-    "lost_gpu_hours",
-    "cost",
-    "wasted_cost",
-    "saving",
-    "projected_saving_per_week",
-    "currency",
-    "saving_gpu_hours",
-    "projected_saving_gpu_hours_per_week",
-    "recommendations",
-    "idle_allocations",
-    "gpu_hours_by_model",
-)
+def _teams(report: WeeklyReport) -> str:
+    columns: _Columns[TeamUse] = {
+        "namespace": lambda team: team.namespace,
+        "allocated_gpu_hours": lambda team: team.use.allocated_gpu_hours,
+        "busy_gpu_hours": lambda team: busy_gpu_hours(team.use),
+        "busy_ratio": lambda team: busy_ratio(team.use),
+        "sm_gpu_hours": lambda team: team.use.sm_gpu_hours,
+        "unknown_gpu_hours": lambda team: team.use.unknown_gpu_hours,
+        "idle_gpu_hours": lambda team: team.use.idle_gpu_hours,
+        "lost_gpu_hours": lambda team: team.use.lost_gpu_hours,
+        "cost": lambda team: team.use.cost,
+        "wasted_cost": lambda team: team.use.wasted_cost,
+        "saving": lambda team: team.use.saving,
+        "projected_saving_per_week": lambda team: team.use.projected_saving_per_week,
+        "currency": lambda _: report.currency,
+        "saving_gpu_hours": lambda team: team.use.saving_gpu_hours,
+        "projected_saving_gpu_hours_per_week": lambda team: team.use.projected_saving_gpu_hours_per_week,
+        "recommendations": lambda team: team.recommendations,
+        "idle_allocations": lambda team: team.idle_allocations,
+        "gpu_hours_by_model": lambda team: " ".join(
+            f"{model}={_cell(hours)}" for model, hours in team.gpu_models.items()
+        ),
+    }
+    return _csv(columns, report.teams)
 
 
-def _teams(report: WeeklyReport) -> Iterable[Sequence[_Cell]]:
-    for team in report.teams:
-        use = team.use
-        yield (
-            team.namespace,
-            use.allocated_gpu_hours,
-            busy_gpu_hours(use),
-            busy_ratio(use),
-            use.sm_gpu_hours,
-            use.unknown_gpu_hours,
-            use.idle_gpu_hours,
-            use.lost_gpu_hours,
-            use.cost,
-            use.wasted_cost,
-            use.saving,
-            use.projected_saving_per_week,
-            report.currency,
-            use.saving_gpu_hours,
-            use.projected_saving_gpu_hours_per_week,
-            team.recommendations,
-            team.idle_allocations,
-            " ".join(f"{model}={_cell(hours)}" for model, hours in team.gpu_models.items()),
-        )
+def _recommendations(report: WeeklyReport) -> str:
+    uses = {use.recommendation.key: use for use in report.workloads if use.recommendation}
+    columns: _Columns[Recommendation] = {
+        "workload": lambda item: item.key.workload,
+        "namespace": lambda item: item.key.namespace,
+        "container": lambda item: item.key.container,
+        "now": lambda item: item.current.target.name,
+        "advised": lambda item: item.chosen.target.name,
+        "resource": lambda item: item.chosen.target.resource,
+        "speed_low_ratio": lambda item: item.chosen.speed.low_ratio,
+        "speed_likely_ratio": lambda item: item.chosen.speed.likely_ratio,
+        "speed_high_ratio": lambda item: item.chosen.speed.high_ratio,
+        "target_speed_ratio": lambda item: item.target_speed_ratio,
+        "tier": lambda item: item.chosen.speed.tier,
+        "confidence_ratio": lambda item: item.confidence_ratio,
+        "memory_need_bytes": lambda item: _whole(item.memory.need_bytes),
+        "memory_offered_bytes": lambda item: _whole(item.chosen.memory_bytes),
+        "cost": lambda item: uses[item.key].cost,
+        "saving": lambda item: uses[item.key].saving,
+        "projected_cost_now_per_week": lambda item: item.current.projected_cost_per_week,
+        "projected_cost_advised_per_week": lambda item: item.chosen.projected_cost_per_week,
+        "projected_saving_per_week": lambda item: item.chosen.projected_saving_per_week,
+        "currency": lambda _: report.currency,
+        "saving_gpu_hours": lambda item: uses[item.key].saving_gpu_hours,
+        "projected_saving_gpu_hours_per_week": lambda item: item.chosen.projected_saving_gpu_hours_per_week,
+        "runner_up": lambda item: item.runner_up.target.name if item.runner_up else None,
+        "reason": lambda item: item.reason,
+        "caveats": lambda item: " ".join(item.caveats),
+        "change_yaml": lambda item: patch_yaml(item.change),
+    }
+    return _csv(columns, (use.recommendation for use in report.workloads if use.recommendation))
 
 
-_RECOMMENDATION_COLUMNS = (
-    "workload",
-    "namespace",
-    "container",
-    "now",
-    "advised",
-    "resource",
-    "speed_low_ratio",
-    "speed_likely_ratio",
-    "speed_high_ratio",
-    "target_speed_ratio",
-    "tier",
-    "confidence_ratio",
-    "memory_need_bytes",
-    "memory_offered_bytes",
-    "cost",
-    "saving",
-    "projected_cost_now_per_week",
-    "projected_cost_advised_per_week",
-    "projected_saving_per_week",
-    "currency",
-    "saving_gpu_hours",
-    "projected_saving_gpu_hours_per_week",
-    "runner_up",
-    "reason",
-    "caveats",
-    "change_yaml",
-)
-
-
-def _recommendations(report: WeeklyReport) -> Iterable[Sequence[_Cell]]:
-    for use in report.workloads:
-        if use.recommendation is None:
-            continue
-        item, chosen = use.recommendation, use.recommendation.chosen
-        yield (
-            item.key.workload,
-            item.key.namespace,
-            item.key.container,
-            item.current.target.name,
-            chosen.target.name,
-            chosen.target.resource,
-            chosen.speed.low_ratio,
-            chosen.speed.likely_ratio,
-            chosen.speed.high_ratio,
-            item.target_speed_ratio,
-            str(chosen.speed.tier),
-            item.confidence_ratio,
-            _whole(item.memory.need_bytes),
-            _whole(chosen.memory_bytes),
-            use.cost,
-            use.saving,
-            item.current.projected_cost_per_week,
-            chosen.projected_cost_per_week,
-            chosen.projected_saving_per_week,
-            report.currency,
-            use.saving_gpu_hours,
-            chosen.projected_saving_gpu_hours_per_week,
-            item.runner_up.target.name if item.runner_up else None,
-            item.reason,
-            " ".join(item.caveats),
-            patch_yaml(item.change),
-        )
-
-
-_ACTION_COLUMNS = (
-    "name",
-    "action",
-    "target",
-    "namespace",
-    "pool",
-    "gpus",
-    "mode",
-    "approved_by",
-    "proposed_at",
-    "changed_at",
-    "phase",
-    "released_gpu_hours",
-    "detectors",
-    "reason",
-    "said",
-)
-
-
-def _actions(report: WeeklyReport) -> Iterable[Sequence[_Cell]]:
-    for item in report.actions or ():
-        yield (
-            item.name,
-            str(item.action),
-            item.target,
-            item.namespace,
-            item.pool,
-            item.gpus,
-            str(item.mode),
-            item.approved_by,
-            item.proposed_at,
-            item.changed_at,
-            str(item.phase),
-            item.released_gpu_hours,
-            " ".join(item.detectors),
-            item.reason,
-            item.said,
-        )
+def _actions(report: WeeklyReport) -> str:
+    columns: _Columns[ActionTaken] = {
+        "name": lambda item: item.name,
+        "action": lambda item: item.action,
+        "target": lambda item: item.target,
+        "namespace": lambda item: item.namespace,
+        "pool": lambda item: item.pool,
+        "gpus": lambda item: item.gpus,
+        "mode": lambda item: item.mode,
+        "approved_by": lambda item: item.approved_by,
+        "proposed_at": lambda item: item.proposed_at,
+        "changed_at": lambda item: item.changed_at,
+        "phase": lambda item: item.phase,
+        "released_gpu_hours": lambda item: item.released_gpu_hours,
+        "detectors": lambda item: " ".join(item.detectors),
+        "reason": lambda item: item.reason,
+        "said": lambda item: item.said,
+    }
+    return _csv(columns, report.actions or ())

@@ -207,7 +207,7 @@ def busy_gpu_hours(use: Use) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UsePart:
     """One part of the time on offer. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
 
     label: str
@@ -215,7 +215,7 @@ class Part:
     gpu_hours: float | None
 
 
-def parts(use: Use) -> tuple[Part, ...]:
+def parts(use: Use) -> tuple[UsePart, ...]:
     """Where the GPU-hours went: parts that do not overlap and add up to what was on offer.
 
     Idle allocations count at most the allocated time that is neither busy nor unknown: the stretch that proves an
@@ -228,11 +228,11 @@ def parts(use: Use) -> tuple[Part, ...]:
     idle = min(use.idle_gpu_hours, silent)
     free = None if use.allocatable_gpu_hours is None else max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
     return (
-        Part("Busy", "busy", busy_gpu_hours(use)),
-        Part("Idle, in allocations that work", "allocated", silent - idle),
-        Part("Idle allocations", "idle", idle),
-        Part("Allocated, activity unknown", "unknown", use.unknown_gpu_hours),
-        Part("Free", "free", free),
+        UsePart("Busy", "busy", busy_gpu_hours(use)),
+        UsePart("Idle, in allocations that work", "allocated", silent - idle),
+        UsePart("Idle allocations", "idle", idle),
+        UsePart("Allocated, activity unknown", "unknown", use.unknown_gpu_hours),
+        UsePart("Free", "free", free),
     )
 
 

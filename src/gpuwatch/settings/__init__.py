@@ -27,7 +27,7 @@ from gpuwatch.detect.misfit import MisfitPolicy
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile.joint_policy import ProfilePolicy
-from gpuwatch.settings.run_policy import RunPolicy
+from gpuwatch.settings.run_policy import ControllerPolicy
 from gpuwatch.telemetry.connection import Connection
 
 PREFIX = "GPUWATCH_"
@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     advice: AdvicePolicy = AdvicePolicy()
     mig_plan: MigPlanPolicy = MigPlanPolicy()
     delivery: DeliveryPolicy = DeliveryPolicy()
-    run: RunPolicy = RunPolicy()
+    run: ControllerPolicy = ControllerPolicy()
     state: Path | None = None
     """SQLite file with the profiles, so that a run fetches only what is new, and with the advice that was given."""
     prices: Path | None = None

@@ -9,7 +9,7 @@ from gpuwatch.settings.cron import cron_trigger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy:
+class ControllerPolicy:
     """When tasks run, where the process listens, and how replicas share the work.
 
     cycle_interval_seconds: time between two cycles: one Snapshot, health, idleness, misfits and the plan, which weighs

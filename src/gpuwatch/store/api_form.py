@@ -1,4 +1,4 @@
-"""The nouns as the Kubernetes API writes them: camelCase, nothing where there is nothing, and the schema of that form.
+"""The nouns as the Kubernetes API writes them: camelCase, and nothing where there is nothing.
 
 The functions here walk the same types: dataclasses, tuples, Mappings with text as keys (which stay as they are), enums
 (in CamelCase: `taint_node` is TaintNode there), times, texts, numbers, and None beside any of them.
@@ -20,20 +20,14 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gpuwatch.store.api_fields import ATOMIC, FIELDS, Said
+from gpuwatch.store.api_fields import FIELDS, Said
 
 T = TypeVar("T")
-
-MAX_ITEMS = 8192
-"""Of any list: a gang of so many devices fits, and CEL can bound its work."""
-
-MAX_TEXT = 16384
-"""Of any text, in characters. PromQL that names one device is a few hundred."""
 
 QUANTITY = r"^[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?$"
 """A number, as a pattern: what every reader of resource.Quantity takes, without its suffixes."""
 
-_TEXT = "Text"
+TEXT_SUFFIX = "Text"
 _QUANTITY = re.compile(QUANTITY, re.ASCII)
 
 
@@ -42,7 +36,7 @@ class FormError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class FormField:
     """A field: its name here, its name there, its type without None, and what it is where it is absent."""
 
     name: str
@@ -65,14 +59,14 @@ class _Named:
 def to_api(value: object, where: str = "") -> dict[str, Any]:
     """A dataclass as plain data for JSON. What has its default is left out. Raises FormError."""
     found: dict[str, Any] = {}
-    for each in _named(cast("Hashable", type(value))):
+    for each in form_fields(cast("Hashable", type(value))):
         held = getattr(value, each.name)
         if held is None or (not each.required and held == each.default()):
             continue
         place = f"{where}.{each.there}".removeprefix(".")
-        if each.kind is _NumberOrText:
+        if each.kind is NumberOrText:
             if isinstance(held, str) or not math.isfinite(held):
-                found[each.there + _TEXT] = str(held)
+                found[each.there + TEXT_SUFFIX] = str(held)
             else:
                 found[each.there] = _quantity(held)
         elif isinstance(held, float) and not math.isfinite(held) and each.optional:
@@ -87,13 +81,13 @@ def from_api(data: object, kind: type[T], where: str = "") -> T:
     if not isinstance(data, Mapping):
         raise FormError(f"{where or 'it'} is no object")
     values: dict[str, Any] = {}
-    for each in _named(cast("Hashable", kind)):
+    for each in form_fields(cast("Hashable", kind)):
         place = f"{where}.{each.there}".removeprefix(".")
         held = data.get(each.there)
-        if each.kind is _NumberOrText and held is None:
-            text = data.get(each.there + _TEXT)
+        if each.kind is NumberOrText and held is None:
+            text = data.get(each.there + TEXT_SUFFIX)
             if text is not None:
-                values[each.name] = _scalar(text, str, place + _TEXT)
+                values[each.name] = _scalar(text, str, place + TEXT_SUFFIX)
                 continue
         if held is None:
             if each.required and not each.optional:
@@ -115,8 +109,8 @@ def with_unknown(old: object, new: Any, kind: Any) -> Any:
         return [with_unknown(was, each, item) for was, each in zip(old, new, strict=False)] + new[len(old) :]
     if not is_dataclass(kind) or not isinstance(old, Mapping):
         return new
-    known = _named(cast("Hashable", kind))
-    names = {each.there for each in known} | {each.there + _TEXT for each in known if each.kind is _NumberOrText}
+    known = form_fields(cast("Hashable", kind))
+    names = {each.there for each in known} | {each.there + TEXT_SUFFIX for each in known if each.kind is NumberOrText}
     kept = {name: value for name, value in old.items() if name not in names}
     return {
         **kept,
@@ -129,35 +123,6 @@ def with_unknown(old: object, new: Any, kind: Any) -> Any:
     }
 
 
-def schema(kind: type) -> dict[str, Any]:
-    """The structural schema of `to_api` of this dataclass. Raises TypeError where a field has no description, or a time
-    is not called one."""
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    either: list[str] = []
-    for each in _named(cast("Hashable", kind)):
-        if not each.said.says:
-            raise TypeError(f"{kind.__name__}.{each.name} has no description")
-        if each.kind is datetime and each.there != "time" and not each.there.endswith("Time"):
-            raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.there} does not say so")
-        says = {"description": each.said.says}
-        if each.kind is _NumberOrText:
-            properties[each.there] = {**says, **_schema(float)}
-            properties[each.there + _TEXT] = {**_text(), "description": f"Instead of {each.there} where it is a text."}
-        else:
-            properties[each.there] = {**says, **_schema(each.kind), **each.said.more}
-        if each.required and not each.optional:
-            (either if each.kind is _NumberOrText else required).append(each.there)
-    found: dict[str, Any] = {"type": "object", "properties": properties}
-    if required:
-        found["required"] = required
-    if either:
-        found["allOf"] = [{"oneOf": [{"required": [name]}, {"required": [name + _TEXT]}]} for name in either]
-    if kind in ATOMIC:
-        found["x-kubernetes-map-type"] = "atomic"
-    return found
-
-
 def camel_enum(member: Enum) -> str:
     """Its value in CamelCase: 'taint_node' as TaintNode, 'Proposed' as it is."""
     return "".join(word[:1].upper() + word[1:] for word in str(member.value).split("_"))
@@ -168,12 +133,12 @@ def camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-class _NumberOrText:
+class NumberOrText:
     """Stands for the type `float | str`."""
 
 
 @cache
-def _named(kind: Hashable) -> tuple[_Named, ...]:
+def form_fields(kind: Hashable) -> tuple[FormField, ...]:
     if not (isinstance(kind, type) and is_dataclass(kind)):
         raise TypeError(f"{kind} has no form in the API")
     hints = get_type_hints(kind)
@@ -181,12 +146,12 @@ def _named(kind: Hashable) -> tuple[_Named, ...]:
     for each in fields(kind):
         bare, optional = _without_none(hints[each.name])
         said = each.metadata.get("said") or FIELDS.get(kind, {}).get(each.name, Said())
-        found.append(_Named(each.name, said.name or camel(each.name), bare, optional, each, said))
+        found.append(FormField(each.name, said.name or camel(each.name), bare, optional, each, said))
     return tuple(found)
 
 
 @cache
-def _members(kind: type[Enum]) -> Mapping[str, Enum]:
+def enum_members(kind: type[Enum]) -> Mapping[str, Enum]:
     return {camel_enum(each): each for each in kind}
 
 
@@ -197,7 +162,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
     optional = type(None) in parts
     parts.discard(type(None))
     if parts == {float, str}:
-        return _NumberOrText, optional
+        return NumberOrText, optional
     (bare,) = parts  # another union has no form
     return bare, optional
 
@@ -247,7 +212,7 @@ def _read(data: Any, kind: Any, where: str) -> Any:
         if not isinstance(data, Mapping):
             raise FormError(f"{where} is no object")
         return {key: _read(each, item, f"{where}[{key}]") for key, each in data.items()}
-    if kind is _NumberOrText or kind is float:
+    if kind is NumberOrText or kind is float:
         return _number(data, where)
     return _scalar(data, kind, where)
 
@@ -255,7 +220,7 @@ def _read(data: Any, kind: Any, where: str) -> Any:
 def _scalar(data: Any, kind: Any, where: str) -> Any:
     try:
         if issubclass(kind, Enum):
-            return _members(kind)[data]
+            return enum_members(kind)[data]
         if kind is datetime and (at := datetime.fromisoformat(data)).tzinfo is not None:
             return at.astimezone(UTC)
     except (KeyError, TypeError, ValueError) as error:
@@ -265,40 +230,3 @@ def _scalar(data: Any, kind: Any, where: str) -> Any:
     if type(data) is not kind:
         raise FormError(f"{where} is {data!r}, which is no {kind.__name__}")
     return data
-
-
-def _schema(kind: Any) -> dict[str, Any]:
-    if is_dataclass(kind):
-        return schema(cast(type, kind))
-    origin = get_origin(kind)
-    if origin is tuple:
-        (item, _) = get_args(kind)
-        return {
-            "type": "array",
-            "maxItems": MAX_ITEMS,
-            "x-kubernetes-list-type": "atomic",
-            "items": _schema(item),
-        }
-    if origin is not None:
-        (_, item) = get_args(kind)
-        return {
-            "type": "object",
-            "maxProperties": MAX_ITEMS,
-            "x-kubernetes-map-type": "granular",
-            "additionalProperties": _schema(item),
-        }
-    if kind is datetime:
-        return {"type": "string", "format": "date-time"}
-    if issubclass(kind, Enum):
-        return {"type": "string", "enum": list(_members(kind))}
-    scalars: dict[type, dict[str, Any]] = {
-        bool: {"type": "boolean"},
-        int: {"type": "integer", "format": "int64"},
-        float: {"type": "string", "pattern": QUANTITY, "maxLength": 32},
-        str: _text(),
-    }
-    return scalars[kind]
-
-
-def _text() -> dict[str, Any]:
-    return {"type": "string", "maxLength": MAX_TEXT}

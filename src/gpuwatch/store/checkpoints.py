@@ -1,7 +1,7 @@
 """Profiles, advice and outcomes as objects of the cluster, for a controller without a volume.
 
-The rows are those of the SQLite file, which is kept in a scratch folder, so that there is one implementation of what a
-Store does. After each write the rows that changed go to the cluster, in pieces:
+The Store keeps its SQLite file in a scratch folder. After each write, the rows that changed go to the cluster in
+pieces:
 
     Checkpoint profile-3f…   rows of one table whose keys fall into one bucket; named by its content, never changed
     Checkpoint state         the names of all pieces that make up the state
@@ -26,25 +26,21 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, version_of
+from gpuwatch.frameworks.objects import Object, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.model.sizing import Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
-from gpuwatch.store.custom_resources import API_VERSION
+from gpuwatch.store import StoreError
+from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
 from gpuwatch.store.database import SCHEMA
-from gpuwatch.store.sqlite import SqliteStore
-from gpuwatch.store.store import StoreError
+from gpuwatch.store.store import Store
 
-KIND = "Checkpoint"
 STATE = "state"
 
 PIECE_BYTES = 256 * 1024
@@ -56,86 +52,44 @@ LARGEST_BYTES = 1024 * 1024
 _TABLES = ("book", "profile", "usage", "advice", "advice_body", "outcome")
 
 
-class KubernetesStore:
-    """A Store in Checkpoints of one Namespace. One replica may write, the leader; another's write in between is found.
+@contextmanager
+def store_in_cluster(writer: ClusterWriter, namespace: str, scratch: Path | None = None) -> Iterator[Store]:
+    """A Store of what the Checkpoints of this Namespace have. One replica may write, the leader; another's write in
+    between is found. Raises StoreError where the cluster does not answer, or its state is a newer gpuwatch's.
 
-    Reads never ask the cluster after `open`. A write that fails there has happened in the scratch file alone; the next
-    one that succeeds takes it along.
+    Reads never ask the cluster. A write that fails there has happened in the scratch file alone; the next one that
+    succeeds takes it along.
+
+    scratch: a folder with room for the state, and as much again; else the system's for temporary files.
     """
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="gpuwatch-state-") as folder:
+        path = Path(folder) / "state.sqlite"
+        Store.open(path).close()  # makes its tables
+        checkpoints = _Checkpoints(writer, namespace, path)
+        with Store.open(path, gaps=checkpoints.load(), written=checkpoints.publish) as store:
+            yield store
 
-    def __init__(self, writer: ClusterWriter, namespace: str, scratch: tempfile.TemporaryDirectory[str]) -> None:
+
+class _Checkpoints:
+    """The rows of the scratch file in the cluster."""
+
+    def __init__(self, writer: ClusterWriter, namespace: str, path: Path) -> None:
         self._writer = writer
         self._namespace = namespace
-        self._scratch = scratch
-        self._path = Path(scratch.name) / "state.sqlite"
-        self._rows = SqliteStore.open(self._path)
+        self._path = path
         self._version = ""  # of `state`; '' where there is none
         self._pieces: tuple[str, ...] = ()
         self._sweep: tuple[str, ...] = ()
-        self._gaps: tuple[Gap, ...] = ()
-
-    @classmethod
-    def open(cls, writer: ClusterWriter, namespace: str, scratch: Path | None = None) -> Self:
-        """What the cluster has. Raises StoreError where it does not answer, or belongs to a newer gpuwatch.
-
-        scratch: a folder with room for the state, and as much again; else the system's for temporary files.
-        """
-        store = cls(writer, namespace, tempfile.TemporaryDirectory(dir=scratch, prefix="gpuwatch-state-"))
-        try:
-            store._load()
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._rows.close()
-        self._scratch.cleanup()
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        return tuple(dict.fromkeys((*self._gaps, *self._rows.gaps)))
-
-    def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
-        book, gaps = self._rows.load_book()
-        return book, (*self._gaps, *gaps)
-
-    def save_book(self, book: ProfileBook) -> None:
-        self._rows.save_book(book)
-        self._publish()
-
-    def record_advice(self, recommendations: Sequence[Recommendation], at: datetime | None = None) -> None:
-        self._rows.record_advice(recommendations, at)
-        self._publish()
-
-    def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
-        return self._rows.advice_given(since)
-
-    def profile_at_advice(self, key: WorkloadKey, recommended_at: datetime | None = None) -> WorkloadProfile | None:
-        return self._rows.profile_at_advice(key, recommended_at)
-
-    def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        self._rows.record_outcomes(outcomes)
-        self._publish()
-
-    def outcomes(self, since: datetime | None = None) -> tuple[Outcome, ...]:
-        return self._rows.outcomes(since)
 
     # From the cluster
 
-    def _load(self) -> None:
+    def load(self) -> list[Gap]:
+        """Fills the scratch file; what of it is damaged."""
+        gaps: list[Gap] = []
         with _told("reading the state"):
             state = self._writer.get(self._ref(STATE))
         if state is None:
-            return
+            return gaps
         spec = state["spec"]
         if spec.get("schema", 0) > SCHEMA:
             raise StoreError(
@@ -144,7 +98,6 @@ class KubernetesStore:
             )
         self._version = version_of(state)
         self._pieces, self._sweep = tuple(spec.get("pieces") or ()), tuple(spec.get("sweep") or ())
-        gaps = []
         damaged = []
         with self._database() as db:
             for name in self._pieces:
@@ -161,14 +114,15 @@ class KubernetesStore:
                 # Without its other half a row is of no use, and its number would be given again.
                 db.execute("DELETE FROM advice_body WHERE id NOT IN (SELECT id FROM advice)")
                 db.execute("DELETE FROM advice WHERE id NOT IN (SELECT id FROM advice_body)")
-        self._gaps = tuple(gaps)
         # One of the same content is made anew.
         self._pieces = tuple(name for name in self._pieces if name not in damaged)
         self._sweep += tuple(damaged)
+        return gaps
 
     # To the cluster
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Brings what changed in the scratch file to the cluster."""
         with self._database() as db:
             wanted = {name: body for table in _TABLES for name, body in _pieces_of(db, table)}
         new = [name for name in wanted if name not in self._pieces]
@@ -215,11 +169,11 @@ class KubernetesStore:
                 raise
 
     def _ref(self, name: str) -> ObjectRef:
-        return ObjectRef(API_VERSION, KIND, name, self._namespace)
+        return ObjectRef(API_VERSION, CHECKPOINT_KIND, name, self._namespace)
 
     def _object(self, name: str, spec: Object) -> Object:
         metadata = {"name": name, "namespace": self._namespace}
-        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+        return {"apiVersion": API_VERSION, "kind": CHECKPOINT_KIND, "metadata": metadata, "spec": spec}
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:

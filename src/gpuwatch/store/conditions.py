@@ -96,20 +96,6 @@ def conditions(remediation: Remediation, generation: int) -> tuple[Condition, ..
     return tuple(found)
 
 
-def pending(*types: str) -> list[dict[str, Any]]:
-    """What an object says before anybody looked at it, as Gateway API has it: the default of a definition."""
-    return [
-        {
-            "type": name,
-            "status": str(ConditionStatus.UNKNOWN),
-            "reason": PENDING,
-            "message": "Waiting for gpuwatch.",
-            "lastTransitionTime": "1970-01-01T00:00:00Z",
-        }
-        for name in types
-    ]
-
-
 def _at(remediation: Remediation, phases: Sequence[Phase], *, now: bool) -> Mapping[str, _Told]:
     """After these phases. now: they are all, so that what people decided counts."""
     why = remediation.history[-1].message if now and remediation.history else ""

@@ -1,22 +1,12 @@
-"""The custom resources of gpuwatch.dev/v1alpha1: their parts, and the definitions that deploy/base/crds.yaml holds.
-
-python -m gpuwatch.store.custom_resources > deploy/base/crds.yaml
-"""
+"""The custom resources of gpuwatch.dev/v1alpha1, part by part. tools/crds.py writes their definitions from these."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-import yaml
-
-from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import (
-    OF_NODES,
-    OF_WORKLOADS,
     Phase,
     Proposal,
     Remediation,
@@ -28,8 +18,8 @@ from gpuwatch.model.remediation import (
 )
 from gpuwatch.model.sizing import AbstentionKind
 from gpuwatch.store.api_fields import said
-from gpuwatch.store.api_form import FormError, camel_enum, schema
-from gpuwatch.store.conditions import CONDITIONS_LIST, MEANINGS, TYPES, Condition, conditions, pending
+from gpuwatch.store.api_form import FormError
+from gpuwatch.store.conditions import CONDITIONS_LIST, Condition, conditions
 
 GROUP = "gpuwatch.dev"
 VERSION = "v1alpha1"
@@ -41,12 +31,7 @@ ADVISED = "Advised"
 NODE_KIND = "NodeRemediation"
 KIND = "Remediation"
 PROFILE_KIND = "WorkloadProfile"
-CONDITIONS: Mapping[str, Mapping[str, str]] = {
-    KIND: MEANINGS,
-    NODE_KIND: MEANINGS,
-    PROFILE_KIND: {ADVISED: "something is recommended; where it is False, the reason says why not"},
-}
-"""By kind and type, what is so where the condition is True."""
+CHECKPOINT_KIND = "Checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,182 +232,3 @@ class CheckpointSpec:
     schema: int = field(default=0, metadata=said("Version of the tables. An older gpuwatch refuses a later one."))
     pieces: tuple[str, ...] = field(default=(), metadata=said("The pieces that make up the state, by name."))
     sweep: tuple[str, ...] = field(default=(), metadata=said("Pieces that are not needed any more, or not yet."))
-
-
-def definitions() -> list[dict[str, Any]]:
-    """The CustomResourceDefinitions, as they are applied to a cluster."""
-    return [
-        _remediation(
-            KIND, "rem", "Namespaced", OF_WORKLOADS,
-            "Something to be done to a workload of this Namespace, whose people set spec.approved or spec.rejected.",
-        ),
-        _remediation(
-            NODE_KIND, "noderem", "Cluster", OF_NODES,
-            "Something to be done to a Node. The platform's people set spec.approved or spec.rejected.",
-        ),
-        _workload_profile(),
-        _checkpoint(),
-    ]  # fmt: skip
-
-
-_ACTIONS = {
-    ActionKind.TAINT_NODE: "TaintNode keeps new Pods off a Node.",
-    ActionKind.EVICT_GANG: "EvictGang moves Pods elsewhere.",
-    ActionKind.RELEASE_GANG: "ReleaseGang suspends an idle workload or scales it to zero.",
-}
-
-
-def _remediation(kind: str, short: str, scope: str, actions: Collection[ActionKind], says: str) -> dict[str, Any]:
-    spec, status = schema(RemediationSpec), schema(RemediationStatus)
-    proposal = spec["properties"]["proposal"]
-    proposal["x-kubernetes-validations"] = [
-        {"rule": "self == oldSelf", "message": "the proposal cannot be changed; reject it, and another is made"}
-    ]
-    action = proposal["properties"]["action"]
-    action["enum"] = sorted(map(camel_enum, actions))
-    action["description"] = "What is to be done. " + " ".join(_ACTIONS[each] for each in sorted(actions))
-    spec["x-kubernetes-validations"] = [
-        {
-            "rule": "!(has(self.approved) && self.approved && has(self.rejected) && self.rejected)",
-            "message": "approved and rejected exclude each other",
-        }
-    ]
-    status["default"] = {"phase": camel_enum(Phase.PROPOSED), "conditions": pending(*TYPES)}
-    return _definition(
-        kind,
-        f"{kind.lower()}s",
-        short,
-        scope,
-        says,
-        {"spec": spec, "status": status},
-        [
-            ("Action", "string", ".spec.proposal.action", 0),
-            ("Target", "string", ".spec.proposal.target", 0),
-            ("GPUs", "integer", ".spec.proposal.gpus", 0),
-            ("Phase", "string", ".status.phase", 0),
-            ("Approved", "string", _condition(TYPES[0], "status"), 0),
-            ("Age", "date", ".metadata.creationTimestamp", 0),
-            ("Reason", "string", ".spec.proposal.reason", 1),
-        ],
-    )
-
-
-def _condition(type_: str, part: str) -> str:
-    return f'.status.conditions[?(@.type=="{type_}")].{part}'
-
-
-def _workload_profile() -> dict[str, Any]:
-    spec, status = schema(WorkloadProfileSpec), schema(WorkloadProfileStatus)
-    spec["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": "a profile stays that of its workload"}]
-    status["default"] = {"conditions": pending(ADVISED)}
-    advised = ".status.recommendation"
-    return _definition(
-        PROFILE_KIND,
-        "workloadprofiles",
-        "wlp",
-        "Namespaced",
-        "What was measured of one container of a workload, and what is advised. For reading: gpuwatch writes it.",
-        {"spec": spec, "status": status},
-        [
-            ("Workload", "string", ".spec.workload", 0),
-            ("Container", "string", ".spec.container", 1),
-            ("GPU", "string", ".spec.gpuModel", 0),
-            ("Slice", "string", ".spec.migProfile", 1),
-            ("Busy", "string", ".status.busyRatio", 0),
-            ("Advised", "string", _condition(ADVISED, "status"), 0),
-            ("Reason", "string", _condition(ADVISED, "reason"), 0),
-            ("Target", "string", f"{advised}.target", 0),
-            ("Saves per week", "string", f"{advised}.projectedSavingPerWeek", 0),
-            ("Currency", "string", f"{advised}.currency", 0),
-            ("Observed", "date", ".status.observationTime", 0),
-        ],
-    )
-
-
-def _checkpoint() -> dict[str, Any]:
-    return _definition(
-        "Checkpoint",
-        "checkpoints",
-        "gwcp",
-        "Namespaced",
-        "A piece of what gpuwatch remembers. For gpuwatch alone.",
-        {"spec": schema(CheckpointSpec)},
-        [("Age", "date", ".metadata.creationTimestamp", 0)],
-    )
-
-
-def _definition(
-    kind: str,
-    plural: str,
-    short: str,
-    scope: str,
-    says: str,
-    parts: Mapping[str, Any],
-    columns: list[tuple[str, str, str, int]],
-) -> dict[str, Any]:
-    """columns: name, type, JSONPath, and the priority: above 0 it is shown with `-o wide` alone."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": scope,
-            "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": plural,
-                "singular": kind.lower(),
-                "shortNames": [short],
-                "categories": ["gpuwatch"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    **({"subresources": {"status": {}}} if "status" in parts else {}),
-                    "additionalPrinterColumns": [
-                        {"name": name, "type": type_, "jsonPath": path, "priority": priority}
-                        for name, type_, path, priority in columns
-                    ],
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "type": "object",
-                            "description": says,
-                            "required": ["spec"],
-                            "properties": {
-                                "apiVersion": {"type": "string", "description": "Version of this form of the object."},
-                                "kind": {"type": "string", "description": "Kind of the object."},
-                                "metadata": {"type": "object"},
-                                **{name: {"description": _PARTS[name], **part} for name, part in parts.items()},
-                            },
-                        }
-                    },
-                }
-            ],
-        },
-    }
-
-
-_PARTS = {
-    "spec": "What gpuwatch wrote when it made the object, and what people decide.",
-    "status": "What became of it, written by gpuwatch alone.",
-}
-
-_HEAD = """\
-# Made by `python -m gpuwatch.store.custom_resources`, which takes the fields from the model. A test holds it to that.
-"""
-
-
-def main() -> None:
-    class Plain(yaml.SafeDumper):
-        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-            return True  # the API server's YAML has them, people's eyes have not
-
-    documents = yaml.dump_all(definitions(), Dumper=Plain, sort_keys=False, width=118, explicit_start=True)
-    sys.stdout.write(_HEAD + documents)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from gpuwatch.store.locks import holders
-from gpuwatch.store.store import StoreError
+from gpuwatch.store import StoreError
 
 SCHEMA = 1
 """user_version of the file. A later one is refused."""
@@ -52,6 +53,10 @@ _TABLES = (
 # general (a file format that does not exist) or a constraint (two rows of one key) comes from the file, too.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR})
 _HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+# The log first: a new file must never meet the log of the old one.
+_FILES = ("-wal", "-shm", "-journal", "")
 
 
 class DamagedFileError(Exception):
@@ -202,3 +207,64 @@ def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
 def _code(error: sqlite3.Error) -> int:
     """The primary result code; extended ones carry more in the higher bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+# A damaged file is moved aside, never deleted: somebody may want to look at it.
+
+
+def move_aside(path: Path, found: os.stat_result) -> Path | None:
+    """Rename the file, and SQLite's files beside it, to `….damaged-<n>`; the new name, or None where another process
+    was faster. found: what `path` was when it was seen to be damaged. Raises OSError where it cannot be renamed."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # One process at a time, and only the file that was looked at: by now there may be a new one of this name.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not _is_at(found, path):
+            return None
+        aside = next(
+            name
+            for number in count(1)
+            if not any(
+                _beside(name := path.with_name(f"{path.name}.damaged-{number}"), each).exists() for each in _FILES
+            )
+        )
+        for each in _FILES:
+            if _beside(path, each).exists():
+                _beside(path, each).rename(_beside(aside, each))
+        return aside
+    finally:
+        os.close(file)
+
+
+def _is_at(found: os.stat_result, path: Path) -> bool:
+    try:
+        now = path.stat()
+    except FileNotFoundError:
+        return False
+    return (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def holders(path: Path) -> tuple[int, ...]:
+    """Other processes that hold a write lock on the SQLite file or its index, from Linux' /proc/locks; () where it does
+    not say (another machine, another PID namespace, no /proc)."""
+    try:
+        files = {each.stat().st_ino for each in (path, path.with_name(path.name + "-shm")) if each.exists()}
+        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return ()
+    pids: set[int] = set()
+    for line in lines:
+        # 1: POSIX  ADVISORY  WRITE 2711 fd:01:1179793 120 120
+        words = line.split()
+        if len(words) < 6 or words[1] == "->" or words[3] != "WRITE" or not words[4].isdecimal():
+            continue
+        if words[5].rpartition(":")[2] in {str(file) for file in files}:
+            pids.add(int(words[4]))
+    return tuple(sorted(pids - {0, os.getpid()}))

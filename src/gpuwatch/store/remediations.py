@@ -16,10 +16,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuwatch.kube.json_patch import difference
-from gpuwatch.kube.writer import ClusterWriter, Failure, Object, WriteError, ref_of, version_of
+from gpuwatch.frameworks.json_patch import difference
+from gpuwatch.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, RemediationId, misplaced
 from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api, with_unknown
 from gpuwatch.store.custom_resources import (
     API_VERSION,
@@ -31,7 +33,6 @@ from gpuwatch.store.custom_resources import (
     remediation_of,
     said_correct,
 )
-from gpuwatch.store.store import StoreError
 
 PAUSE = "gpuwatch-pause"
 """Name of the ConfigMap. Its data: paused (anything but 'false' holds), since, by, reason."""

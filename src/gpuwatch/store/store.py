@@ -1,31 +1,147 @@
-"""What is remembered between runs, whoever keeps it."""
+"""What is remembered between runs, in one SQLite file. What has not changed is not written."""
+# ruff: noqa: S608 — the parts that statements are put together from are all in this file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Protocol
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, get_type_hints
 
-from gpuwatch.model.sizing import Outcome, Recommendation
-from gpuwatch.model.telemetry import Gap
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+import msgspec
+
+from gpuwatch.model.sizing import Outcome, Recommendation, Target
+from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.store import StoreError
+from gpuwatch.store.codec import (
+    VERSION,
+    DamagedError,
+    FutureError,
+    Row,
+    decode,
+    encode,
+    is_from_the_future,
+    row,
+)
+from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, told, usable
 
 KEPT = timedelta(days=400)
 """Advice and its outcomes are kept at least so long: a year, and the month that is held against the one a year ago."""
 
+# What a book has beside profiles and hours of use, and what of that it cannot do without.
+_PARTS: dict[str, Any] = {
+    name: kind for name, kind in get_type_hints(ProfileBook).items() if name not in {"profiles", "usage"}
+}
+_REQUIRED = frozenset(
+    each.name for each in fields(ProfileBook) if each.default is MISSING and each.default_factory is MISSING
+)
+_ROWS = (
+    ("book", "version, digest, body"),
+    ("profile", "version, digest, body"),
+    ("usage", "version, digest, body"),
+    ("advice_body", "version, digest, body"),
+    ("advice_body", "profile_version, profile_digest, profile"),
+    ("outcome", "version, digest, body"),
+)
 
-class StoreError(Exception):
-    """The state cannot be read or written. The message says what, where, and what to do; nothing was half written."""
+_KEY = "workload, container, gpu_model, mig_profile"
+_IS_KEY = "workload = ? AND container = ? AND gpu_model = ? AND mig_profile = ?"
+_SAME_KEY = " AND ".join(f"o.{name} = a.{name}" for name in _KEY.split(", "))
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+T = TypeVar("T")
 
 
-class Store(Protocol):
-    """Profiles, advice that was given, and what came of it. Every method raises StoreError; each write is whole or
-    not at all, whenever the process ends."""
+class Store:
+    """Profiles, advice that was given, and what came of it, for one thread. Every method raises StoreError; each write
+    is whole or not at all, whenever the process ends.
+
+    Several processes may use the file, on one machine: it is in WAL mode, which network file systems do not carry. The
+    last to save a book keeps his, whole.
+    """
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        wait_seconds: float,
+        gaps: Iterable[Gap],
+        written: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._written = written
+        self._path = path
+        self._wait_seconds = wait_seconds
+        self._gaps = list(gaps)
+        self._found_at_open = tuple(self._gaps)
+        # What this process last read or wrote, with its digest: the same value need not be encoded again.
+        self._profiles: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
+        self._hours: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
+        # Keys of rows that were found damaged: they are written anew whatever their digest says.
+        self._damaged: set[object] = set()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        wait_seconds: float = WAIT_SECONDS,
+        *,
+        gaps: Iterable[Gap] = (),
+        written: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """The file, made where there is none. A damaged one is moved aside, and `load_book` says so.
+
+        wait_seconds: how long to wait while another process holds the file. gaps: what of the file is known to be
+        missing. written: called after each write; what it raises is raised, and the file keeps what was written.
+        Raises StoreError where there can be no such file, or where it belongs to a newer gpuwatch or another program.
+        """
+        path = usable(path)
+        found_gaps = list(gaps)
+        while True:
+            found = path.stat() if path.exists() else None
+            try:
+                return cls(connected(path, wait_seconds), path, wait_seconds, found_gaps, written)
+            except DamagedFileError as damage:
+                if found is None:
+                    raise StoreError(
+                        f"{path}: the new file cannot be read back ({damage}); name another file"
+                    ) from None
+                try:
+                    aside = move_aside(path, found)
+                except OSError as error:
+                    raise StoreError(
+                        f"{path}: damaged ({damage}), and it cannot be moved aside ({error}); move it away"
+                    ) from error
+                if aside is not None:
+                    detail = (
+                        f"damaged ({damage}); moved to {aside}, and begun anew: profiles and advice start from nothing"
+                    )
+                    found_gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"state {path}", detail=detail))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What was found damaged so far, and left out."""
-        ...
+        return tuple(dict.fromkeys(self._gaps))
+
+    # The book
 
     def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
         """The book that was saved last, less what is damaged, and a Gap for each of that.
@@ -33,11 +149,137 @@ class Store(Protocol):
         None where none was saved, or what is left of it is not enough to go on from. `usage` is in the order of hours,
         and within an hour in the order it was saved in.
         """
-        ...
+        gaps: list[Gap] = []
+        with self._reading("profiles"):
+            parts = self._parts(gaps)
+            profiles = dict(self._kept_profiles(gaps))
+            hours = dict(self._kept_hours(gaps))
+        book: ProfileBook | None = None
+        if missing := _REQUIRED - parts.keys():
+            if profiles or hours or gaps:
+                what = f"profiles up to now: {', '.join(sorted(missing))}"
+                gaps.append(self._lost(what, "missing or damaged", "all profiles begin anew"))
+        else:
+            values: dict[str, Any] = {
+                **parts,
+                "profiles": {key: profile for key, (profile, _) in profiles.items()},
+                "usage": tuple(use for uses, _ in hours.values() for use in uses),
+            }
+            book = ProfileBook(**values)
+            self._profiles, self._hours = profiles, hours
+        self._gaps += gaps
+        return book, tuple(dict.fromkeys((*self._found_at_open, *gaps)))
 
     def save_book(self, book: ProfileBook) -> None:
         """Keep this book in place of the last. Profiles and hours that are not in it are forgotten."""
-        ...
+        parts = {name: encode(getattr(book, name)) for name in _PARTS}
+        with self._writing("profiles"):
+            self._refuse_future_rows()
+            self._save_parts(parts)
+            profiles = self._save_profiles(book)
+            hours = self._save_hours(book)
+        self._profiles, self._hours = profiles, hours
+        self._damaged.clear()
+
+    def _parts(self, gaps: list[Gap]) -> dict[str, object]:
+        parts: dict[str, object] = {}
+        for name, *kept in self._db.execute("SELECT field, version, digest, body FROM book"):
+            if name not in _PARTS:
+                gaps.append(self._lost(str(name), "this version knows no such part of a book", "it is left out"))
+                continue
+            try:
+                parts[name] = decode(Row(*kept), _PARTS[name])
+            except DamagedError as damage:
+                self._damaged.add(name)
+                gaps.append(self._lost(name, damage, "it begins anew"))
+        return parts
+
+    def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[WorkloadKey, tuple[WorkloadProfile, bytes]]]:
+        rows = self._db.execute(f"SELECT {_KEY}, version, digest, body FROM profile ORDER BY {_KEY}")
+        for *names, version, digest, body in rows:
+            key = WorkloadKey(*names)
+            try:
+                profile = decode(Row(version, digest, body), WorkloadProfile)
+                _demand(profile.key == key, f"it is that of {profile.key}")
+            except DamagedError as damage:
+                self._damaged.add(key)
+                gaps.append(self._lost(f"profile of {key}", damage, "it begins anew"))
+            else:
+                yield key, (profile, digest)
+
+    def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[int, tuple[tuple[UsageHour, ...], bytes]]]:
+        for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
+            try:
+                uses = decode(Row(*kept), tuple[UsageHour, ...])
+                _demand(all(_micros(use.hour) == hour for use in uses), "it is that of another hour")
+            except DamagedError as damage:
+                self._damaged.add(hour)
+                gaps.append(self._lost(f"use in the hour of {_utc(hour)}", damage, "it is missing from reports"))
+            else:
+                yield hour, (uses, kept[1])
+
+    def _save_parts(self, parts: dict[str, tuple[bytes, bytes]]) -> None:
+        kept = {name: (at, digest) for at, name, digest in self._db.execute("SELECT rowid, field, digest FROM book")}
+        gone = [(at,) for name, (at, _) in kept.items() if name not in parts]
+        self._db.executemany("DELETE FROM book WHERE rowid = ?", gone)
+        same = {name: digest for name, (_, digest) in kept.items() if name not in self._damaged}
+        self._db.executemany(
+            "INSERT OR REPLACE INTO book (field, version, digest, body) VALUES (?, ?, ?, ?)",
+            [(name, *_columns(row(*part))) for name, part in parts.items() if same.get(name) != part[0]],
+        )
+
+    def _save_profiles(self, book: ProfileBook) -> dict[WorkloadKey, tuple[WorkloadProfile, bytes]]:
+        # Held against the file, not against what was read from it: another process may have saved in between.
+        rows = self._db.execute(f"SELECT rowid, digest, {_KEY} FROM profile")
+        kept = {WorkloadKey(*names): (at, digest) for at, digest, *names in rows}
+        same = {key: digest for key, (_, digest) in kept.items() if key not in self._damaged}
+        now: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
+
+        def changed() -> Iterator[tuple[object, ...]]:
+            for key, profile in book.profiles.items():
+                known = self._profiles.get(key)
+                if known is not None and known[0] is profile and known[1] == same.get(key):
+                    now[key] = known
+                    continue
+                digest, data = encode(profile)
+                now[key] = (profile, digest)
+                if digest != same.get(key):
+                    yield (*_names(key), *_columns(row(digest, data)))
+
+        gone = [(at,) for key, (at, _) in kept.items() if key not in book.profiles]
+        self._db.executemany("DELETE FROM profile WHERE rowid = ?", gone)
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO profile ({_KEY}, version, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)", changed()
+        )
+        return now
+
+    def _save_hours(self, book: ProfileBook) -> dict[int, tuple[tuple[UsageHour, ...], bytes]]:
+        kept = dict(self._db.execute("SELECT hour, digest FROM usage"))
+        same = {hour: digest for hour, digest in kept.items() if hour not in self._damaged}
+        groups: dict[int, list[UsageHour]] = {}
+        for use in book.usage:
+            groups.setdefault(_micros(use.hour), []).append(use)
+        now: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
+
+        def changed() -> Iterator[tuple[object, ...]]:
+            for hour, group in groups.items():
+                uses = tuple(group)
+                known = self._hours.get(hour)
+                if known is not None and known[1] == same.get(hour) and known[0] == uses:
+                    now[hour] = known
+                    continue
+                digest, data = encode(uses)
+                now[hour] = (uses, digest)
+                if digest != same.get(hour):
+                    yield (hour, *_columns(row(digest, data)))
+
+        self._db.executemany(
+            "INSERT OR REPLACE INTO usage (hour, version, digest, body) VALUES (?, ?, ?, ?)", changed()
+        )
+        self._db.executemany("DELETE FROM usage WHERE hour = ?", [(hour,) for hour in kept if hour not in groups])
+        return now
+
+    # Advice and what came of it
 
     def record_advice(self, recommendations: Sequence[Recommendation], at: datetime | None = None) -> None:
         """Keep each recommendation that is new, or has another target than the one kept before it for its key.
@@ -47,7 +289,54 @@ class Store(Protocol):
         which an owner could act on it. at: the moment of this run, the newest recommendation's where None.
         Advice that was last given more than KEPT before `at` is forgotten, and so are outcomes of that age.
         """
-        ...
+        now = at if at is not None else max((each.at for each in recommendations), default=None)
+        if now is None:
+            return
+        with self._writing("advice"):
+            self._refuse_future_rows()
+            for each in recommendations:
+                self._record(each)
+            self._forget(_micros(now - KEPT))
+
+    def _record(self, given: Recommendation) -> None:
+        names, at = _names(given.key), _micros(given.at)
+        standing = self._db.execute(
+            f"SELECT id, at, target FROM advice WHERE {_IS_KEY} AND at <= ? ORDER BY at DESC LIMIT 1", (*names, at)
+        ).fetchone()
+        # Neither another price nor another size of the same machine in the price file is another target.
+        target = replace(
+            given.chosen.target, price_per_hour=None, price_source="", host_cpu_cores=None, host_memory_bytes=None
+        )
+        if standing is not None and _target(standing[2]) == target:
+            self._db.execute("UPDATE advice SET last_at = max(last_at, ?) WHERE id = ?", (at, standing[0]))
+            return
+        if standing is not None and standing[1] == at:
+            # The same moment worked out anew, with other bounds or prices.
+            self._db.execute("DELETE FROM advice_body WHERE id = ?", (standing[0],))
+            self._db.execute("DELETE FROM advice WHERE id = ?", (standing[0],))
+        number = self._db.execute(
+            f"INSERT INTO advice ({_KEY}, at, last_at, target) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*names, at, at, msgspec.msgpack.encode(target)),
+        ).lastrowid
+        self._db.execute(
+            "INSERT INTO advice_body (id, version, digest, body) VALUES (?, ?, ?, ?)",
+            (number, *_columns(row(*encode(replace(given, options=()))))),
+        )
+        self._db.execute(
+            "UPDATE advice_body SET (profile_version, profile_digest, profile) = "
+            f"(SELECT version, digest, body FROM profile WHERE {_IS_KEY}) WHERE id = ?",
+            (*names, number),
+        )
+
+    def _forget(self, before: int) -> None:
+        self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", (before,))
+        self._db.execute("DELETE FROM advice WHERE last_at < ?", (before,))
+        # What came of advice is kept as long as the advice.
+        self._db.execute(
+            "DELETE FROM outcome AS o WHERE coalesce(applied_at, recommended_at) < ? AND NOT EXISTS "
+            f"(SELECT 1 FROM advice AS a WHERE {_SAME_KEY} AND a.at = o.recommended_at)",
+            (before,),
+        )
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
         """Advice that is worth judging, oldest first: what a workload's container was last advised, one for each kind
@@ -55,17 +344,135 @@ class Store(Protocol):
 
         since: only what was first given at that time or later.
         """
-        ...
+        with self._reading("advice"):
+            rows = self._db.execute(
+                "SELECT a.workload, a.container, b.version, b.digest, b.body "
+                "FROM advice AS a JOIN advice_body AS b USING (id) WHERE a.at >= ? AND ("
+                " a.last_at = (SELECT max(n.last_at) FROM advice AS n"
+                "   WHERE n.workload = a.workload AND n.container = a.container)"
+                f" OR EXISTS (SELECT 1 FROM outcome AS o WHERE {_SAME_KEY}"
+                "   AND o.recommended_at = a.at AND o.applied_at IS NOT NULL))"
+                " ORDER BY a.at, a.workload, a.container, a.gpu_model, a.mig_profile",
+                (_since(since),),
+            )
+            return tuple(self._whole(rows, Recommendation, "advice to"))
 
     def profile_at_advice(self, key: WorkloadKey, recommended_at: datetime | None = None) -> WorkloadProfile | None:
         """The profile of this key when it was advised, the last time where recommended_at is None; None where no
         advice or no profile was kept."""
-        ...
+        with self._reading("advice"):
+            kept = self._db.execute(
+                "SELECT profile_version, profile_digest, profile FROM advice JOIN advice_body USING (id) "
+                f"WHERE {_IS_KEY} AND (? IS NULL OR at = ?) ORDER BY at DESC LIMIT 1",
+                (*_names(key), *[None if recommended_at is None else _micros(recommended_at)] * 2),
+            ).fetchone()
+            if kept is None or kept[2] is None:
+                return None
+            found = list(self._whole([(key.workload, key.container, *kept)], WorkloadProfile, "earlier profile of"))
+        return found[0] if found and found[0].key == key else None
 
     def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Keep each outcome in place of the last one of its key and `recommended_at`."""
-        ...
+        if not outcomes:
+            return
+        with self._writing("outcomes"):
+            self._refuse_future_rows()
+            kept = {
+                tuple(names): digest
+                for *names, digest in self._db.execute(f"SELECT {_KEY}, recommended_at, digest FROM outcome")
+            }
+            for each in outcomes:
+                key = (*_names(each.key), _micros(each.recommended_at))
+                digest, data = encode(each)
+                if kept.get(key) == digest:
+                    continue
+                applied_at = None if each.applied_at is None else _micros(each.applied_at)
+                self._db.execute(
+                    f"INSERT OR REPLACE INTO outcome ({_KEY}, recommended_at, applied_at, version, digest, body) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*key, applied_at, *_columns(row(digest, data))),
+                )
 
-    def outcomes(self, since: datetime | None = None) -> tuple[Outcome, ...]:
-        """Outcomes, oldest recommendation first. since: only of recommendations given at that time or later."""
-        ...
+    def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
+        for workload, container, *kept in rows:
+            try:
+                yield decode(Row(*kept), kind)
+            except DamagedError as damage:
+                self._gaps.append(self._lost(f"{what} {workload}[{container}]", damage, "it is left out"))
+
+    # The file
+
+    def _refuse_future_rows(self) -> None:
+        """What a newer gpuwatch wrote is not written over."""
+        for table, columns in _ROWS:
+            later = f"SELECT {columns} FROM {table} WHERE {columns.partition(',')[0]} > ?"
+            for kept in self._db.execute(later, (VERSION,)):
+                if is_from_the_future(Row(*kept)):
+                    raise FutureError(kept[0])
+
+    def _lost(self, what: str, damage: object, so: str) -> Gap:
+        detail = f"not to be read in {self._path} ({damage}); {so}"
+        return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        with self._transaction(f"reading {what}", "BEGIN"):
+            yield
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        with self._transaction(f"writing {what}", "BEGIN IMMEDIATE"):
+            yield
+        self._written()
+
+    @contextmanager
+    def _transaction(self, doing: str, begin: str) -> Iterator[None]:
+        with told(self._path, doing, self._wait_seconds):
+            try:
+                self._db.execute(begin)
+                yield
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, FutureError):
+                    raise StoreError(
+                        f"{self._path}: {doing}: there are rows of a newer gpuwatch (version {error}, this one knows "
+                        f"{VERSION}), left as they are; upgrade, or name another file"
+                    ) from error
+                raise
+
+
+def _demand(holds: bool, damage: str) -> None:
+    if not holds:
+        raise DamagedError(damage)
+
+
+def _target(data: bytes) -> Target | None:
+    try:
+        return msgspec.msgpack.decode(data, type=Target)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return None  # damaged: nothing is known to be the same
+
+
+def _names(key: WorkloadKey) -> tuple[str, str, str, str]:
+    return key.workload, key.container, key.gpu_model, key.mig_profile
+
+
+def _columns(kept: Row) -> tuple[int, bytes, bytes]:
+    return kept.version, kept.digest, kept.body
+
+
+def _micros(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def _utc(micros: int) -> str:
+    try:
+        return f"{_EPOCH + micros * _MICROSECOND:%Y-%m-%d %H:%M} UTC"
+    except OverflowError:  # damaged
+        return str(micros)
+
+
+def _since(at: datetime | None) -> int:
+    return -(2**63) if at is None else _micros(at)

@@ -14,11 +14,13 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from gpuwatch.kube.json_patch import difference
-from gpuwatch.kube.writer import ClusterWriter, Object, WriteError, ref_of
+from gpuwatch.frameworks.json_patch import difference
+from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api
 from gpuwatch.store.conditions import Condition, ConditionStatus
 from gpuwatch.store.custom_resources import (
@@ -30,9 +32,7 @@ from gpuwatch.store.custom_resources import (
     WorkloadProfileSpec,
     WorkloadProfileStatus,
 )
-from gpuwatch.store.store import StoreError
 
-KIND = PROFILE_KIND
 _NAME_LENGTH = 200
 
 
@@ -50,7 +50,7 @@ def publish(
     try:
         there = {
             (each["metadata"]["namespace"], each["metadata"]["name"]): each
-            for each in writer.objects(API_VERSION, KIND)
+            for each in writer.objects(API_VERSION, PROFILE_KIND)
         }
     except WriteError as error:
         raise StoreError(f"workload profiles: {error.message}") from error
@@ -91,7 +91,9 @@ def _write(writer: ClusterWriter, key: WorkloadKey, found: Object | None, status
             workload=key.workload, container=key.container, gpu_model=key.gpu_model, mig_profile=key.mig_profile
         )
         metadata = {"name": name_of(key), "namespace": key.namespace}
-        found = writer.create({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": to_api(spec)})
+        found = writer.create(
+            {"apiVersion": API_VERSION, "kind": PROFILE_KIND, "metadata": metadata, "spec": to_api(spec)}
+        )
     old: Mapping[str, Any] = found.get("status") or {}
     if _says_the_same(old, status):
         return

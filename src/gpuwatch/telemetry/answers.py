@@ -15,7 +15,7 @@ from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import BLANK, Dropped, failed
 from gpuwatch.telemetry.pieces import Piece, RowKey, joined, lowest_counts, needs_samples
 from gpuwatch.telemetry.questions import FRACTIONS, Question, in_si
-from gpuwatch.telemetry.samples import Expression, Row, StoreRefused, StoreUnreachable, TelemetryError
+from gpuwatch.telemetry.samples import AnswerRow, Expression, StoreRefused, StoreUnreachable, TelemetryError
 
 _Key: TypeAlias = tuple[DeviceId, str]
 """A device, and the variant or ''."""
@@ -44,7 +44,7 @@ class Trouble:
 
 
 @dataclass(slots=True)
-class Answers:
+class LevelAnswers:
     """Answers to one WindowStat at one level of preference.
 
     known: devices, and GPUs, that are asked about.
@@ -58,12 +58,12 @@ class Answers:
     values: dict[str, dict[DeviceId, float]] = field(default_factory=dict)
     pieces: dict[_Key, list[Piece]] = field(default_factory=dict)
     _excluded: set[_Key] = field(default_factory=set)
-    _in_pieces: list[tuple[Question, Sequence[Row]]] = field(default_factory=list)
+    _in_pieces: list[tuple[Question, Sequence[AnswerRow]]] = field(default_factory=list)
     _single: dict[str, dict[DeviceId, float]] = field(default_factory=dict)
     _several: set[_Key] = field(default_factory=set)
     _gpu_of: dict[DeviceId, str] = field(default_factory=dict)
 
-    def exclude(self, question: Question, beside: Iterable[Row]) -> None:
+    def exclude(self, question: Question, beside: Iterable[AnswerRow]) -> None:
         """Nothing is said of devices (and variants) for which what is beside the answer speaks against it."""
         is_maximum = question.stat.statistic in FRACTIONS
         low, high = question.plausible
@@ -76,7 +76,7 @@ class Answers:
             if is_maximum:
                 self._no_measurement(question, row.value, device)
 
-    def take(self, question: Question, rows: Sequence[Row]) -> None:
+    def take(self, question: Question, rows: Sequence[AnswerRow]) -> None:
         """The answer to one question of the level."""
         if question.pieces:
             self._in_pieces.append((question, rows))
@@ -150,7 +150,9 @@ class Answers:
             else:
                 self.values[variant] = of_instance
 
-    def _usable(self, question: Question, rows: Iterable[Row]) -> Iterator[tuple[DeviceId, DeviceId, str, float, Row]]:
+    def _usable(
+        self, question: Question, rows: Iterable[AnswerRow]
+    ) -> Iterator[tuple[DeviceId, DeviceId, str, float, AnswerRow]]:
         """Instance, what of it the signal is about (itself or its GPU), variant, value in SI, and the row."""
         metric, known, excluded = question.row, self.known, self._excluded
         vendor, variant_label, is_physical = metric.vendor, metric.variant_label, metric.scope is Scope.PHYSICAL

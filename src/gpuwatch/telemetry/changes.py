@@ -21,7 +21,7 @@ from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.occurrences import Occurrence, occurrences, raw_series
 from gpuwatch.telemetry.questions import found_rows, in_si
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Row, SampleStore, Series, TelemetryError
+from gpuwatch.telemetry.samples import AnswerRow, Combine, Expression, Function, SampleStore, Series, TelemetryError
 from gpuwatch.telemetry.sightings import INSTANT_SECONDS
 
 
@@ -132,7 +132,7 @@ def _suspects(
     )
 
 
-def _device(of: Row | Series, row: MetricRow) -> DeviceId | None:
+def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
     found = door.ids(of.labels, row.vendor)
     return None if found is None else found[row.scope is Scope.PHYSICAL]
 

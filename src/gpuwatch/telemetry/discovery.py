@@ -15,12 +15,12 @@ from gpuwatch.model.telemetry import Gap, GapKind, Schema, SignalFound, Vendor
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import BLANK, failed
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Combine,
     Expression,
     Function,
     Matcher,
     MatchOp,
-    Row,
     SampleStore,
     Selector,
     TelemetryError,
@@ -67,7 +67,7 @@ def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]
         return Schema(backend=store.description), (_nothing(store),)
     gaps: list[Gap] = []
     found = _counted(store, spoken, at, gaps)
-    samples: dict[str, list[Row]] = {}
+    samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
     for vocabulary in dict.fromkeys(each.row.vocabulary for each in found):
         reference = max((each for each in found if each.row.vocabulary == vocabulary), key=_as_reference).row
@@ -149,7 +149,7 @@ def _as_reference(found: _Found) -> tuple[bool, bool, int, bool]:
     return (not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
 
 
-def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[Row] | None:
+def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[AnswerRow] | None:
     """Rows of the reference metric that name a device, with all labels that the door reads; None where it failed."""
     vendor = row.vendor
     names = by_labels(
@@ -164,7 +164,7 @@ def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap])
     return [each for each in answer if door.identity(each.labels, vendor) is not None]
 
 
-def _pod_labels(rows: Sequence[tuple[Vendor, Row]]) -> str:
+def _pod_labels(rows: Sequence[tuple[Vendor, AnswerRow]]) -> str:
     if any(row.labels.get("exported_pod") for _, row in rows):
         return "exported_*"
     return "native" if any(door.holder(row.labels, vendor) for vendor, row in rows) else ""
@@ -173,7 +173,7 @@ def _pod_labels(rows: Sequence[tuple[Vendor, Row]]) -> str:
 def _interval(
     store: SampleStore,
     references: dict[str, MetricRow],
-    samples: dict[str, list[Row]],
+    samples: dict[str, list[AnswerRow]],
     at: datetime,
     gaps: list[Gap],
 ) -> float:

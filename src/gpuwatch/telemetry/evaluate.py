@@ -24,7 +24,7 @@ _CELLS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answers:
+class Matrix:
     """values[i, j] is series i at evaluation time j, where present[i, j]."""
 
     values: FloatArray
@@ -45,7 +45,7 @@ def per_series(
     expression: Expression,
     ends_ms: IntArray,
     step_ms: int,
-) -> Answers:
+) -> Matrix:
     """The expression's function of each chosen series at each end of a window, before `combine`.
 
     samples and markers are those of one metric, parted; ends_ms are the evaluation times with the offset taken off
@@ -72,7 +72,7 @@ def per_series(
             answers[present] = _increases(seen, low, high, ends - window_ms, ends)
         else:
             answers[present] = _over_windows(seen.values, low, high, expression)
-        return Answers(answers, present)
+        return Matrix(answers, present)
 
 
 def _windows(
@@ -92,7 +92,7 @@ def _windows(
     return seen, lows + moved, highs + moved
 
 
-def grouped(answers: Answers, group: IntArray, combine: Combine) -> Answers:
+def grouped(answers: Matrix, group: IntArray, combine: Combine) -> Matrix:
     """`combine` over the series of each group, at every time; group[i] is the group of series i, from 0 on.
 
     One row per group that has a series, in the order of their numbers.
@@ -102,7 +102,7 @@ def grouped(answers: Answers, group: IntArray, combine: Combine) -> Answers:
     values, present = answers.values[order], answers.present[order]
     counts = np.add.reduceat(present.astype(np.int64), starts, axis=0)
     with np.errstate(all="ignore"):
-        return Answers(_combined(values, present, counts, starts, combine), counts > 0)
+        return Matrix(_combined(values, present, counts, starts, combine), counts > 0)
 
 
 def _combined(
@@ -122,7 +122,7 @@ def _combined(
     return np.where(np.isfinite(mean), mean, np.add.reduceat(added * _DOWN, starts, axis=0) / counts / _DOWN)
 
 
-def _instant_answers(samples: MetricSamples, markers: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> Answers:
+def _instant_answers(samples: MetricSamples, markers: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> Matrix:
     """The newest sample of (end − look-back, end], unless a staleness marker is newer."""
     newest, exists = _newest(samples, chosen, ends_ms)
     times_ms = samples.times_ms[newest]
@@ -130,7 +130,7 @@ def _instant_answers(samples: MetricSamples, markers: MetricSamples, chosen: Int
     if markers.times_ms.size:
         marker, ended = _newest(markers, chosen, ends_ms)
         present &= ~(ended & (markers.times_ms[marker] > times_ms))
-    return Answers(samples.values[newest], present)
+    return Matrix(samples.values[newest], present)
 
 
 def _newest(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> tuple[IntArray, BoolArray]:

@@ -27,8 +27,8 @@ from requests.utils import get_environ_proxies
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
 
 from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_errors import Envelope, Failure, failure_of_request, outcome_of_answer
-from gpuwatch.telemetry.samples import QueryFailed, Row, Series, StoreRefused, TelemetryError
+from gpuwatch.telemetry.http_errors import Envelope, RequestFailure, failure_of_request, outcome_of_answer
+from gpuwatch.telemetry.samples import AnswerRow, QueryFailed, Series, StoreRefused, TelemetryError
 
 _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10.0
@@ -38,7 +38,7 @@ _KEPT_LABELS = 200_000
 
 
 def connect(connection: Connection, session: ApiSession) -> PrometheusConnect:
-    """The client whose queries answer with lists of Row or Series. Retries are the session's."""
+    """The client whose queries answer with lists of AnswerRow or Series. Retries are the session's."""
     no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
     return PrometheusConnect(url=connection.url, session=session, retry=no_retries, method="POST")
 
@@ -72,17 +72,17 @@ class ApiSession(requests.Session):
 
     def request(  # type: ignore[override]
         self, method: str, url: str, params: Mapping[str, Any] | None = None, **options: Any
-    ) -> Answer:
+    ) -> DecodedResponse:
         """One question, tried again where that makes sense. Raises TelemetryError."""
         tries = Retrying(
             stop=stop_after_attempt(self._connection.retries + 1),
             wait=self._pause,
             before_sleep=self._tell,
-            retry=retry_if_result(lambda outcome: isinstance(outcome, Failure) and outcome.again),
+            retry=retry_if_result(lambda outcome: isinstance(outcome, RequestFailure) and outcome.again),
             retry_error_callback=_failure,
         )
-        outcome: Answer | Failure = tries(self._ask, method, url, params or {}, options)
-        if isinstance(outcome, Failure):
+        outcome: DecodedResponse | RequestFailure = tries(self._ask, method, url, params or {}, options)
+        if isinstance(outcome, RequestFailure):
             raise outcome.error
         return outcome
 
@@ -96,7 +96,9 @@ class ApiSession(requests.Session):
         tries, pause = self._connection.retries + 1, state.upcoming_sleep
         _log.info("%s; attempt %d of %d in %.1f s", _failure(state).error, state.attempt_number + 1, tries, pause)
 
-    def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> Answer | Failure:
+    def _ask(
+        self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> DecodedResponse | RequestFailure:
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
         timeout = self._connection.timeout_seconds
         sent = {**options, "timeout": (min(_CONNECT_SECONDS, timeout), timeout + _GRACE_SECONDS)}
@@ -117,30 +119,30 @@ class ApiSession(requests.Session):
         if vector is not None:
             return vector
         outcome = outcome_of_answer(response, self._place, asked)
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, RequestFailure):
             return self._without_secrets(outcome)
         self._note(outcome.warnings or [], response)
         try:
             names = "/label/" in url
-            return Answer((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
+            return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except msgspec.MsgspecError as error:
             told = f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
-            return Failure(QueryFailed(told))
+            return RequestFailure(QueryFailed(told))
 
-    def _vector(self, response: requests.Response) -> Answer | None:
+    def _vector(self, response: requests.Response) -> DecodedResponse | None:
         """A vector in one go: of some hundred bytes a row, each time that they are passed over counts."""
         known = self._labels.get
         try:
             answer = _VECTOR.decode(response.content)
             rows = [
-                Row(known(text := bytes(item.metric)) or self._learnt(text), float(item.value.value))
+                AnswerRow(known(text := bytes(item.metric)) or self._learnt(text), float(item.value.value))
                 for item in answer.data.result
                 if item.value is not None
             ]
         except (msgspec.MsgspecError, ValueError):
             return None
         self._note(answer.warnings or [], response)
-        return Answer({"result": rows})
+        return DecodedResponse({"result": rows})
 
     def _decoded(self, envelope: Envelope) -> dict[str, Any]:
         result = _RESULT.decode(envelope.data)
@@ -148,7 +150,7 @@ class ApiSession(requests.Session):
             # One series at a time: a grid's samples as Python objects take ten times the memory of the array.
             return {"result": [self._series(_MATRIX_ITEM.decode(raw)) for raw in _RAW_ITEMS.decode(result.result)]}
         _, value = _SCALAR.decode(result.result)
-        return {"result": [Row({}, float(value))]}
+        return {"result": [AnswerRow({}, float(value))]}
 
     def _series(self, item: _MatrixItem) -> Series:
         times = array("d", [seconds for seconds, _ in item.values])
@@ -174,7 +176,7 @@ class ApiSession(requests.Session):
             self.warnings[warning] = None
             _log.warning("%s warns: %s", self._place, warning)
 
-    def _without_secrets(self, failure: Failure) -> Failure:
+    def _without_secrets(self, failure: RequestFailure) -> RequestFailure:
         """Servers and proxies may repeat what they were sent."""
         told = hidden = str(failure.error)
         for secret in self._connection.secrets:
@@ -182,7 +184,7 @@ class ApiSession(requests.Session):
         return failure if hidden == told else replace(failure, error=type(failure.error)(hidden))
 
 
-class Answer:
+class DecodedResponse:
     """What PrometheusConnect takes for a response: a status, and `data` in the shape of the API's JSON."""
 
     status_code = 200
@@ -194,10 +196,10 @@ class Answer:
         return {"data": self._data}
 
 
-def _failure(state: RetryCallState) -> Failure:
+def _failure(state: RetryCallState) -> RequestFailure:
     """How the last try ended."""
     assert state.outcome is not None
-    found: Failure = state.outcome.result()
+    found: RequestFailure = state.outcome.result()
     return found
 
 
@@ -290,12 +292,12 @@ class _MatrixItem(msgspec.Struct):
     values: list[tuple[float, str]] = []
 
 
-class _Result(msgspec.Struct):
+class _RawResult(msgspec.Struct):
     resultType: str  # noqa: N815
     result: msgspec.Raw
 
 
-_RESULT = msgspec.json.Decoder(_Result)
+_RESULT = msgspec.json.Decoder(_RawResult)
 _VECTOR = msgspec.json.Decoder(_VectorAnswer)
 _LABELS = msgspec.json.Decoder(dict[str, str])
 _RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])

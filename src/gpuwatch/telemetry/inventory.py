@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -13,11 +13,11 @@ from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
     Matcher,
     Partition,
-    Row,
     SampleStore,
     Selector,
     TelemetryError,
@@ -109,7 +109,7 @@ def _ups(
         Expression(chosen, Function.LAST, by=_UP_LABELS),
         Expression(chosen, Function.LAST_IN_WINDOW, lookback_seconds, by=_UP_LABELS),
     ]
-    answers: list[list[Row]] = []
+    answers: list[list[AnswerRow]] = []
     for answer in store.evaluate_many(questions, at):
         if isinstance(answer, TelemetryError):
             gaps.append(failed("up of the exporters", answer))
@@ -137,7 +137,7 @@ def _told_now(
     found: dict[DeviceId, Sighting] = {}
     for device, sighting in sightings.items():
         now = [labels for labels in sighting.now if labels.get("instance", "") not in down]
-        late = Row(sighting.now[0], at.timestamp()) if sighting.now and not now else sighting.newest
+        late = AnswerRow(sighting.now[0], at.timestamp()) if sighting.now and not now else sighting.newest
         found[device] = replace(sighting, now=now, newest=late)
     return found
 
@@ -155,10 +155,10 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: 
         vocabulary=sighting.row.vocabulary,
         mig_instance=identity.instance,
         mig_profile=identity.profile,
-        index=_said(rows, door.index),
-        model=_said(rows, door.model),
-        driver_version=_said(rows, door.driver_version),
-        pci_bus_id=_said(rows, door.pci_bus_id),
+        index=_said(rows, door.INDEX_LABELS),
+        model=_said(rows, door.MODEL_LABELS),
+        driver_version=_said(rows, door.DRIVER_LABELS),
+        pci_bus_id=_said(rows, door.PCI_LABELS),
         node_label=_node_label(identity.id, rows, gaps),
         exporter=min(labels.get("instance", "") for labels in rows),
         pods=tuple(containers),
@@ -169,8 +169,8 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: 
     )
 
 
-def _said(rows: Sequence[door.Labels], about: Callable[[door.Labels], str]) -> str:
-    return next((value for labels in rows if (value := about(labels))), "")
+def _said(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
+    return next((value for labels in rows if (value := door.first(labels, names))), "")
 
 
 def _node_label(device: DeviceId, rows: Sequence[door.Labels], gaps: list[Gap]) -> str:

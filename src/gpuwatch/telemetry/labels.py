@@ -80,10 +80,10 @@ DESCRIPTION_LABELS: Mapping[Vendor, tuple[str, ...]] = {
     Vendor.GAUDI: ("id", "driver"),
 }
 
-_MODEL = ("modelName", "model_name", "card_series", "card_model", "dev_name", "hw_name")
-_INDEX = ("gpu", "gpu_id", "card", "id")
-_DRIVER = ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version", "driver")
-_PCI = ("pci_bus_id", "pci_bdf")
+MODEL_LABELS = ("modelName", "model_name", "card_series", "card_model", "dev_name", "hw_name")
+INDEX_LABELS = ("gpu", "gpu_id", "card", "id")
+DRIVER_LABELS = ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version", "driver")
+PCI_LABELS = ("pci_bus_id", "pci_bdf")
 
 _PODS_OF: Mapping[Vendor, tuple[tuple[str, str, str], ...]] = {
     Vendor.NVIDIA: (("pod_name", "pod_namespace", "container_name"), ("pod", "namespace", "container")),
@@ -223,7 +223,7 @@ def looks_like_exporter(pod: str) -> bool:
 
 def node_label(labels: Labels) -> str:
     """The host as telemetry spells it; '' where no label names one. To be checked against the cluster's Nodes."""
-    return next((value for name in NODE_LABELS if (value := labels.get(name))), "")
+    return first(labels, NODE_LABELS)
 
 
 def names_a_host(value: str) -> bool:
@@ -239,22 +239,6 @@ def names_a_host(value: str) -> bool:
 
 def first(labels: Labels, names: Iterable[str]) -> str:
     return next((value for name in names if (value := labels.get(name))), "")
-
-
-def model(labels: Labels) -> str:
-    return first(labels, _MODEL)
-
-
-def index(labels: Labels) -> str:
-    return first(labels, _INDEX)
-
-
-def driver_version(labels: Labels) -> str:
-    return first(labels, _DRIVER)
-
-
-def pci_bus_id(labels: Labels) -> str:
-    return first(labels, _PCI)
 
 
 def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:

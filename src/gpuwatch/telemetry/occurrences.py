@@ -18,7 +18,7 @@ from gpuwatch.model.telemetry import DeviceId, Scope
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.inventory import Inventory
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Row, SampleStore, Series
+from gpuwatch.telemetry.samples import AnswerRow, Combine, Expression, Function, SampleStore, Series
 
 _DEVICES_AT_ONCE = 50
 _WINDOW_LABEL = "window_size_in_ms"
@@ -92,7 +92,7 @@ def _window_seconds(labels: Mapping[str, str]) -> float:
     return int(told) / 1000 if told.isdecimal() and int(told) else _USUAL_WINDOW_SECONDS
 
 
-def _key(of: Row | Series, row: MetricRow) -> _Key | None:
+def _key(of: AnswerRow | Series, row: MetricRow) -> _Key | None:
     """None for the row without a variant, which is the exporter's zero."""
     found, variant = door.ids(of.labels, row.vendor), of.labels.get(row.variant_label, "")
     return None if found is None or not variant else (found[row.scope is Scope.PHYSICAL], variant)

@@ -61,7 +61,7 @@ def parse(lines: Iterable[str], page_ms: int) -> tuple[list[RecordedSeries], Pro
 
     page_ms is the time of samples that carry none. Labels in another order make the same series.
     """
-    reader = _Reader()
+    reader = _PageReader()
     ended = described = False
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -90,7 +90,7 @@ class _Column:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _PageReader:
     columns: dict[str, _Column] = field(default_factory=dict)  # by the text before the value
     distinct: dict[tuple[str, frozenset[tuple[str, str]]], _Column] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)

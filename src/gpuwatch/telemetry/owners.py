@@ -16,11 +16,11 @@ from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.labels import Labels
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
     Matcher,
     MatchOp,
-    Row,
     SampleStore,
     Selector,
     TelemetryError,
@@ -77,7 +77,7 @@ def pod_owners(
     """
     if not pods:
         return {}, ()
-    asked = _Asked(store, end, round((end - start).total_seconds()))
+    asked = _KubeStateMetrics(store, end, round((end - start).total_seconds()))
     owners = asked.about_pods("kube_pod_owner", pods, _OWNER)
     if not owners and not asked.gaps:
         detail = (
@@ -108,7 +108,7 @@ def pod_owners(
 
 def job_runs(store: SampleStore, start: datetime, end: datetime) -> tuple[tuple[JobRun, ...], tuple[Gap, ...]]:
     """Jobs that were there in (start, end], by name: when they began and completed, for measured outcomes."""
-    asked = _Asked(store, end, round((end - start).total_seconds()))
+    asked = _KubeStateMetrics(store, end, round((end - start).total_seconds()))
     times: list[dict[tuple[str, str], float]] = []
     for metric in ("kube_job_status_start_time", "kube_job_status_completion_time"):
         rows = asked.rows([Selector(metric)], ("namespace", "exported_namespace", "job_name"))
@@ -136,7 +136,7 @@ _Name = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _KubeStateMetrics:
     """Questions about (at − window, at]; one that fails is a Gap and an empty answer."""
 
     store: SampleStore
@@ -145,9 +145,9 @@ class _Asked:
     gaps: list[Gap] = field(default_factory=list)
     _labels: tuple[str, ...] = ("pod", "exported_pod")
 
-    def rows(self, selectors: Iterable[Selector], by: tuple[str, ...]) -> list[Row]:
+    def rows(self, selectors: Iterable[Selector], by: tuple[str, ...]) -> list[AnswerRow]:
         questions = [Expression(each, Function.LAST_IN_WINDOW, self.window_seconds, by=by) for each in selectors]
-        found: list[Row] = []
+        found: list[AnswerRow] = []
         for question, answer in zip(questions, self.store.evaluate_many(questions, self.at), strict=True):
             if isinstance(answer, TelemetryError):
                 gap = failed(f"owners of Pods ({question.selector.metric})", answer)
@@ -159,7 +159,7 @@ class _Asked:
 
     def about_pods(
         self, metric: str, pods: Collection[PodRef], more: tuple[str, ...], *matchers: Matcher
-    ) -> dict[PodRef, list[Row]]:
+    ) -> dict[PodRef, list[AnswerRow]]:
         wanted = frozenset(pods)
         names = sorted({pod.partition("/")[2] for pod in pods})
         chosen = [
@@ -167,7 +167,7 @@ class _Asked:
             for label in self._labels
             for begin in range(0, len(names), _NAMES_AT_ONCE)
         ]
-        found: dict[PodRef, list[Row]] = {}
+        found: dict[PodRef, list[AnswerRow]] = {}
         spoken: set[str] = set()
         for row in self.rows(chosen, ("namespace", "pod", "exported_namespace", "exported_pod", *more)):
             pod = f"{_namespace(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
@@ -179,7 +179,7 @@ class _Asked:
         return found
 
 
-def _tops(asked: _Asked, owners: Mapping[PodRef, Iterable[Row]]) -> dict[PodRef, str]:
+def _tops(asked: _KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]) -> dict[PodRef, str]:
     controllers: dict[PodRef, tuple[str, _Name]] = {}
     tops: dict[PodRef, str] = {}
     for pod, rows in owners.items():
@@ -199,7 +199,7 @@ def _tops(asked: _Asked, owners: Mapping[PodRef, Iterable[Row]]) -> dict[PodRef,
     return tops
 
 
-def _parents(asked: _Asked, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
+def _parents(asked: _KubeStateMetrics, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
     """Workload.id above each ReplicaSet or Job, itself where it has no controller; missing where that is not told."""
     metric, label = _PARENTS[kind]
     names = sorted({name for _, name in children})
@@ -207,7 +207,7 @@ def _parents(asked: _Asked, kind: str, children: Collection[_Name]) -> dict[_Nam
         Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]),))
         for begin in range(0, len(names), _NAMES_AT_ONCE)
     ]
-    found: dict[_Name, list[Row]] = {}
+    found: dict[_Name, list[AnswerRow]] = {}
     for row in asked.rows(chosen, ("namespace", "exported_namespace", label, *_OWNER)) if chosen else ():
         found.setdefault((_namespace(row.labels), row.labels.get(label, "")), []).append(row)
     parents: dict[_Name, str] = {}
@@ -221,7 +221,7 @@ def _parents(asked: _Asked, kind: str, children: Collection[_Name]) -> dict[_Nam
     return parents
 
 
-def _controllers(rows: Iterable[Row]) -> set[tuple[str, str]]:
+def _controllers(rows: Iterable[AnswerRow]) -> set[tuple[str, str]]:
     """Kind and name of every controller that rows of one object name."""
     return {
         (row.labels.get("owner_kind", ""), row.labels.get("owner_name", ""))
@@ -238,7 +238,7 @@ def _namespace(labels: Labels) -> str:
     return labels.get("exported_namespace") or labels.get("namespace", "")
 
 
-def _by_container(rows: Iterable[Row]) -> dict[str, float]:
+def _by_container(rows: Iterable[AnswerRow]) -> dict[str, float]:
     """Value per container: a restarted kube-state-metrics has a second series of each."""
     values: dict[str, float] = {}
     for row in rows:
@@ -247,6 +247,6 @@ def _by_container(rows: Iterable[Row]) -> dict[str, float]:
     return values
 
 
-def _requested(rows: Iterable[Row], resource: str) -> float | None:
+def _requested(rows: Iterable[AnswerRow], resource: str) -> float | None:
     values = _by_container(row for row in rows if row.labels.get("resource") == resource)
     return sum(values.values()) if values else None

@@ -13,13 +13,13 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
-from gpuwatch.telemetry.query_parts import Asker, Part, Question, divided, together
+from gpuwatch.telemetry.query_parts import Asker, PartitionedQuery, QueryPart, divided, together
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
     Partition,
     QueryFailed,
-    Row,
     Selector,
     Series,
     TelemetryError,
@@ -89,7 +89,7 @@ class PrometheusStore:
             rows = self._query('count by (name) (label_replace({__name__!=""}, "name", "$1", "__name__", "(.+)"))', at)
             return frozenset(row.labels["name"] for row in rows)
 
-    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
+    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         answer = self.evaluate_many([expression], at, partition)[0]
         if isinstance(answer, TelemetryError):
             raise answer
@@ -97,12 +97,12 @@ class PrometheusStore:
 
     def evaluate_many(
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
-    ) -> list[list[Row] | TelemetryError]:
+    ) -> list[list[AnswerRow] | TelemetryError]:
         try:
             dialect = self._speaks(at)
         except TelemetryError as error:
             return [error for _ in expressions]
-        questions: list[Question[list[Row]]] = []
+        questions: list[PartitionedQuery[list[AnswerRow]]] = []
         for expression in expressions:
             samples = _samples(expression, partition)
             ask = partial(self._instant, expression, at, partition, dialect)
@@ -110,7 +110,7 @@ class PrometheusStore:
             if expression.function in STEPPED:
                 most //= _STEPS_COST
             parts = divided(partition, expression, samples, max(1, most))
-            questions.append(Question(ask, parts, expression.function, samples))
+            questions.append(PartitionedQuery(ask, parts, expression.function, samples))
         self._asker.ask(questions, partition)
         label = partition.label if partition else ""
         return [
@@ -130,7 +130,7 @@ class PrometheusStore:
             raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
         dialect = self._speaks(end)
         steps = math.floor((end - start).total_seconds() / step_seconds) + 1
-        questions: list[Question[list[Series]]] = []
+        questions: list[PartitionedQuery[list[Series]]] = []
         for first in range(0, steps, _STEPS_AT_ONCE):
             count = min(_STEPS_AT_ONCE, steps - first)
             begin = start + timedelta(seconds=first * step_seconds)
@@ -141,7 +141,7 @@ class PrometheusStore:
             kept = expression.by is None or (partition is not None and partition.label in expression.by)
             by_node = partition if kept else None
             parts = divided(by_node, expression, held, most)
-            questions.append(Question(ask, parts, f"grid of {expression.function}", held))
+            questions.append(PartitionedQuery(ask, parts, f"grid of {expression.function}", held))
         self._asker.ask(questions, partition)
         for question in questions:
             if question.error is not None:
@@ -168,7 +168,7 @@ class PrometheusStore:
         with self._lock:
             if self._dialect is None:
                 minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)
-                rows: list[Row] = self._query(_PROBE, minute)
+                rows: list[AnswerRow] = self._query(_PROBE, minute)
                 found = rows[0].value if rows else math.nan
                 self._dialect = _DIALECTS.get(found, Dialect.PROMETHEUS_3)
             return self._dialect
@@ -181,14 +181,14 @@ class PrometheusStore:
         timeout = f"{math.ceil(self._connection.timeout_seconds)}s"
         return {"timeout": timeout, "max_source_resolution": "0s", "nocache": "1"}
 
-    def _promql(self, expression: Expression, part: Part, partition: Partition | None, dialect: Dialect) -> str:
+    def _promql(self, expression: Expression, part: QueryPart, partition: Partition | None, dialect: Dialect) -> str:
         more = () if part.whole or partition is None else (any_of(partition.label, part.nodes),)
         return render(expression, more=more, step_seconds=_step(expression, partition), dialect=dialect)
 
     def _instant(
-        self, expression: Expression, at: datetime, partition: Partition | None, dialect: Dialect, part: Part
-    ) -> list[Row]:
-        rows: list[Row] = self._query(self._promql(expression, part, partition, dialect), at)
+        self, expression: Expression, at: datetime, partition: Partition | None, dialect: Dialect, part: QueryPart
+    ) -> list[AnswerRow]:
+        rows: list[AnswerRow] = self._query(self._promql(expression, part, partition, dialect), at)
         return rows
 
     def _range(
@@ -199,7 +199,7 @@ class PrometheusStore:
         step_seconds: int,
         partition: Partition | None,
         dialect: Dialect,
-        part: Part,
+        part: QueryPart,
     ) -> list[Series]:
         end = start + timedelta(seconds=(count - 1) * step_seconds)
         # PrometheusConnect would round both to whole seconds.

@@ -16,11 +16,11 @@ from typing import Generic, TypeVar
 
 from gpuwatch.telemetry.http_errors import PerhapsTooLarge, TimedOut
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Combine,
     Expression,
     Partition,
     QueryTooLarge,
-    Row,
     StoreRefused,
     StoreUnreachable,
     TelemetryError,
@@ -36,7 +36,7 @@ _OUTAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QueryPart:
     """Some Nodes of a question. `whole`: it is all of it, asked without a matcher for them."""
 
     nodes: tuple[str, ...] = ()
@@ -47,11 +47,11 @@ class Part:
 
 
 @dataclass(slots=True)
-class Question(Generic[T]):
+class PartitionedQuery(Generic[T]):
     """kind: what questions of a like cost have in common. samples: what the server holds for each series."""
 
-    ask: Callable[[Part], T]
-    parts: list[Part]
+    ask: Callable[[QueryPart], T]
+    parts: list[QueryPart]
     kind: str
     samples: float
     answers: dict[int, T] = field(default_factory=dict)
@@ -62,24 +62,24 @@ class Question(Generic[T]):
         return [self.answers[first] for first in sorted(self.answers)]
 
 
-def divided(partition: Partition | None, expression: Expression, samples: float, max_samples: float) -> list[Part]:
+def divided(partition: Partition | None, expression: Expression, samples: float, max_samples: float) -> list[QueryPart]:
     """Parts of at most about max_samples / samples series each, as even as Nodes allow."""
     if partition is None or not partition.nodes or not _divisible(partition, expression):
-        return [Part()]
+        return [QueryPart()]
     nodes = tuple(sorted(partition.nodes))
     series = sum(partition.nodes.values())
     count = math.ceil(series * samples / max_samples)
     if count > 1:
         count = max(count, math.ceil(sum(len(node) + 1 for node in nodes) / _NAMES_LENGTH))
-    return _cut(Part(nodes, series), partition, min(count, len(nodes)))
+    return _cut(QueryPart(nodes, series), partition, min(count, len(nodes)))
 
 
-def halves(part: Part, partition: Partition | None) -> list[Part]:
+def halves(part: QueryPart, partition: Partition | None) -> list[QueryPart]:
     """The part in two; as it is where it has one Node or none."""
     return _cut(part, partition, 2) if partition is not None and len(part.nodes) > 1 else [part]
 
 
-def _cut(part: Part, partition: Partition, count: int) -> list[Part]:
+def _cut(part: QueryPart, partition: Partition, count: int) -> list[QueryPart]:
     """Up to `count` parts with neighbouring Nodes: each Node goes where the middle of its series lies."""
     if count <= 1:
         return [part]
@@ -107,16 +107,18 @@ def _divisible(partition: Partition, expression: Expression) -> bool:
     return expression.by is None or partition.label in expression.by or expression.combine is not Combine.AVG
 
 
-def together(answers: Sequence[list[Row]], label: str, expression: Expression) -> list[Row]:
+def together(answers: Sequence[list[AnswerRow]], label: str, expression: Expression) -> list[AnswerRow]:
     """The rows of all parts; combined once more where the answer does not keep the label that divides them."""
     rows = [row for answer in answers for row in answer]
     if len(answers) == 1 or expression.by is None or label in expression.by:
         return rows
-    combined: dict[tuple[tuple[str, str], ...], Row] = {}
+    combined: dict[tuple[tuple[str, str], ...], AnswerRow] = {}
     for row in rows:
         key = tuple(sorted(row.labels.items()))
         other = combined.get(key)
-        combined[key] = row if other is None else Row(row.labels, _combined(expression.combine, other.value, row.value))
+        combined[key] = (
+            row if other is None else AnswerRow(row.labels, _combined(expression.combine, other.value, row.value))
+        )
     return list(combined.values())
 
 
@@ -137,17 +139,17 @@ class Asker:
         self._refused: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def ask(self, questions: Sequence[Question[T]], partition: Partition | None) -> None:
+    def ask(self, questions: Sequence[PartitionedQuery[T]], partition: Partition | None) -> None:
         """Fills in `answers` (by place of the part's first Node) or `error` of each question."""
         outages: list[StoreUnreachable | StoreRefused] = []
-        running: dict[Future[T], tuple[Question[T], Part]] = {}
+        running: dict[Future[T], tuple[PartitionedQuery[T], QueryPart]] = {}
         pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="query")
 
-        def submit(question: Question[T], part: Part) -> None:
+        def submit(question: PartitionedQuery[T], part: QueryPart) -> None:
             for piece in self._fitting(question, part, partition):
                 running[pool.submit(asked, question, piece)] = (question, piece)
 
-        def asked(question: Question[T], part: Part) -> T:
+        def asked(question: PartitionedQuery[T], part: QueryPart) -> T:
             if question.error is not None:
                 raise question.error
             gone = tuple(outages)
@@ -184,8 +186,8 @@ class Asker:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _smaller(
-        self, question: Question[T], part: Part, partition: Partition | None, error: TelemetryError
-    ) -> list[Part]:
+        self, question: PartitionedQuery[T], part: QueryPart, partition: Partition | None, error: TelemetryError
+    ) -> list[QueryPart]:
         """The parts to ask in the place of one that was refused; none where it is not to be divided."""
         pieces = halves(part, partition)
         if len(pieces) < 2 or question.error is not None:
@@ -197,7 +199,7 @@ class Asker:
             self._refused[question.kind] = min(size, self._refused.get(question.kind, math.inf))
         return pieces
 
-    def _fitting(self, question: Question[T], part: Part, partition: Partition | None) -> list[Part]:
+    def _fitting(self, question: PartitionedQuery[T], part: QueryPart, partition: Partition | None) -> list[QueryPart]:
         """The part, cut until it is smaller than what was refused before."""
         if part.series * question.samples < self._refused.get(question.kind, math.inf):
             return [part]

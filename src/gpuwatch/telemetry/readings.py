@@ -14,21 +14,21 @@ from typing import TypeAlias
 
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, Readings, Schema, Scope, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
-from gpuwatch.telemetry.answers import Answers, Samples, Trouble
+from gpuwatch.telemetry.answers import LevelAnswers, Samples, Trouble
 from gpuwatch.telemetry.gaps import missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.pieces import RowKey, row_key
 from gpuwatch.telemetry.questions import Question, found_rows, question, shown
-from gpuwatch.telemetry.samples import Expression, Matcher, Row, SampleStore, TelemetryError
+from gpuwatch.telemetry.samples import AnswerRow, Expression, Matcher, SampleStore, TelemetryError
 
 _ROWS_AT_ONCE = 100_000
 _STATS_AT_FIRST, _STATS_AT_LEAST = 8, 4
 
-_Answered: TypeAlias = Mapping[Expression, list[Row] | TelemetryError]
+_Answered: TypeAlias = Mapping[Expression, list[AnswerRow] | TelemetryError]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingStat:
     """A WindowStat on its way: what to ask at each level of preference, and what has been answered.
 
     answers: variant ('' where the signal has none) → device → value.
@@ -52,8 +52,8 @@ def read(
     inventory: Inventory,
 ) -> tuple[Readings, tuple[Gap, ...]]:
     """Answers to all stats about the devices of the inventory. What fails or is missing is a Gap per signal."""
-    reader = _Reader(store, at, schema, inventory)
-    asked: list[_Asked] = []
+    reader = _StatReader(store, at, schema, inventory)
+    asked: list[_PendingStat] = []
     gaps: list[Gap] = []
     for stat in dict.fromkeys(stats):
         found = found_rows(stat.signal, schema)
@@ -65,7 +65,7 @@ def read(
             per_process = any(row.metric == metric for metric, _ in inventory.per_process)
             each = question(stat, row, signal.scale, per_process, schema.interval_seconds)
             levels.setdefault(row.preference, []).append(each)
-        asked.append(_Asked(stat, list(levels.values())))
+        asked.append(_PendingStat(stat, list(levels.values())))
     # Questions about one signal have answers in common, such as how many samples there are.
     signals = list(dict.fromkeys(each.stat.signal for each in asked))
     ordered = sorted(asked, key=lambda each: signals.index(each.stat.signal))
@@ -80,7 +80,7 @@ def read(
     return reader.readings(asked), (*dict.fromkeys(gaps), *reader.trouble.gaps())
 
 
-class _Reader:
+class _StatReader:
     def __init__(self, store: SampleStore, at: datetime, schema: Schema, inventory: Inventory) -> None:
         self._store = store
         self._at = at
@@ -90,7 +90,7 @@ class _Reader:
         self.trouble = Trouble()
         self.rows = 0
 
-    def answer(self, batch: Sequence[_Asked]) -> None:
+    def answer(self, batch: Sequence[_PendingStat]) -> None:
         """Asks one level of preference after the other, until no device is left or no level."""
         pending = list(batch)
         while pending:
@@ -108,7 +108,7 @@ class _Reader:
                 self._join(each, level, samples)
             pending = [each for each in pending if self._next_level(each)]
 
-    def _evaluated(self, expressions: Iterable[Expression]) -> dict[Expression, list[Row] | TelemetryError]:
+    def _evaluated(self, expressions: Iterable[Expression]) -> dict[Expression, list[AnswerRow] | TelemetryError]:
         distinct = list(dict.fromkeys(expressions))
         if not distinct:
             return {}
@@ -116,9 +116,9 @@ class _Reader:
         self.rows += sum(len(answer) for answer in answers if not isinstance(answer, TelemetryError))
         return dict(zip(distinct, answers, strict=True))
 
-    def _level(self, asked: _Asked, answers: _Answered) -> Answers:
-        level = Answers(self._known, self.trouble)
-        usable: list[tuple[Question, list[Row]]] = []
+    def _level(self, asked: _PendingStat, answers: _Answered) -> LevelAnswers:
+        level = LevelAnswers(self._known, self.trouble)
+        usable: list[tuple[Question, list[AnswerRow]]] = []
         for each in asked.questions():
             answer, beside = answers[each.value], answers[each.beside] if each.beside else []
             if isinstance(answer, TelemetryError):
@@ -133,7 +133,7 @@ class _Reader:
         level.divide(self._inventory.per_process, self._inventory.scrape_targets)
         return level
 
-    def _samples(self, levels: Sequence[Answers], answers: _Answered) -> Samples:
+    def _samples(self, levels: Sequence[LevelAnswers], answers: _Answered) -> Samples:
         """Samples behind the pieces whose value as a whole depends on them, from `answers` where they are there."""
         needed: dict[Expression, tuple[Question, set[DeviceId]]] = {}
         for level in levels:
@@ -158,7 +158,7 @@ class _Reader:
             }
         return samples
 
-    def _join(self, asked: _Asked, level: Answers, samples: Samples) -> None:
+    def _join(self, asked: _PendingStat, level: LevelAnswers, samples: Samples) -> None:
         fitting = asked.stat.window_seconds / self._interval_seconds if self._interval_seconds else None
         level.join(asked.stat.statistic, samples, fitting)
         before = asked.answered
@@ -167,7 +167,7 @@ class _Reader:
             asked.answers.setdefault(variant, {}).update(new)
         asked.answered.update(*level.values.values())
 
-    def _next_level(self, asked: _Asked) -> bool:
+    def _next_level(self, asked: _PendingStat) -> bool:
         asked.level += 1
         if asked.level >= len(asked.levels):
             return False
@@ -179,7 +179,7 @@ class _Reader:
             if device.present and device.vendor in vendors
         )
 
-    def readings(self, asked: Sequence[_Asked]) -> Readings:
+    def readings(self, asked: Sequence[_PendingStat]) -> Readings:
         values: dict[str, dict[str, float]] = {}
         variants: dict[str, dict[str, dict[str, float]]] = {}
         promql: dict[str, str] = {}

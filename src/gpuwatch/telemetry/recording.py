@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.telemetry.evaluate import Answers, grouped, per_series, reach_ms
+from gpuwatch.telemetry.evaluate import Matrix, grouped, per_series, reach_ms
 from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, render
-from gpuwatch.telemetry.recording_part import Part, contradiction, gap, opened
+from gpuwatch.telemetry.recording_part import RecordingPart, contradiction, gap, opened
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Partition,
-    Row,
     Selector,
     Series,
     TelemetryError,
@@ -39,7 +39,7 @@ def open_recording(paths: Sequence[Path], at: datetime | None = None) -> Recordi
     be read is in the store's `problems`. Raises TelemetryError for a named file of which nothing can be read, and where
     there is not one sample.
     """
-    parts: list[Part] = []
+    parts: list[RecordingPart] = []
     problems: list[Gap] = []
     for path in paths:
         if not path.exists():
@@ -72,7 +72,7 @@ def _files(path: Path) -> list[Path]:
 class RecordingStore:
     """SampleStore over recorded samples; `open_recording` makes one. Not for several threads at once."""
 
-    def __init__(self, description: str, parts: Sequence[Part], problems: Iterable[Gap] = ()) -> None:
+    def __init__(self, description: str, parts: Sequence[RecordingPart], problems: Iterable[Gap] = ()) -> None:
         self._description = description
         self._parts = tuple(parts)
         self._problems = list(problems)
@@ -105,18 +105,18 @@ class RecordingStore:
             if self._has_samples(metric, end_ms - lookback_seconds * 1000, end_ms)
         )
 
-    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
+    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         labels, answers = self._answers(expression, np.array([_milliseconds(at)], np.int64), partition)
         there = np.flatnonzero(answers.present)
         return [
-            Row(labels[index], value)
+            AnswerRow(labels[index], value)
             for index, value in zip(there.tolist(), answers.values[there, 0].tolist(), strict=True)
         ]
 
     def evaluate_many(
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
-    ) -> list[list[Row] | TelemetryError]:
-        answers: dict[int, list[Row] | TelemetryError] = {}
+    ) -> list[list[AnswerRow] | TelemetryError]:
+        answers: dict[int, list[AnswerRow] | TelemetryError] = {}
         # Metric by metric, so that each is read once however small the cache is.
         for index in sorted(range(len(expressions)), key=lambda index: expressions[index].selector.metric):
             try:
@@ -161,7 +161,7 @@ class RecordingStore:
 
     def _answers(
         self, expression: Expression, ends_ms: IntArray, partition: Partition | None
-    ) -> tuple[Sequence[Mapping[str, str]], Answers]:
+    ) -> tuple[Sequence[Mapping[str, str]], Matrix]:
         """Labels, and one row of answers for each, at every one of the rising ends."""
         render(expression)  # refuses what makes no sense
         metric = self._load(expression.selector.metric)
@@ -173,7 +173,7 @@ class RecordingStore:
             reached = metric.within(int(ends_ms[0]) - reach_ms(expression, step_ms), int(ends_ms[-1]))
             chosen = np.intersect1d(chosen, reached, assume_unique=True)
         if not chosen.size or not ends_ms.size:
-            return (), Answers(np.empty((0, ends_ms.size)), np.empty((0, ends_ms.size), np.bool_))
+            return (), Matrix(np.empty((0, ends_ms.size)), np.empty((0, ends_ms.size), np.bool_))
         if expression.by is None:
             labels = [metric.samples.labels[index] for index in chosen]
         else:
@@ -188,7 +188,7 @@ class RecordingStore:
             blocks.append(answers if expression.by is None else grouped(answers, group, expression.combine))
         if len(blocks) == 1:
             return labels, blocks[0]
-        return labels, Answers(
+        return labels, Matrix(
             np.concatenate([block.values for block in blocks], axis=1),
             np.concatenate([block.present for block in blocks], axis=1),
         )

@@ -22,7 +22,7 @@ _GZIP = b"\x1f\x8b"
 _JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
 
 
-class Part(Protocol):
+class RecordingPart(Protocol):
     """Series of one file: Parquet is read metric by metric, text is in memory."""
 
     @property
@@ -55,7 +55,7 @@ class TextFile:
         return self._metrics.get(metric, stacked((), ()))
 
 
-def opened(path: Path, at: datetime | None) -> tuple[Part, list[Gap]]:
+def opened(path: Path, at: datetime | None) -> tuple[RecordingPart, list[Gap]]:
     """One file and what of it could not be read. `at`: the time of samples that carry none, else the file's own.
 
     Raises TelemetryError where the file cannot be read or has no samples.
@@ -74,7 +74,7 @@ def opened(path: Path, at: datetime | None) -> tuple[Part, list[Gap]]:
         raise TelemetryError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -> tuple[Part, list[Gap]]:
+def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -> tuple[RecordingPart, list[Gap]]:
     start = stream.peek(4096)[:4096]
     if b"\0" in start:
         raise TelemetryError(f"{path} is neither Parquet nor text; give a recording, a page of metrics or a dump")

@@ -99,7 +99,7 @@ class Expression:
     by: tuple[str, ...] | None = ()
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class AnswerRow(msgspec.Struct, frozen=True, gc=False):
     """One value of an answer. NaN is a value here; `source` drops it.
 
     A Struct, because a health cycle of a large fleet makes hundreds of thousands of them.
@@ -157,12 +157,12 @@ class SampleStore(Protocol):
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of all metrics with samples in the look-back."""
 
-    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[Row]:
+    def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         """One answer."""
 
     def evaluate_many(
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
-    ) -> list[list[Row] | TelemetryError]:
+    ) -> list[list[AnswerRow] | TelemetryError]:
         """Answers in the order of the questions, asked a few at a time."""
 
     def grid(

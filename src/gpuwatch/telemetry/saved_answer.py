@@ -14,7 +14,7 @@ from gpuwatch.telemetry.openmetrics import Problems
 from gpuwatch.telemetry.series import RecordedSeries
 
 
-class _Result(msgspec.Struct):
+class _SavedResult(msgspec.Struct):
     metric: dict[str, str]
     value: tuple[float, str] | None = None
     values: list[tuple[float, str]] | None = None  # both are missing where the samples are native histograms
@@ -22,7 +22,7 @@ class _Result(msgspec.Struct):
 
 class _Data(msgspec.Struct):
     result_type: Literal["vector", "matrix"] = msgspec.field(name="resultType")
-    result: list[_Result]
+    result: list[_SavedResult]
 
 
 class _Answer(msgspec.Struct):

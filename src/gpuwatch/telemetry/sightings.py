@@ -20,10 +20,10 @@ from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.samples import (
+    AnswerRow,
     Expression,
     Function,
     Matcher,
-    Row,
     SampleStore,
     Selector,
     TelemetryError,
@@ -60,7 +60,7 @@ class Sighting:
     identity: door.Identity
     row: MetricRow
     now: list[door.Labels] = field(default_factory=list)
-    newest: Row | None = None
+    newest: AnswerRow | None = None
 
     def rows(self) -> list[door.Labels]:
         """Labels of the rows of now, else of the newest one. Never empty."""
@@ -78,7 +78,7 @@ class Sightings:
     repeated: Sequence[tuple[MetricRow, Sequence[door.Labels]]]
 
 
-_Answered = list[tuple[MetricRow, list[Row]]]
+_Answered = list[tuple[MetricRow, list[AnswerRow]]]
 _BEFORE = "devices ahead of the look-back"
 
 
@@ -192,7 +192,7 @@ def _all_labels(vendor: Vendor) -> tuple[str, ...]:
 
 
 def _answered(
-    metrics: Sequence[MetricRow], answers: Sequence[list[Row] | TelemetryError], what: str, gaps: list[Gap]
+    metrics: Sequence[MetricRow], answers: Sequence[list[AnswerRow] | TelemetryError], what: str, gaps: list[Gap]
 ) -> _Answered:
     answered: _Answered = []
     for row, answer in zip(metrics, answers, strict=True):
@@ -227,7 +227,7 @@ def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[Metric
     return devices, repeated
 
 
-def _gone(metric: MetricRow, answer: Iterable[Row], present: Collection[str]) -> set[Matcher]:
+def _gone(metric: MetricRow, answer: Iterable[AnswerRow], present: Collection[str]) -> set[Matcher]:
     """Matchers for devices of the look-back whose GPU is not there now."""
     missing: set[Matcher] = set()
     for row in answer:

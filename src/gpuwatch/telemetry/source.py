@@ -25,10 +25,19 @@ from gpuwatch.model.workload_profile import HeldWindows
 from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.telemetry.owners import JobRun, PastPod, job_runs, pod_owners
 from gpuwatch.telemetry.readings import read
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.telemetry.samples import (
+    Expression,
+    Function,
+    Matcher,
+    MatchOp,
+    SampleStore,
+    Selector,
+    TelemetryError,
+)
 from gpuwatch.telemetry.throttling import throttled_shares
 from gpuwatch.telemetry.windows import held_windows
 
@@ -129,3 +138,17 @@ class TelemetrySource:
     def job_runs(self, start: datetime, end: datetime) -> tuple[tuple[JobRun, ...], tuple[Gap, ...]]:
         """Jobs of (start, end]: when they began and completed."""
         return job_runs(self._store, start, end)
+
+
+def firing(store: SampleStore, names: Sequence[str], at: datetime) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
+    """Those of the names that fire now, from the series `ALERTS` that Prometheus writes of its own rules.
+
+    None where the store could not tell. A server that evaluates no rules has no such series, and then none fires.
+    """
+    selector = Selector("ALERTS", (Matcher("alertstate", MatchOp.EQUAL, "firing"),))
+    try:
+        rows = store.evaluate(Expression(selector, Function.LAST, by=("alertname",)), at)
+    except TelemetryError as error:
+        return None, (failed("alerts", error),)
+    found = {row.labels.get("alertname", "") for row in rows if row.value > 0}
+    return tuple(name for name in names if name in found), ()

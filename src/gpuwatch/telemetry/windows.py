@@ -113,7 +113,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RowTarget:
     """Where a row's values go."""
 
     device: _DeviceKey
@@ -131,7 +131,7 @@ class _Grid:
     count: int
     devices: dict[_DeviceKey, _Held] = field(default_factory=dict)
     _physical: set[Signal] = field(default_factory=set)
-    _places: dict[tuple[Vendor, int], tuple[door.Labels, _Place | None]] = field(default_factory=dict)
+    _places: dict[tuple[Vendor, int], tuple[door.Labels, _RowTarget | None]] = field(default_factory=dict)
     _answers: dict[Expression, Sequence[Series]] = field(default_factory=dict)
     _errors: dict[Signal, TelemetryError] = field(default_factory=dict)
     _dropped: Dropped = field(default_factory=Dropped)
@@ -220,7 +220,7 @@ class _Grid:
         end = self.start + timedelta(seconds=self.count * self.step_seconds)
         return self.store.grid(expression, first, end, self.step_seconds, self.inventory.partition)
 
-    def _place(self, labels: door.Labels, vendor: Vendor) -> _Place | None:
+    def _place(self, labels: door.Labels, vendor: Vendor) -> _RowTarget | None:
         # Answers about several signals have the same labels, and a store may give one object for them all.
         key = (vendor, id(labels))
         known = self._places.get(key)
@@ -229,11 +229,11 @@ class _Grid:
         place = None
         if (identity := door.identity(labels, vendor)) is not None:
             holder = door.holder(labels, vendor, self.inventory.scrape_targets)
-            place = _Place(
+            place = _RowTarget(
                 (identity.id, identity.profile or ""),
                 identity.uuid,
                 (holder.pod, holder.container) if holder else _NOBODY,
-                door.model(labels),
+                door.first(labels, door.MODEL_LABELS),
             )
         self._places[key] = (labels, place)
         return place
@@ -251,7 +251,7 @@ class _Grid:
         return block
 
     def _in_si(
-        self, signal: Signal, row: MetricRow, scale: float, raw: FloatArray, places: Sequence[_Place | None]
+        self, signal: Signal, row: MetricRow, scale: float, raw: FloatArray, places: Sequence[_RowTarget | None]
     ) -> FloatArray:
         low, high = plausible_range(signal)
         # As in questions.in_si: 35 % are 0.35, but 35 · 0.01 is not.

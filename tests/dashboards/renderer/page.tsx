@@ -49,7 +49,8 @@ const kinds: Record<string, (drawn: Drawn, width: number, height: number) => Rea
   timeseries: (drawn, width, height) =>
     drawn.state !== 'data' ? empty(drawn) : (
       <TimeSeries
-        frames={drawn.frames} structureRev={1} width={width} height={height} timeRange={range} timeZone="utc" options={{}}
+        // As Grafana's panel does it; the component by itself leaves gaps in the first series alone.
+        frames={drawn.frames.map((frame) => data.applyNullInsertThreshold({ frame }))} structureRev={1} width={width} height={height} timeRange={range} timeZone="utc" options={{}}
         legend={{ showLegend: true, displayMode: 'list', placement: 'bottom', calcs: [], ...drawn.panel.options?.legend }}
       />
     ),

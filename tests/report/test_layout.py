@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.report.name import Name
+from gpuwatch.report.layout import FoldedName
 
 
 def shown(text: str, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     with console.capture() as capture:
-        console.print(Name(text))
+        console.print(FoldedName(text))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -49,7 +49,7 @@ def test_other_columns_are_wrapped_before_a_word_of_a_name_is() -> None:
     table = Table(box=None)
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
-    table.add_row(Name("moderation-prod/nora-api-8ndvghq9v6-pzv2f"), "a service that never got any request " * 3)
+    table.add_row(FoldedName("moderation-prod/nora-api-8ndvghq9v6-pzv2f"), "a service that never got any request " * 3)
     console = Console(file=io.StringIO(), width=60)
     with console.capture() as capture:
         console.print(table)

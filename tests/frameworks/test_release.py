@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.kube import keys
-from gpuwatch.kube.adapters import (
-    ADAPTERS,
-    Creation,
-    Patch,
-    Refused,
+from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from gpuwatch.execute.requests import write
+from gpuwatch.frameworks import WRITTEN, keys
+from gpuwatch.frameworks.framework import ReleaseRule
+from gpuwatch.frameworks.json_patch import ABSENT, difference, merged, put, removed, value_at
+from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of
+from gpuwatch.frameworks.release import (
     Release,
     Restoration,
     release,
@@ -24,11 +26,8 @@ from gpuwatch.kube.adapters import (
     restore,
     saved_state,
     still_holds,
-    write,
 )
-from gpuwatch.kube.json_patch import ABSENT, difference, merged, put, removed, value_at
-from gpuwatch.kube.writer import Failure, Object, WriteError, ref_of
-from kube.adapter_samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from gpuwatch.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -50,6 +49,11 @@ def given_back(result: Restoration | Refused) -> Restoration:
 def started(sample: Sample, **metadata: Any) -> tuple[MemoryCluster, Object]:
     cluster = MemoryCluster()
     return cluster, cluster.put({**sample.named("team-a", **metadata), "status": sample.status})
+
+
+def send(cluster: MemoryCluster, writes: Iterable[Write]) -> None:
+    for each in writes:
+        write(cluster, each)
 
 
 def now(cluster: MemoryCluster, object_: Object) -> Object:
@@ -75,7 +79,7 @@ def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whol
     cluster, before = started(sample, **({"annotations": annotations} if annotations else {}))
     plan = ready(release(before, remediation=NAME, at=NOW))
     assert [type(item) for item in plan.writes] == [Patch]
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     gone = now(cluster, before)
     assert int(gone["metadata"]["resourceVersion"]) == int(before["metadata"]["resourceVersion"]) + 1
     assert plan.saved[0].path == sample.path
@@ -84,7 +88,7 @@ def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whol
     assert saved_state(gone) == plan.saved
     back = given_back(restore(gone, plan.saved, remediation=NAME))
     assert back.left == ()
-    write(cluster, back.writes)
+    send(cluster, back.writes)
     again = now(cluster, before)
     assert text(again["spec"]) == text({**before["spec"], **sample.spec_after})
     assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))
@@ -94,10 +98,10 @@ def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whol
 def test_twice_is_once(sample: Sample) -> None:
     cluster, before = started(sample)
     plan = ready(release(before, remediation=NAME, at=NOW))
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     again = ready(release(now(cluster, before), remediation=NAME, at=NOW))
     assert again == Release((), plan.saved)
-    write(cluster, given_back(restore(now(cluster, before), plan.saved, remediation=NAME)).writes)
+    send(cluster, given_back(restore(now(cluster, before), plan.saved, remediation=NAME)).writes)
     assert restore(now(cluster, before), plan.saved, remediation=NAME) == Restoration(())
 
 
@@ -105,7 +109,7 @@ def test_twice_is_once(sample: Sample) -> None:
 def test_what_another_remediation_holds_is_left_alone(sample: Sample) -> None:
     cluster, before = started(sample)
     plan = ready(release(before, remediation=NAME, at=NOW))
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     assert NAME in reason(release(now(cluster, before), remediation="other", at=NOW))
     assert NAME in reason(restore(now(cluster, before), plan.saved, remediation="other"))
 
@@ -114,12 +118,12 @@ def test_what_another_remediation_holds_is_left_alone(sample: Sample) -> None:
 def test_what_somebody_changed_since_is_theirs(sample: Sample) -> None:
     cluster, before = started(sample)
     plan = ready(release(before, remediation=NAME, at=NOW))
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     theirs = {"true": False, "false": True, "0": 7}.get(plan.saved[0].after, "2030-01-01T00:00:00Z")
     cluster.put(put(now(cluster, before), sample.path, theirs))
     back = given_back(restore(now(cluster, before), plan.saved, remediation=NAME))
     assert back.left[0] == sample.path
-    write(cluster, back.writes)
+    send(cluster, back.writes)
     after = now(cluster, before)
     assert value_at(after, sample.path) == theirs
     assert keys.REMEDIATION not in after["metadata"].get("annotations", {})
@@ -131,7 +135,7 @@ def test_a_write_between_reading_and_releasing_is_a_conflict(sample: Sample) -> 
     plan = ready(release(before, remediation=NAME, at=NOW))
     cluster.patch(ref_of(before), {"metadata": {"labels": {"somebody": "else"}}})
     with pytest.raises(WriteError) as caught:
-        write(cluster, plan.writes)
+        send(cluster, plan.writes)
     assert caught.value.failure is Failure.CONFLICT
 
 
@@ -139,7 +143,7 @@ def test_a_write_between_reading_and_releasing_is_a_conflict(sample: Sample) -> 
 def test_a_namesake_is_not_restored(sample: Sample) -> None:
     cluster, before = started(sample)
     plan = ready(release(before, remediation=NAME, at=NOW))
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     namesake = now(cluster, before)
     namesake["metadata"]["uid"] = "another"
     assert "another object" in reason(restore(namesake, plan.saved, remediation=NAME))
@@ -148,8 +152,9 @@ def test_a_namesake_is_not_restored(sample: Sample) -> None:
 @ALL
 def test_what_is_released_by_somebody_else_or_going_away_is_not_touched(sample: Sample) -> None:
     _, object_ = started(sample)
-    stopped = ADAPTERS[sample.object["apiVersion"].rpartition("/")[0], sample.object["kind"]].fields(object_, NOW)
-    for path, value in stopped:
+    rule = WRITTEN[key_of(sample.object)].release
+    assert isinstance(rule, ReleaseRule)
+    for path, value in rule.fields(object_, NOW):
         assert "by somebody else" in reason(release(put(object_, path, value), remediation=NAME, at=NOW))
     leaving = put(object_, "/metadata/deletionTimestamp", "2026-11-21T11:00:00Z")
     assert "deleted" in reason(release(leaving, remediation=NAME, at=NOW))
@@ -161,7 +166,7 @@ def test_what_is_released_by_somebody_else_or_going_away_is_not_touched(sample: 
 def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> None:
     cluster, before = started(sample)
     assert released(before, ()) is False
-    write(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    send(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
     told = now(cluster, before)
     gone = {**told, "status": {**sample.released, "observedGeneration": told["metadata"]["generation"]}}
     pod = {"metadata": {"name": "p"}, "status": {"phase": "Running"}}
@@ -213,17 +218,17 @@ def saved_of(object_: Object) -> tuple[Any, ...]:
 def test_a_status_that_says_otherwise_is_no_proof(id_: str, status: Object) -> None:
     sample = next(item for item in SAMPLES if item.id == id_)
     cluster, before = started(sample)
-    write(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    send(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
     told = {**now(cluster, before), "status": status}
     assert released(told, ()) is False
     assert still_holds(told)
 
 
-def test_pods_of_a_kind_without_adapter_prove_nothing() -> None:
-    seldon = {"apiVersion": "machinelearning.seldon.io/v1", "kind": "SeldonDeployment", "metadata": {"name": "s"}}
-    assert released(seldon, ()) is None
-    assert "no way" in reason(release(seldon, remediation=NAME, at=NOW))
-    assert "no way" in reason(restore(seldon, (), remediation=NAME))
+def test_pods_of_an_unknown_kind_prove_nothing() -> None:
+    foreign = {"apiVersion": "example.org/v1", "kind": "Sprocket", "metadata": {"name": "s"}}
+    assert released(foreign, ()) is None
+    assert "no way" in reason(release(foreign, remediation=NAME, at=NOW))
+    assert "no way" in reason(restore(foreign, (), remediation=NAME))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +287,7 @@ def test_without_an_autoscaler_kserve_takes_minreplicas_for_the_number(mode: str
 def test_a_broken_saved_state_is_said() -> None:
     sample = SAMPLES[0]
     cluster, before = started(sample)
-    write(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    send(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
     broken = put(now(cluster, before), "/metadata/annotations", {keys.REMEDIATION: NAME, keys.SAVED_STATE: "[{"})
     assert "by hand" in reason(saved_state(broken))
     assert "by hand" in reason(release(broken, remediation=NAME, at=NOW))
@@ -297,21 +302,20 @@ def test_volcano_is_told_by_a_command_after_the_mark() -> None:
     cluster, before = started(VOLCANO)
     plan = ready(release(before, remediation=NAME, at=NOW))
     assert [type(item) for item in plan.writes] == [Patch, Creation]
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     (command,) = cluster.objects("bus.volcano.sh/v1alpha1", "Command", "team-a")
     assert (command["metadata"]["name"], command["action"]) == (f"{NAME}-abortjob", "AbortJob")
     assert (command["target"]["name"], command["target"]["uid"]) == ("volcano", before["metadata"]["uid"])
     assert now(cluster, before)["spec"] == before["spec"]
-    # Killed between the two writes: the Command is sent again, and what was sent before is not an error.
+    # Killed between the two writes: the same Command again.
     again = ready(release(now(cluster, before), remediation=NAME, at=NOW))
-    assert ([type(item) for item in again.writes], again.saved) == ([Creation], plan.saved)
-    write(cluster, again.writes)
+    assert (again.writes, again.saved) == (plan.writes[1:], plan.saved)
     for phase in ("Aborting", "Aborted"):
         aborted = cluster.put({**now(cluster, before), "status": {"state": {"phase": phase}}})
         back = given_back(restore(aborted, plan.saved, remediation=NAME))
         assert [type(item) for item in back.writes] == [Creation, Patch]
     assert ready(release(aborted, remediation=NAME, at=NOW)).writes == ()
-    write(cluster, back.writes)
+    send(cluster, back.writes)
     actions = {item["action"] for item in cluster.objects("bus.volcano.sh/v1alpha1", "Command")}
     assert actions == {"AbortJob", "ResumeJob"}
     assert keys.REMEDIATION not in now(cluster, before)["metadata"].get("annotations", {})
@@ -320,7 +324,7 @@ def test_volcano_is_told_by_a_command_after_the_mark() -> None:
 def test_a_volcano_job_that_somebody_resumed_is_left_running() -> None:
     cluster, before = started(VOLCANO)
     plan = ready(release(before, remediation=NAME, at=NOW))
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     back = given_back(restore(now(cluster, before), plan.saved, remediation=NAME))
     assert ([type(item) for item in back.writes], back.left) == ([Patch], ("/status/state/phase",))
 
@@ -369,10 +373,10 @@ def test_whatever_the_spec_it_comes_back_byte_for_byte(
     cluster = MemoryCluster()
     before = cluster.put({**made, "status": sample.status})
     plan = ready(release(before, remediation=NAME, at=NOW))
-    write(cluster, plan.writes)
+    send(cluster, plan.writes)
     gone = now(cluster, before)
     assert gone["spec"] != before["spec"] or sample.id == "notebook"
-    write(cluster, given_back(restore(gone, plan.saved, remediation=NAME)).writes)
+    send(cluster, given_back(restore(gone, plan.saved, remediation=NAME)).writes)
     again = now(cluster, before)
     assert text(again["spec"]) == text({**before["spec"], **sample.spec_after})
     assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))

@@ -1,4 +1,4 @@
-"""Names in tables: whole, or broken where a person would break them."""
+"""What all tables for a terminal are made of: names, tables that are cut and say so, pairs of a label and a value."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 _WORD = re.compile(r"[^-]*-|[^-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class FoldedName:
     """A name such as `pod namespace/name`: on one line where it fits, else broken after its last '/', else after '-'.
 
     Only a word that is too long by itself is broken anywhere, so that nothing is ever lost.
@@ -47,3 +48,23 @@ class Name:
                 line += word
             if line:
                 yield line
+
+
+def new_grid() -> Table:
+    """For labels and, beside them, their values."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def new_table(title: str, *columns: str) -> Table:
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def cut(total: int, rows: int) -> list[RenderableType]:
+    """What to say below a table of so many rows of `total`."""
+    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []

@@ -5,25 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.kube import kinds
-from gpuwatch.kube.gangs import GROUP_ROWS, OWNER_ROWS, GangObjects, Member, group_kinds, recognise
-from gpuwatch.kube.owners import Owner
+from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers, volcano
+from gpuwatch.frameworks.owner import ElasticPolicy, KubeflowRunPolicy, KubeflowSchedulingPolicy, Owner, OwnerSpec
+from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds, recognise
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.kube.wire_owners import ElasticPolicy, OwnerSpec, RunPolicy, SchedulingPolicy
 from gpuwatch.model.cluster import Cluster, OwnerStatus
 
-FRAMEWORKS = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
+EXAMPLES = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
+assert schedulers.COSCHEDULING.groups is not None
+COSCHEDULING = schedulers.COSCHEDULING.groups.kind
 
 # File → gang id → (Workload, GPU Pods, minimum, told by).
 EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
     "appwrapper.yaml": {
         "AppWrapper/ml/torch": ("AppWrapper/ml/torch", 2, None, "owner AppWrapper"),
-        "Kueue/ml/appwrapper-queued-a6b8c": (
-            "AppWrapper/ml/queued",
+        "Kueue/ml/appwrapper-wrapped-job-a6b8c": (
+            "AppWrapper/ml/wrapped-job",
             2,
             2,
-            "Kueue Workload ml/appwrapper-queued-a6b8c",
+            "Kueue Workload ml/appwrapper-wrapped-job-a6b8c",
         ),
     },
     "trainjob.yaml": {"Kubeflow-Trainer/ml/tune": ("TrainJob/ml/tune", 2, None, "owner TrainJob")},
@@ -63,7 +64,7 @@ EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
     "argo.yaml": {"Argo-Workflow/ml/pipeline": ("Workflow/ml/pipeline", 1, None, "owner Workflow")},
     "tekton.yaml": {"Tekton/ml/build": ("PipelineRun/ml/build", 1, None, "owner PipelineRun")},
     "kueue.json": {
-        "Kueue/ml/job-queued-1a2b": ("Job/ml/queued", 4, 2, "Kueue Workload ml/job-queued-1a2b"),
+        "Kueue/ml/job-admitted-1a2b": ("Job/ml/admitted", 4, 2, "Kueue Workload ml/job-admitted-1a2b"),
         "Kueue-pod-group/ml/plain": ("", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
         "Kueue/ml/ranked-9c": ("StatefulSet/ml/ranked", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
         "Kueue/ml/unread": ("RayCluster/ml/unread", 2, None, "label kueue.x-k8s.io/queue-name of RayCluster"),
@@ -91,13 +92,13 @@ ALONE = {
 
 
 def cluster(file: str) -> Cluster:
-    return RecordedCluster(FRAMEWORKS / file).read(NOW)
+    return RecordedCluster(EXAMPLES / file).read(NOW)
 
 
 def test_every_fixture_and_every_row_is_covered() -> None:
-    assert {path.name for path in FRAMEWORKS.iterdir()} == set(EXPECTED)
+    assert {path.name for path in EXAMPLES.iterdir()} == set(EXPECTED)
     shown = {gang.partition("/")[0].replace("-", " ") for gangs in EXPECTED.values() for gang in gangs}
-    assert {row.framework for row in (*OWNER_ROWS, *GROUP_ROWS)} <= shown
+    assert {item.name for item in FRAMEWORKS if item.gang or item.groups or item.by_convention} <= shown
 
 
 @pytest.mark.parametrize("file", sorted(EXPECTED))
@@ -117,7 +118,7 @@ def test_workloads_of_the_examples() -> None:
     assert found["TFJob/ml/wide"].suspended is True
     assert found["TFJob/ml/wide"].queue == "research"
     assert found["Job/ml/simulate"].queue == "batch"
-    assert found["Job/ml/queued"].queue == "team-queue"
+    assert found["Job/ml/admitted"].queue == "team-queue"
     assert found["Pod/ml/duo-0"].queue == "team-a"
     assert found["Notebook/ml/lab"].suspended is True
     assert found["CronJob/ml/nightly"].status is OwnerStatus.FOUND
@@ -176,7 +177,7 @@ def test_labels_tell_only_where_the_owners_do_not_reach_the_top(labels: dict[str
 @pytest.mark.parametrize(("needed", "gang"), [(1, None), (2, "Coscheduling/ml/g"), (None, "Coscheduling/ml/g")])
 def test_a_group_that_needs_one_pod_is_no_gang_and_an_unread_one_is(needed: int | None, gang: str | None) -> None:
     group = controller("scheduling.x-k8s.io", "PodGroup", "g", OwnerSpec(min_member=needed))
-    known = {} if needed is None else {(kinds.COSCHEDULING_GROUP.key, "ml", "g"): group}
+    known = {} if needed is None else {(COSCHEDULING.key, "ml", "g"): group}
     found = recognise(member(labels={"scheduling.x-k8s.io/pod-group": "g"}), GangObjects(by_name=known))
     assert (found.id if found else None) == gang
     if found is not None:
@@ -192,7 +193,7 @@ def test_kueue_comes_before_the_jobs_own_framework() -> None:
 
 def test_kueue_workloads_are_found_by_annotation_or_by_the_uid_of_the_pod() -> None:
     workload = controller("kueue.x-k8s.io", "Workload", "w")
-    by_name = GangObjects(by_name={(kinds.KUEUE_WORKLOAD.key, "ml", "w"): workload})
+    by_name = GangObjects(by_name={(kueue.WORKLOAD.key, "ml", "w"): workload})
     by_uid = GangObjects(by_job={"uid-p": workload})
     named = recognise(member(annotations={"kueue.x-k8s.io/workload": "w"}), by_name)
     admitted = recognise(member(uid="uid-p"), by_uid)
@@ -220,7 +221,9 @@ def test_the_topmost_framework_wins() -> None:
 )
 def test_an_elastic_job_needs_the_larger_of_both_minima(policy: int | None, elastic: int | None, needed: int) -> None:
     spec = OwnerSpec(
-        run_policy=RunPolicy(scheduling_policy=SchedulingPolicy(min_available=policy)) if policy else None,
+        run_policy=KubeflowRunPolicy(scheduling_policy=KubeflowSchedulingPolicy(min_available=policy))
+        if policy
+        else None,
         elastic_policy=ElasticPolicy(min_replicas=elastic) if elastic else None,
     )
     found = recognise(member(chain=(controller("kubeflow.org", "PyTorchJob", spec=spec),)), GangObjects())
@@ -231,7 +234,7 @@ def test_an_elastic_job_needs_the_larger_of_both_minima(policy: int | None, elas
 def test_a_group_of_one_that_a_scheduler_made_for_a_child_does_not_make_the_gang_divisible() -> None:
     jobset = controller("jobset.x-k8s.io", "JobSet", "s")
     group = controller("scheduling.volcano.sh", "PodGroup", "podgroup-1", OwnerSpec(min_member=1))
-    objects = GangObjects(by_name={(kinds.VOLCANO_GROUP.key, "ml", "podgroup-1"): group})
+    objects = GangObjects(by_name={(volcano.POD_GROUP.key, "ml", "podgroup-1"): group})
     found = recognise(member(annotations={"scheduling.k8s.io/group-name": "podgroup-1"}, chain=(jobset,)), objects)
     assert found is not None
     assert (found.framework, found.min_available) == ("JobSet", None)
@@ -268,11 +271,11 @@ def test_only_the_groups_that_pods_name_are_listed() -> None:
         member(labels={"scheduling.x-k8s.io/pod-group": "h"}),
         member(scheduling_group="n"),
     ]
-    assert group_kinds(named) == (kinds.COSCHEDULING_GROUP, kinds.NATIVE_GROUP)
+    assert group_kinds(named) == (COSCHEDULING, schedulers.NATIVE_GROUP)
 
 
 def test_a_pod_that_ended_is_no_member(tmp_path: Path) -> None:
-    text = (FRAMEWORKS / "jobset.yaml").read_text()
+    text = (EXAMPLES / "jobset.yaml").read_text()
     (tmp_path / "jobset.yaml").write_text(text.replace("phase: Running", "phase: Succeeded", 1))
     before, after = cluster("jobset.yaml"), RecordedCluster(tmp_path).read(NOW)
     assert len(before.gangs[0].pods) == 2

@@ -1,4 +1,4 @@
-"""One object or more of every kind that has an adapter, as their users write them, with the status of a running one."""
+"""One object or more of every kind that can be released, as users write them, with the status of a running one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwatch.kube.adapters import ADAPTERS
-from gpuwatch.kube.writer import Object
+from gpuwatch.frameworks import WRITTEN
+from gpuwatch.frameworks.framework import ReleaseRule
+from gpuwatch.frameworks.objects import Object
 
 _POD = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/main:1"}]}}
 _SERVED = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "example.org/m:1"}]}}
@@ -63,6 +64,19 @@ _ACTIVE = {"replicaStatuses": {"Worker": {"active": 4}}}
 SAMPLES = (
     _sample("job", "batch/v1", "Job", "/spec/suspend", {"parallelism": 2, "template": _POD}),
     _sample("job-false", "batch/v1", "Job", "/spec/suspend", {"suspend": False, "template": _POD}),
+    _sample(
+        "appwrapper",
+        "workload.codeflare.dev/v1beta2",
+        "AppWrapper",
+        "/spec/suspend",
+        {
+            "components": [
+                {"template": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": {}}}
+            ]
+        },
+        status={"phase": "Running"},
+        released={"phase": "Suspended"},
+    ),
     _sample(
         "jobset",
         "jobset.x-k8s.io/v1alpha2",
@@ -192,6 +206,6 @@ VOLCANO = _sample(
     released={"state": {"phase": "Aborted"}},
 )
 
-assert {(item.object["apiVersion"].rpartition("/")[0], item.object["kind"]) for item in (*SAMPLES, VOLCANO)} == set(
-    ADAPTERS
-)
+assert {(item.object["apiVersion"].rpartition("/")[0], item.object["kind"]) for item in (*SAMPLES, VOLCANO)} == {
+    key for key, kind in WRITTEN.items() if isinstance(kind.release, ReleaseRule)
+}

@@ -1,4 +1,4 @@
-"""Who would undo a release: found before it is written. Pure but for `read_surroundings`.
+"""Who would undo a release: found before it is written. Pure.
 
 An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one replica is switched off while its
 target has none), but its replicas are its business: a release would contradict what the owner has asked it for.
@@ -11,16 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch.kube.adapters import Refused, condition, key_of, owned_paths
-from gpuwatch.kube.json_patch import ABSENT, parts, pointer, value_at
-from gpuwatch.kube.writer import MANAGER, ClusterWriter, Object, WriteError
+from gpuwatch.frameworks import WRITTEN, kueue, volcano
+from gpuwatch.frameworks.framework import ReleaseRule
+from gpuwatch.frameworks.json_patch import ABSENT, parts, pointer, value_at
+from gpuwatch.frameworks.objects import MANAGER, KindKey, Object, Refused, condition, key_of
+from gpuwatch.frameworks.release import owned_paths
 
 HORIZONTAL = ("autoscaling/v2", "HorizontalPodAutoscaler")
 KEDA = ("keda.sh/v1alpha1", "ScaledObject")
-VOLCANO_GROUPS = ("scheduling.volcano.sh/v1beta1", "PodGroup")
-KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
-_QUEUE = "kueue.x-k8s.io/queue-name"
-_SCALED = (("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"))
 _LAST_APPLIED = pointer("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
 
 # Deployers that write their own state again: a label or annotation that marks their objects, and how their names in
@@ -44,43 +42,26 @@ class Surroundings:
     objects: tuple[Object, ...] = ()
     unread: tuple[str, ...] = ()
 
-    def of(self, kind: str, group: str) -> Iterable[Object]:
-        return (item for item in self.objects if key_of(item) == (group, kind))
+    def of(self, key: KindKey) -> Iterable[Object]:
+        return (item for item in self.objects if key_of(item) == key)
 
 
-def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
-    """Kueue's Workloads and Volcano's PodGroups in its Namespace, and the autoscalers where it can be scaled. Nothing
-    of it is raised: what cannot be read is said in `unread`."""
-    namespace = object_["metadata"].get("namespace", "")
-    found: list[Object] = []
-    unread = []
-    kinds = (VOLCANO_GROUPS, *((HORIZONTAL, KEDA) if key_of(object_) in _SCALED else ()))
-    try:
-        for version in KUEUE_VERSIONS:
-            workloads = writer.objects(version, "Workload", namespace)
-            if workloads:
-                found += workloads
-                break
-    except WriteError as error:
-        unread.append(error.message)
-    for api_version, kind in kinds:
-        try:
-            found += writer.objects(api_version, kind, namespace)
-        except WriteError as error:
-            unread.append(error.message)
-    return Surroundings(tuple(found), tuple(unread))
+def is_scaled(object_: Object) -> bool:
+    """May autoscalers set what a release of it sets?"""
+    kind = WRITTEN.get(key_of(object_))
+    return kind is not None and isinstance(kind.release, ReleaseRule) and kind.release.scaled
 
 
 def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refused | None:
     """The Workload through which Kueue holds this object: the only thing to talk to. None where Kueue has nothing to
     do with it."""
     metadata = object_["metadata"]
-    if key_of(object_) == ("kueue.x-k8s.io", "Workload"):
+    if key_of(object_) == kueue.WORKLOAD.key:
         return object_
     uid = metadata.get("uid", "")
     admitted = [
         item
-        for item in surroundings.of("Workload", "kueue.x-k8s.io")
+        for item in surroundings.of(kueue.WORKLOAD.key)
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
     ]
     going = [item for item in admitted if not _finished(item)]
@@ -89,7 +70,7 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
     if len(going) > 1:
         names = ", ".join(sorted(item["metadata"]["name"] for item in going))
         return Refused(f"Kueue has several Workloads for it ({names}).")
-    queue = (metadata.get("labels") or {}).get(_QUEUE)
+    queue = (metadata.get("labels") or {}).get(kueue.QUEUE)
     if queue:
         return Refused(f"It is in Kueue's queue {queue}, and no Workload of it was found.")
     return None
@@ -99,14 +80,14 @@ def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
     """Why a release of this object would be undone, or would contradict what somebody was asked to do; sentences for
     people. What could not be read counts as a reason."""
     told = [f"Whether somebody would undo it is not known: {reason}" for reason in surroundings.unread]
-    if key_of(object_) != ("kueue.x-k8s.io", "Workload"):
+    if key_of(object_) != kueue.WORKLOAD.key:
         workload = kueue_workload(object_, surroundings)
         if isinstance(workload, Refused):
             told.append(workload.reason)
         elif workload is not None:
             told.append(f"Kueue manages it: act on its Workload {workload['metadata']['name']}.")
         told += _controller(object_)
-    if key_of(object_) in _SCALED:
+    if is_scaled(object_):
         told += _autoscalers(object_, surroundings)
     if key_of(object_) == ("ray.io", "RayCluster"):
         told += _left_in_the_queue(object_, surroundings)
@@ -134,18 +115,18 @@ def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[
     """KubeRay lets the PodGroup of a suspended RayCluster be. Volcano puts it back into the queue, where it keeps all
     that the RayCluster asks for from others."""
     uid = object_["metadata"].get("uid", "")
-    for item in surroundings.of("PodGroup", "scheduling.volcano.sh"):
+    for item in surroundings.of(volcano.POD_GROUP.key):
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
             yield f"Suspended, its PodGroup {item['metadata']['name']} would still keep the room in Volcano's queue."
 
 
 def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
-    for item in surroundings.of("HorizontalPodAutoscaler", "autoscaling"):
+    for item in surroundings.of(("autoscaling", "HorizontalPodAutoscaler")):
         if _targets(item, object_, "", ""):
             least, most = value_at(item, "/spec/minReplicas"), value_at(item, "/spec/maxReplicas")
             bounds = f"{1 if least is ABSENT else least} to {most}"
             yield f"HorizontalPodAutoscaler {item['metadata']['name']} sets its replicas ({bounds})."
-    for item in surroundings.of("ScaledObject", "keda.sh"):
+    for item in surroundings.of(("keda.sh", "ScaledObject")):
         if _targets(item, object_, "apps/v1", "Deployment") and not _paused(item):
             yield f"KEDA's ScaledObject {item['metadata']['name']} sets its replicas."
 

@@ -1,0 +1,65 @@
+"""Why the Pods of a gang, or of an owner, must not be released or moved. Pure.
+
+It asks the same rows as `release` and `move` do, so that nothing is admitted that cannot be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwatch.frameworks import BY_NAME, OWNERS
+from gpuwatch.frameworks.framework import Framework, Kind, Never
+from gpuwatch.model.cluster import Gang, Pod, Workload
+
+_UNKNOWN = "gpuwatch does not know how {} brings its Pods back."
+
+
+def release_refusal(gang: Gang | None, owner: Workload | None) -> str:
+    """'' where it may be released. gang: None for Pods that belong to none."""
+    framework, kind = _found(gang, owner)
+    if isinstance(kind, Never):
+        return kind.reason
+    if framework is not None and framework.release is not None:
+        return framework.release.reason
+    return kind.release.reason if isinstance(kind.release, Never) else ""
+
+
+def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], siblings: list[Pod]) -> str:
+    """'' where these Pods may be moved. siblings: all live Pods of the owner."""
+    framework, kind = _found(gang, owner)
+    if isinstance(kind, Never):
+        return kind.reason
+    if framework is not None and framework.move is not None:
+        return framework.move.reason
+    if isinstance(kind.move, Never):
+        return kind.move.reason
+    for pod in pods:
+        reason = kind.move.stays(pod.labels) or (framework.stays(pod.labels) if framework is not None else "")
+        if reason:
+            return f"Pod {pod.ref}: {reason}"
+    return _out_of_turn(kind, pods, siblings) if gang is None and kind.move.one_by_one else ""
+
+
+def _found(gang: Gang | None, owner: Workload | None) -> tuple[Framework | None, Kind | Never]:
+    """The gang's framework, and the kind that is written to."""
+    framework = None
+    if gang is not None:
+        framework = BY_NAME.get(gang.framework)
+        if framework is None:
+            return None, Never(_UNKNOWN.format(gang.framework))
+        if not gang.workload:
+            return framework, Never("Its Pods belong to several owners, and nobody's alone can be acted on.")
+        if framework.acts_on is not None:
+            return framework, framework.acts_on
+    if owner is None:
+        return framework, Never("Its owner was not read.")
+    return framework, OWNERS.get(owner.key) or Never(_UNKNOWN.format(f"a {owner.kind}"))
+
+
+def _out_of_turn(kind: Kind, pods: list[Pod], siblings: Iterable[Pod]) -> str:
+    moved = {pod.ref for pod in pods}
+    waiting = sorted(pod.ref for pod in siblings if pod.ref not in moved and not pod.ready)
+    if len(moved) == 1 and not waiting:
+        return ""
+    why = f"{waiting[0]} is not ready" if waiting else f"{len(moved)} are due"
+    return f"A {kind.kind}'s Pods move one by one, while all others are ready; {why}."

@@ -1,0 +1,126 @@
+"""Kubernetes' own Deployments and what stands beside them. A StatefulSet that starts all its Pods at once is how gangs
+are made by hand. A DaemonSet's Pods, which come back in place, are told by the walk over owners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import (
+    CYCLE,
+    Framework,
+    How,
+    Kind,
+    MovePlan,
+    MoveRule,
+    Nature,
+    Never,
+    ReleaseRule,
+    Template,
+    untried,
+)
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.objects import Object, Refused, number
+from gpuwatch.frameworks.owner import Owner
+
+_TO_ZERO = ReleaseRule(fields=common.sets("/spec/replicas", 0), holds=common.counts("/status/replicas"), scaled=True)
+
+
+def _others_missing(owner: Object, there: Sequence[Object], chosen: Sequence[Object]) -> str:
+    """Why not even one of the chosen may go: the others are not all there."""
+    others = number(owner, "/spec/replicas", 1) - len(chosen)
+    ready = sum(common.is_ready(pod) for pod in there if pod not in chosen)
+    return f"{ready} of its {others} other Pods are ready, and those come first." if ready < others else ""
+
+
+def _move_of_deployment(deployment: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
+    """One that has no other Pod gets the new one first."""
+    if number(deployment, "/spec/replicas", 1) == 1:
+        return MovePlan(How.ROLLOUT)
+    missing = _others_missing(deployment, there, chosen)
+    return Refused(missing) if missing else common.evict(chosen)
+
+
+def _move_of_stateful_set(stateful: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
+    if value_at(stateful, "/spec/podManagementPolicy") == "Parallel" and number(stateful, "/spec/replicas", 1) > 1:
+        return CYCLE
+    missing = _others_missing(stateful, there, chosen)
+    return Refused(missing) if missing else common.evict(chosen)
+
+
+def _parallel(owner: Owner) -> str:
+    gang = owner.spec.pod_management_policy == "Parallel" and owner.replicas != 1
+    return "spec.podManagementPolicy Parallel" if gang else ""
+
+
+_KEEPS_ITS_PODS = "A {} changes no Pod that is there: delete them one by one."
+_REPLICA_SET, _CONTROLLER = "ReplicaSet", "ReplicationController"
+
+STATEFUL_SET = Framework(
+    name="StatefulSet",
+    kinds=(
+        Kind(
+            "apps",
+            "StatefulSet",
+            ("v1",),
+            replicas=common.replicas,
+            nature=Nature.SERVES,
+            independent=True,
+            pod_suffix=r"\d+",
+            release=_TO_ZERO,
+            move=MoveRule(choose=_move_of_stateful_set, one_by_one=True),
+            template=Template(common.under("template", "spec")),
+        ),
+    ),
+    by_convention=_parallel,
+)
+APPS = Framework(
+    name="Deployment",
+    kinds=(
+        Kind(
+            "apps",
+            "Deployment",
+            ("v1",),
+            replicas=common.replicas,
+            nature=Nature.SERVES,
+            independent=True,
+            pod_suffix=r"[a-z0-9]{1,10}-[a-z0-9]{5}",
+            release=_TO_ZERO,
+            move=MoveRule(choose=_move_of_deployment),
+            template=Template(common.under("template", "spec")),
+        ),
+        Kind(
+            "apps",
+            _REPLICA_SET,
+            ("v1",),
+            metadata_only=True,
+            nature=Nature.SERVES,
+            independent=True,
+            pod_suffix=r"[a-z0-9]{5}",
+            release=untried(_REPLICA_SET),
+            move=untried(_REPLICA_SET),
+            template=Template(common.under("template", "spec"), note=_KEEPS_ITS_PODS.format(_REPLICA_SET)),
+        ),
+        Kind(
+            "",
+            _CONTROLLER,
+            ("v1",),
+            replicas=common.replicas,
+            nature=Nature.SERVES,
+            independent=True,
+            release=untried(_CONTROLLER),
+            move=untried(_CONTROLLER),
+            template=Template(common.under("template", "spec"), note=_KEEPS_ITS_PODS.format(_CONTROLLER)),
+        ),
+        # A leader Pod owns its LeaderWorkerSet group's StatefulSet, a Spark driver its executors.
+        Kind(
+            "",
+            "Pod",
+            ("v1",),
+            metadata_only=True,
+            release=Never("A Pod without a controller would be gone for good."),
+            move=Never("A Pod without a controller would be gone for good."),
+            template=Template(common.under(), frozen=True),
+        ),
+    ),
+)

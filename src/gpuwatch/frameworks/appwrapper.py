@@ -1,0 +1,118 @@
+"""AppWrapper (CodeFlare): contains the whole of a gang.
+
+Its suspension deletes all that it wraps, and makes it anew from what the AppWrapper says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
+from gpuwatch.frameworks.json_patch import pointer, value_at
+from gpuwatch.frameworks.objects import KindKey, Object, key_of, number
+from gpuwatch.model.cluster import Pod
+
+_CONTROLLER = "workload.codeflare.dev/appwrapper-controller"
+_RETRY_LIMIT = pointer("metadata", "annotations", "workload.codeflare.dev.appwrapper/retryLimit")
+_RETRIES = 3  # its controller's default
+_JOB = ("batch", "Job")
+_JOB_SET = ("jobset.x-k8s.io", "JobSet")
+_STATEFUL_SET = ("apps", "StatefulSet")
+# What its controller's own role lets it delete.
+_MADE_ANEW: frozenset[KindKey] = frozenset(
+    {
+        ("", "Pod"),
+        ("", "Service"),
+        ("apps", "Deployment"),
+        _STATEFUL_SET,
+        _JOB,
+        _JOB_SET,
+        ("kubeflow.org", "PyTorchJob"),
+        ("ray.io", "RayCluster"),
+        ("ray.io", "RayJob"),
+        ("scheduling.sigs.k8s.io", "PodGroup"),
+        ("scheduling.x-k8s.io", "PodGroup"),
+    }
+)
+
+
+def _refuses(wrapper: Object) -> str:
+    manager = value_at(wrapper, "/spec/managedBy")
+    if isinstance(manager, str) and manager != _CONTROLLER:
+        return f"{manager} runs it, not the AppWrapper controller."
+    phase = value_at(wrapper, "/status/phase")
+    if phase != "Running":
+        return f"Its phase is {phase!r}, and only a running AppWrapper is made anew as it was."
+    limit = value_at(wrapper, _RETRY_LIMIT)
+    most = int(limit) if isinstance(limit, str) and limit.isdecimal() else _RETRIES
+    if number(wrapper, "/status/resettingCount") >= most:
+        return f"All its {most} retries are used up: it would fail for good where its Pods do not run soon enough."
+    return ""
+
+
+def _loses(wrapper: Object) -> str:
+    lost = (_lost_with(component["template"]) for component in value_at(wrapper, "/spec/components") or ())
+    return next((reason for reason in lost if reason), "")
+
+
+def _lost_with(wrapped: Object) -> str:
+    """Why this component would not be the same after it was deleted and made anew."""
+    kind = key_of(wrapped)
+    name = f"{wrapped['kind']} {(wrapped.get('metadata') or {}).get('name', '')}".rstrip()
+    if kind not in _MADE_ANEW:
+        return f"Its suspension deletes the {name} that it wraps, and what that holds would be lost."
+    if (
+        kind == _STATEFUL_SET
+        and value_at(wrapped, "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted") == "Delete"
+    ):
+        return f"Its suspension deletes the {name} that it wraps, and the volumes with it."
+    jobs = [wrapped] if kind == _JOB else []
+    if kind == _JOB_SET:
+        jobs = [item["template"] for item in value_at(wrapped, "/spec/replicatedJobs") or ()]
+    if any(number(job, "/spec/completions", 1) > number(job, "/spec/parallelism", 1) for job in jobs):
+        return f"Its suspension deletes the {name} that it wraps, which would do again what is completed."
+    return ""
+
+
+def _holds(wrapper: Object) -> str:
+    phase = value_at(wrapper, "/status/phase")
+    return "" if phase == "Suspended" else f"/status/phase is {phase}"
+
+
+def _ended(wrapper: Object) -> bool:
+    return bool(value_at(wrapper, "/status/phase") == "Succeeded")
+
+
+def _place(_: Sequence[Pod], _pod_spec: Tree) -> Tree | None:
+    """Which of its components made the Pods is not known."""
+    return None
+
+
+APP_WRAPPER = Framework(
+    name="AppWrapper",
+    kinds=(
+        Kind(
+            "workload.codeflare.dev",
+            "AppWrapper",
+            ("v1beta2",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                holds=_holds,
+                refuses=_refuses,
+                loses=_loses,
+                ended=_ended,
+            ),
+            # It fails for good at the end of a Pod that it wraps itself, and counts the failures of others.
+            move=WHOLE,
+            template=Template(
+                _place,
+                frozen=True,
+                note="What is changed in the objects that it made is lost when it is suspended.",
+            ),
+        ),
+    ),
+    gang=GangRule(named_by=("workload.codeflare.dev/appwrapper",)),
+)

@@ -1,0 +1,82 @@
+"""Kubernetes' own Jobs. An Indexed one is how gangs are made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import (
+    CYCLE,
+    Framework,
+    Kind,
+    MovePlan,
+    MoveRule,
+    Nature,
+    Never,
+    ReleaseRule,
+    Template,
+)
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.objects import Object, number
+from gpuwatch.frameworks.owner import Owner, OwnerSpec
+
+_NEW_JOBS_ONLY = Never("A CronJob's suspension holds back new Jobs only.")
+
+
+def _parallelism(spec: OwnerSpec) -> int:
+    return 1 if spec.parallelism is None else spec.parallelism
+
+
+def _move(job: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
+    """A lone Pod may be evicted where that does not count as a failure of the Job. The first rule that matches counts,
+    and an earlier one could match what the Pod exits with."""
+    rules = value_at(job, "/spec/podFailurePolicy/rules")
+    first = rules[0] if rules else {}
+    ignored = first.get("action") == "Ignore" and any(
+        item.get("type") == "DisruptionTarget" and item.get("status", "True") == "True"
+        for item in first.get("onPodConditions") or ()
+    )
+    return common.evict(chosen) if ignored and number(job, "/spec/parallelism", 1) == 1 else CYCLE
+
+
+def _indexed(owner: Owner) -> str:
+    gang = owner.spec.completion_mode == "Indexed" and owner.replicas != 1
+    return "spec.completionMode Indexed" if gang else ""
+
+
+BATCH = Framework(
+    name="Job",
+    kinds=(
+        Kind(
+            "batch",
+            "Job",
+            ("v1",),
+            replicas=_parallelism,
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            pod_suffix=r"(\d+-)?[a-z0-9]{5}",
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                holds=common.counts("/status/active"),
+                refuses=common.managed_by_another,
+                ended=common.ends("Complete", "Failed"),
+            ),
+            move=MoveRule(choose=_move),
+            template=Template(common.under("template", "spec"), frozen=True),
+        ),
+        Kind(
+            "batch",
+            "CronJob",
+            ("v1",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            pod_suffix=r"\d+-(\d+-)?[a-z0-9]{5}",
+            release=_NEW_JOBS_ONLY,
+            move=_NEW_JOBS_ONLY,
+            template=Template(
+                common.under("jobTemplate", "spec", "template", "spec"), note="It takes effect with the next run."
+            ),
+        ),
+    ),
+    by_convention=_indexed,
+)

@@ -1,0 +1,38 @@
+"""JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the end of one restarts all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
+from gpuwatch.model.cluster import Pod
+
+
+def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
+    names = common.groups_of(pods, "jobset.sigs.k8s.io/replicatedjob-name")
+    jobs = [{"name": name, "template": {"spec": {"template": {"spec": pod_spec}}}} for name in names]
+    return {"spec": {"replicatedJobs": jobs}} if jobs else None
+
+
+JOB_SET = Framework(
+    name="JobSet",
+    kinds=(
+        Kind(
+            "jobset.x-k8s.io",
+            "JobSet",
+            ("v1alpha2",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                holds=common.counts_active("/status/replicatedJobsStatus"),
+                refuses=common.managed_by_another,
+                ended=common.ends("Completed", "Failed"),
+            ),
+            move=WHOLE,
+            template=Template(_place, frozen=True),
+        ),
+    ),
+    gang=GangRule(named_by=("jobset.sigs.k8s.io/jobset-name",)),
+)

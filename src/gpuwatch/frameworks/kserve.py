@@ -1,0 +1,86 @@
+"""KServe: InferenceServices; LLMInferenceServices are reported only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import (
+    Framework,
+    Kind,
+    MovePlan,
+    MoveRule,
+    Nature,
+    ReleaseRule,
+    Template,
+    Tree,
+    untried,
+)
+from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
+from gpuwatch.frameworks.objects import Object, Refused
+from gpuwatch.frameworks.owner import OwnerSpec
+from gpuwatch.model.cluster import Pod
+
+
+def _replicas(spec: OwnerSpec) -> int | None:
+    return spec.predictor.min_replicas if spec.predictor is not None else None
+
+
+def _refuses(object_: Object) -> str:
+    annotated = value_at(object_, pointer("metadata", "annotations", "serving.kserve.io/deploymentMode"))
+    mode = value_at(object_, "/status/deploymentMode") if annotated is ABSENT else annotated
+    revision = value_at(object_, "/status/components/predictor/latestCreatedRevision")
+    if mode in ("Serverless", "Knative") or (mode is ABSENT and revision is not ABSENT):
+        return ""
+    if mode is ABSENT:
+        return "Whether it is serverless is not told, and only Knative scales it to zero."
+    if value_at(object_, pointer("metadata", "annotations", "serving.kserve.io/autoscalerClass")) != "none":
+        return f"In the mode {mode} KServe keeps at least one replica; only Knative scales it to zero."
+    if value_at(object_, "/spec/predictor/workerSpec") is not ABSENT:
+        return "Its workers on other Nodes are not counted by minReplicas."
+    return ""
+
+
+def _move(_: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
+    if sum(common.is_ready(pod) for pod in there) <= len(chosen):
+        return Refused("No other Pod of it would answer meanwhile.")
+    return common.evict(chosen)
+
+
+def _place(_: Sequence[Pod], pod_spec: Tree) -> Tree:
+    predictor: Tree = {"model": {"resources": common.resources(pod_spec)}}
+    if "nodeSelector" in pod_spec:
+        predictor["nodeSelector"] = pod_spec["nodeSelector"]
+    return {"spec": {"predictor": predictor}}
+
+
+KSERVE = Framework(
+    name="KServe",
+    kinds=(
+        Kind(
+            "serving.kserve.io",
+            "InferenceService",
+            ("v1beta1",),
+            replicas=_replicas,
+            nature=Nature.SERVES,
+            independent=True,
+            release=ReleaseRule(fields=common.sets("/spec/predictor/minReplicas", 0), refuses=_refuses),
+            move=MoveRule(choose=_move),
+            template=Template(
+                _place,
+                note="Where spec.predictor has containers or a framework instead of model, the same resources go "
+                "there.",
+            ),
+        ),
+        Kind(
+            "serving.kserve.io",
+            "LLMInferenceService",
+            ("v1alpha1",),
+            replicas=common.replicas,
+            nature=Nature.SERVES,
+            independent=True,
+            release=untried("LLMInferenceService"),
+            move=untried("LLMInferenceService"),
+        ),
+    ),
+)

@@ -1,0 +1,114 @@
+"""Kubeflow's training operator (v1) and MPI operator. ScheduledWorkflow is Kubeflow Pipelines'; see report_only.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import (
+    CYCLE,
+    WHOLE,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    MovePlan,
+    MoveRule,
+    Nature,
+    Never,
+    ReleaseRule,
+    Template,
+    Tree,
+    untried,
+)
+from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.owner import OwnerSpec
+from gpuwatch.model.cluster import Pod
+
+_INDEX = "training.kubeflow.org/replica-index"
+_TYPE = "training.kubeflow.org/replica-type"
+# The labels are in lower case, the fields are not.
+_TYPES = {name.lower(): name for name in ("Master", "Worker", "Launcher", "Chief", "PS", "Evaluator")}
+_RUN_POLICY = ReleaseRule(
+    fields=common.sets("/spec/runPolicy/suspend", True),
+    holds=common.counts_active("/status/replicaStatuses"),
+    ended=common.ends("Succeeded", "Failed"),
+)
+
+
+def _suspended(spec: OwnerSpec, _: Labels) -> bool:
+    return spec.run_policy is not None and bool(spec.run_policy.suspend)
+
+
+def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+    if spec is None:
+        return None
+    policy = spec.run_policy.scheduling_policy if spec.run_policy else None
+    told = [policy.min_available if policy else None, spec.elastic_policy.min_replicas if spec.elastic_policy else None]
+    return max((count for count in told if count is not None), default=None)
+
+
+def _elastic(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
+    """Workers above an elastic job's minimum, but not the first, where the others meet."""
+    least = value_at(job, "/spec/elasticPolicy/minReplicas")
+    workers = [pod for pod in there if common.label(pod, _TYPE).lower() == "worker" and common.is_ready(pod)]
+    spare = len(workers) - least if isinstance(least, int) else 0
+    first = any(common.label(pod, _TYPE).lower() != "worker" or common.label(pod, _INDEX) == "0" for pod in chosen)
+    return CYCLE if first or len(chosen) > spare or _counts_an_end(job) else common.evict(chosen)
+
+
+def _counts_an_end(job: Object) -> bool:
+    """A Pod that is evicted fails before it is gone. That ends a PyTorchJob whose workers are not started again
+    whatever they exit with, and may count against a backoffLimit."""
+    policy = value_at(job, "/spec/pytorchReplicaSpecs/Worker/restartPolicy")
+    again = policy is ABSENT or policy in ("OnFailure", "Always")
+    return not again or value_at(job, "/spec/runPolicy/backoffLimit") is not ABSENT
+
+
+def _place(replica_specs: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
+    def place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
+        types = [_TYPES.get(name.lower(), "") for name in common.groups_of(pods, _TYPE)]
+        if not types or not all(types):
+            return None
+        return {"spec": {replica_specs: {name: {"template": {"spec": pod_spec}} for name in types}}}
+
+    return place
+
+
+def _kind(
+    kind: str,
+    replica_specs: str,
+    *,
+    versions: tuple[str, ...] = ("v1",),
+    release: ReleaseRule | Never = _RUN_POLICY,
+    move: MoveRule | Never = WHOLE,
+) -> Kind:
+    return Kind(
+        "kubeflow.org",
+        kind,
+        versions,
+        suspended=_suspended,
+        nature=Nature.ENDS,
+        release=release,
+        move=move,
+        template=Template(_place(replica_specs), note="Running Pods keep what they have: recreate it."),
+    )
+
+
+MPI = Framework(
+    name="MPIJob",
+    kinds=(_kind("MPIJob", "mpiReplicaSpecs", versions=("v1", "v2beta1")),),
+    gang=GangRule(minimum=_minimum),
+)
+TRAINING = Framework(
+    name="Kubeflow Training",
+    kinds=(
+        _kind("PyTorchJob", "pytorchReplicaSpecs", move=MoveRule(choose=_elastic)),
+        _kind("TFJob", "tfReplicaSpecs"),
+        _kind("XGBoostJob", "xgbReplicaSpecs"),
+        _kind("JAXJob", "jaxReplicaSpecs"),
+        _kind("PaddleJob", "paddleReplicaSpecs", release=untried("PaddleJob"), move=untried("PaddleJob")),
+    ),
+    gang=GangRule(named_by=("training.kubeflow.org/job-name",), minimum=_minimum),
+)

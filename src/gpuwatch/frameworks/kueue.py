@@ -1,0 +1,35 @@
+"""Kueue: where it manages an owner, its Workload is the only thing to write to."""
+
+from __future__ import annotations
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import WHOLE, Framework, Kind, Never, ReleaseRule
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.objects import Object, condition
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+_GONE = Never("Kueue does not recreate the Pods of a plain group.")
+
+
+def _refuses(object_: Object) -> str:
+    owners = value_at(object_, "/metadata/ownerReferences")
+    if not owners or any(owner.get("kind") == "Pod" for owner in owners):
+        return "It admits Pods, which nobody would bring back."
+    return ""
+
+
+def _holds(object_: Object) -> str:
+    return "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else ""
+
+
+WORKLOAD = Kind(
+    "kueue.x-k8s.io",
+    "Workload",
+    ("v1beta2", "v1beta1"),
+    release=ReleaseRule(
+        fields=common.sets("/spec/active", False), holds=_holds, refuses=_refuses, ended=common.ends("Finished")
+    ),
+    move=WHOLE,
+)
+ADMITTED = Framework(name="Kueue", acts_on=WORKLOAD, annotations=("kueue.x-k8s.io/",), queues=(QUEUE,))
+POD_GROUP = Framework(name="Kueue pod group", release=_GONE, move=_GONE)

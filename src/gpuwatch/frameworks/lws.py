@@ -1,0 +1,70 @@
+"""LeaderWorkerSet: each group of a leader and its workers is a gang of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import (
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    MovePlan,
+    MoveRule,
+    Nature,
+    ReleaseRule,
+    Template,
+    Tree,
+)
+from gpuwatch.frameworks.objects import Object, Refused
+from gpuwatch.frameworks.owner import OwnerSpec
+from gpuwatch.model.cluster import Pod
+
+_PREFIX = "leaderworkerset.sigs.k8s.io/"
+_GROUP = f"{_PREFIX}group-index"
+_INDEX = f"{_PREFIX}worker-index"
+
+
+def _minimum(spec: OwnerSpec | None, annotations: Labels) -> int | None:
+    size = annotations.get(f"{_PREFIX}size", "")
+    if size.isdecimal():
+        return int(size)
+    template = spec.leader_worker_template if spec is not None else None
+    return template.size if template else None
+
+
+def _move(_: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
+    """The end of a leader is the end of its group, and of no other."""
+    groups = {common.label(pod, _GROUP) for pod in chosen}
+    leaders = [pod for pod in there if common.label(pod, _INDEX) == "0" and common.label(pod, _GROUP) in groups]
+    if "" in groups or len(leaders) != len(groups):
+        return Refused("The leader of a group to move was not found.")
+    return common.evict(leaders)
+
+
+def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree:
+    # Without a template of its own the leader is made from the workers'.
+    part = "leaderTemplate" if common.groups_of(pods, _INDEX) == ("0",) else "workerTemplate"
+    return {"spec": {"leaderWorkerTemplate": {part: {"spec": pod_spec}}}}
+
+
+LEADER_WORKER_SET = Framework(
+    name="LeaderWorkerSet",
+    kinds=(
+        Kind(
+            "leaderworkerset.x-k8s.io",
+            "LeaderWorkerSet",
+            ("v1",),
+            replicas=common.replicas,
+            nature=Nature.SERVES,
+            release=ReleaseRule(
+                fields=common.sets("/spec/replicas", 0), holds=common.counts("/status/replicas"), scaled=True
+            ),
+            move=MoveRule(choose=_move),
+            template=Template(_place),
+        ),
+    ),
+    gang=GangRule(named_by=(f"{_PREFIX}name",), split_by=(_GROUP, f"{_PREFIX}group-key"), minimum=_minimum),
+    annotations=(_PREFIX,),
+)

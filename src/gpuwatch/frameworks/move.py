@@ -1,0 +1,38 @@
+"""How the Pods of an owner are moved to other Nodes: some one by one, some only as a whole, some never. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from gpuwatch.frameworks import WRITTEN, keys
+from gpuwatch.frameworks.framework import MovePlan, Never
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.objects import Object, Patch, Refused, key_of, ref_of, version_of
+
+
+def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> MovePlan | Refused:
+    """How to move the Pods of these uids, which are among `pods`, all Pods of this owner.
+
+    object_: the top owner, or the Kueue Workload that holds it.
+    """
+    there = [pod for pod in pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
+    chosen = [pod for pod in there if pod["metadata"].get("uid") in wanted]
+    if not chosen:
+        return Refused("None of the Pods to move is there any more.")
+    kind = WRITTEN.get(key_of(object_))
+    if kind is None:
+        return Refused(f"gpuwatch does not move the Pods of a {object_['kind']} of {object_['apiVersion']}.")
+    if isinstance(kind.move, Never):
+        return Refused(kind.move.reason)
+    staying = (kind.move.stays(pod["metadata"].get("labels") or {}) for pod in chosen)
+    reason = next((told for told in staying if told), "")
+    return Refused(reason) if reason else kind.move.choose(object_, there, chosen)
+
+
+def rollout(object_: Object, *, remediation: str, at: datetime) -> Patch:
+    """A new generation of a Deployment's Pods, as `kubectl rollout restart` asks for it. Nothing to restore."""
+    when = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": when}}}
+    body = {"metadata": {"annotations": {keys.REMEDIATION: remediation}}, "spec": {"template": template}}
+    return Patch(ref_of(object_), body, version_of(object_))

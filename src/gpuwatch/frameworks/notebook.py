@@ -1,0 +1,64 @@
+"""Sessions of people: Kubeflow's Notebooks and Workspaces, and DevWorkspaces."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import Fields, Framework, Kind, Labels, Nature, Never, ReleaseRule, Template, untried
+from gpuwatch.frameworks.json_patch import pointer
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.owner import OwnerSpec
+
+_STOPPED = "kubeflow-resource-stopped"
+_LOST = Never("A session's state is lost when it is moved.")
+
+
+def _stop(_: Object, at: datetime) -> Fields:
+    return ((pointer("metadata", "annotations", _STOPPED), at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),)
+
+
+def _is_stopped(_: OwnerSpec, annotations: Labels) -> bool:
+    return _STOPPED in annotations
+
+
+def _not_started(spec: OwnerSpec, _: Labels) -> bool:
+    return spec.started is False
+
+
+NOTEBOOKS = Framework(
+    name="Notebook",
+    kinds=(
+        Kind(
+            "kubeflow.org",
+            "Notebook",
+            ("v1", "v1beta1"),
+            suspended=_is_stopped,
+            nature=Nature.SESSION,
+            independent=True,
+            pod_suffix=r"\d+",
+            release=ReleaseRule(fields=_stop, holds=common.counts("/status/readyReplicas"), any_value=True),
+            move=_LOST,
+            template=Template(common.under("template", "spec"), note="The session restarts."),
+        ),
+        Kind(
+            "kubeflow.org",
+            "Workspace",
+            ("v1beta1",),
+            metadata_only=True,
+            nature=Nature.SESSION,
+            release=untried("Workspace"),
+            move=_LOST,
+        ),
+        Kind(
+            "workspace.devfile.io",
+            "DevWorkspace",
+            ("v1alpha2",),
+            suspended=_not_started,
+            nature=Nature.SESSION,
+            release=untried("DevWorkspace"),
+            move=_LOST,
+        ),
+    ),
+    annotations=(_STOPPED,),
+)

@@ -1,0 +1,73 @@
+"""Objects of the API server as their JSON says, and what is written to them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.model.remediation import ObjectRef
+
+Object = dict[str, Any]
+"""An object of the API server as its JSON says it."""
+
+KindKey = tuple[str, str]
+"""API group ('' for the core group) and kind."""
+
+MANAGER = "gpuwatch"
+"""Our name in managedFields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why it is not done: a sentence for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A merge patch. version: the resourceVersion that the object was read with."""
+
+    target: ObjectRef
+    body: Object
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    object: Object
+
+
+Write = Patch | Creation
+
+
+def key_of(object_: Object) -> KindKey:
+    return object_["apiVersion"].rpartition("/")[0], object_["kind"]
+
+
+def ref_of(object_: Mapping[str, Any]) -> ObjectRef:
+    """The reference to an object that was read, with its uid."""
+    metadata = object_["metadata"]
+    return ObjectRef(
+        object_["apiVersion"], object_["kind"], metadata["name"], metadata.get("namespace", ""), metadata.get("uid", "")
+    )
+
+
+def version_of(object_: Mapping[str, Any]) -> str:
+    """Its resourceVersion, to be named in a patch."""
+    return str(object_["metadata"]["resourceVersion"])
+
+
+def condition(object_: Object, kind: str) -> bool | None:
+    """Whether the condition is True; None where it is not told."""
+    for item in value_at(object_, "/status/conditions") or ():
+        if item.get("type") == kind:
+            return bool(item.get("status") == "True")
+    return None
+
+
+def number(object_: Object, path: str, default: int = 0) -> int:
+    found = value_at(object_, path)
+    return found if isinstance(found, int) else default

@@ -1,0 +1,129 @@
+"""A controller on the way from a Pod to its top owner, and the fields of it that are in use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from gpuwatch.frameworks.objects import KindKey
+
+
+class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """Every field may be missing or null: the API leaves out what is empty, and hand-made files leave out more."""
+
+
+class OwnerRef(Wire, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+
+class WorkloadRef(Wire, frozen=True):
+    """`pod.spec.workloadRef`, the form before Kubernetes 1.36."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str | None = None
+
+
+class KubeflowSchedulingPolicy(Wire, frozen=True):
+    min_available: int | None = None
+
+
+class KubeflowRunPolicy(Wire, frozen=True):
+    suspend: bool | None = None
+    scheduling_policy: KubeflowSchedulingPolicy | None = None
+
+
+class ElasticPolicy(Wire, frozen=True):
+    min_replicas: int | None = None
+
+
+class LeaderWorkerTemplate(Wire, frozen=True):
+    size: int | None = None
+
+
+class PodSet(Wire, frozen=True):
+    count: int | None = None
+    min_count: int | None = None
+
+
+class GangMinimum(Wire, frozen=True):
+    min_count: int | None = None
+
+
+class GangPolicy(Wire, frozen=True):
+    gang: GangMinimum | None = None
+
+
+class NamedGroup(Wire, frozen=True):
+    name: str = ""
+    policy: GangPolicy | None = None
+    scheduling_policy: GangPolicy | None = None
+
+
+class PodGangGroup(Wire, frozen=True):
+    min_replicas: int | None = None
+
+
+class Predictor(Wire, frozen=True):
+    min_replicas: int | None = None
+
+
+class OwnerSpec(Wire, frozen=True):
+    """One for all kinds, which give the same name to the same thing; the comments say whose field it is."""
+
+    replicas: int | None = None  # Deployment, StatefulSet, LeaderWorkerSet, PodCliqueSet
+    suspend: bool | None = None  # Job, CronJob, JobSet, TrainJob, RayJob, RayCluster, AppWrapper, Workflow
+    parallelism: int | None = None  # Job
+    completion_mode: str | None = None  # Job
+    pod_management_policy: str | None = None  # StatefulSet
+    run_policy: KubeflowRunPolicy | None = None  # Kubeflow training-operator v1, MPIJob
+    elastic_policy: ElasticPolicy | None = None  # PyTorchJob
+    leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
+    predictor: Predictor | None = None  # InferenceService
+    started: bool | None = None  # DevWorkspace
+    min_available: int | None = None  # Volcano Job
+    queue: str | None = None  # Volcano Job and PodGroup, KAI PodGroup
+    queue_name: str | None = None  # Kueue Workload
+    active: bool | None = None  # Kueue Workload
+    pod_sets: list[PodSet] | None = None  # Kueue Workload
+    min_member: int | None = None  # PodGroup of Volcano, Coscheduling and KAI
+    scheduling_policy: GangPolicy | None = None  # scheduling.k8s.io PodGroup
+    pod_groups: list[NamedGroup] | None = None  # scheduling.k8s.io Workload
+    podgroups: list[PodGangGroup] | None = None  # Grove PodGang
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One controller on the way up. A Pod that owns others is one as well."""
+
+    group: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    created: datetime | None = None
+    controller: OwnerRef | None = None
+    spec: OwnerSpec = OwnerSpec()
+    replicas: int | None = None
+    suspended: bool | None = None
+
+    @property
+    def key(self) -> KindKey:
+        return self.group, self.kind

@@ -1,0 +1,147 @@
+"""KubeRay: RayJobs, RayClusters and RayServices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import (
+    WHOLE,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    MovePlan,
+    MoveRule,
+    Nature,
+    Never,
+    ReleaseRule,
+    Template,
+    Tree,
+)
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.objects import Object, condition
+from gpuwatch.model.cluster import Pod
+
+_TYPE = "ray.io/node-type"
+_REPLICA = "ray.io/worker-group-replica-name"
+_TOGETHER = ("ray.io/gang-scheduling-enabled",)
+_ONLINE = Never("An online service: its traffic would be lost.")
+
+
+def _job_refuses(object_: Object) -> str:
+    # KubeRay fails a RayJob that asks for either.
+    if value_at(object_, "/spec/shutdownAfterJobFinishes") is not True:
+        return "KubeRay suspends a RayJob only with shutdownAfterJobFinishes: true."
+    if value_at(object_, "/spec/clusterSelector"):
+        return "It runs on a RayCluster that it selected, and KubeRay does not suspend such a RayJob."
+    told = value_at(object_, "/status/jobDeploymentStatus")
+    # In any other state KubeRay leaves the RayCluster as it is, whatever spec.suspend says.
+    if told and told not in ("Initializing", "Running"):
+        return f"Its jobDeploymentStatus is {told}, and KubeRay suspends none but a running RayJob."
+    return ""
+
+
+def _job_holds(object_: Object) -> str:
+    told = value_at(object_, "/status/jobDeploymentStatus")
+    return "" if not told or told == "Suspended" else f"/status/jobDeploymentStatus is {told}"
+
+
+def _job_ended(object_: Object) -> bool:
+    return value_at(object_, "/status/jobDeploymentStatus") in ("Complete", "Failed")
+
+
+def _cluster_holds(object_: Object) -> str:
+    told = condition(object_, "RayClusterSuspended")
+    if told is False:
+        return "the condition RayClusterSuspended is not True"
+    state = value_at(object_, "/status/state")
+    if told is None and state and state != "suspended":
+        return f"/status/state is {state}"
+    return ""
+
+
+def _stays(labels: Labels) -> str:
+    if labels.get(_TYPE) != "worker":
+        return "The head of a RayCluster is never moved: its state would be lost."
+    return "A worker on several hosts cannot be moved Pod by Pod." if labels.get(_REPLICA) else ""
+
+
+def _move_workers(_: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
+    return common.evict(chosen)
+
+
+def _place(*path: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
+    def place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
+        cluster: Tree = {}
+        template = {"template": {"spec": pod_spec}}
+        names = common.groups_of([pod for pod in pods if pod.labels.get(_TYPE) == "worker"], "ray.io/group")
+        if "head" in common.groups_of(pods, _TYPE):
+            cluster["headGroupSpec"] = template
+        if names:
+            cluster["workerGroupSpecs"] = [{"groupName": name, **template} for name in names]
+        if not cluster:
+            return None
+        tree: Tree = cluster
+        for step in reversed(path):
+            tree = {step: tree}
+        return {"spec": tree}
+
+    return place
+
+
+JOB = Framework(
+    name="RayJob",
+    kinds=(
+        Kind(
+            "ray.io",
+            "RayJob",
+            ("v1",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True), holds=_job_holds, refuses=_job_refuses, ended=_job_ended
+            ),
+            move=WHOLE,
+            template=Template(_place("rayClusterSpec"), frozen=True),
+        ),
+    ),
+    gang=GangRule(
+        named_by=("ray.io/originated-from-cr-name",), named_only_with=("ray.io/originated-from-crd", "RayJob")
+    ),
+    annotations=("ray.io/",),
+)
+SERVICE = Framework(
+    name="RayService",
+    kinds=(
+        Kind(
+            "ray.io",
+            "RayService",
+            ("v1",),
+            metadata_only=True,
+            nature=Nature.SERVES,
+            release=_ONLINE,
+            move=_ONLINE,
+            template=Template(_place("rayClusterConfig")),
+        ),
+    ),
+    gang=GangRule(split_by=(_REPLICA,), whole_with=_TOGETHER),
+)
+CLUSTER = Framework(
+    name="RayCluster",
+    kinds=(
+        Kind(
+            "ray.io",
+            "RayCluster",
+            ("v1",),
+            suspended=common.suspend,
+            nature=Nature.SESSION,
+            independent=True,
+            # KubeRay resumes a suspended RayCluster on false; the field's absence leaves it suspended.
+            release=ReleaseRule(fields=common.sets("/spec/suspend", True), holds=_cluster_holds, unset=False),
+            move=MoveRule(choose=_move_workers, stays=_stays),
+            template=Template(_place(), note="Running Pods keep what they have: delete them."),
+        ),
+    ),
+    gang=GangRule(named_by=("ray.io/cluster",), split_by=(_REPLICA,), whole_with=_TOGETHER),
+)

@@ -1,0 +1,64 @@
+"""Kinds that are recognised and reported, and never written to."""
+
+from __future__ import annotations
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import Framework, GangRule, Kind, Nature, Never
+
+_DRIVER = Never("A Spark application is not restored once its driver is gone.")
+_STEPS = Never("Its suspension holds back new steps only, and a step that is ended fails.")
+_REVISION = Never("Only its annotation min-scale could be changed, and that makes a new Revision, which starts Pods.")
+_UNREAD = Never("gpuwatch does not read its kind.")
+
+
+def _kind(
+    group: str, kind: str, versions: tuple[str, ...], nature: Nature, never: Never, *, independent: bool = False
+) -> Kind:
+    return Kind(
+        group, kind, versions, metadata_only=True, nature=nature, independent=independent, release=never, move=never
+    )
+
+
+SPARK = Framework(
+    name="Spark",
+    kinds=(_kind("sparkoperator.k8s.io", "SparkApplication", ("v1beta2",), Nature.ENDS, _DRIVER),),
+    gang=GangRule(named_by=("spark-app-selector", "spark-app-name")),
+)
+ARGO = Framework(
+    name="Argo Workflow",
+    kinds=(
+        Kind(
+            "argoproj.io",
+            "Workflow",
+            ("v1alpha1",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=_STEPS,
+            move=_STEPS,
+        ),
+        _kind("argoproj.io", "CronWorkflow", ("v1alpha1",), Nature.ENDS, _STEPS),
+        _kind("kubeflow.org", "ScheduledWorkflow", ("v1beta1", "v1alpha1"), Nature.ENDS, _STEPS),
+    ),
+    gang=GangRule(),
+)
+TEKTON = Framework(
+    name="Tekton",
+    kinds=tuple(_kind("tekton.dev", kind, ("v1",), Nature.ENDS, _STEPS) for kind in ("PipelineRun", "TaskRun")),
+    gang=GangRule(),
+)
+KNATIVE = Framework(
+    name="Knative",
+    kinds=tuple(
+        _kind("serving.knative.dev", kind, ("v1",), Nature.SERVES, _REVISION, independent=True)
+        for kind in ("Service", "Configuration", "Revision")
+    ),
+)
+UNREAD = Framework(
+    name="not read",
+    kinds=(
+        _kind("machinelearning.seldon.io", "SeldonDeployment", (), Nature.SERVES, _UNREAD),
+        _kind("nvidia.com", "DynamoGraphDeployment", (), Nature.SERVES, _UNREAD),
+        _kind("amlarc.azureml.com", "AmlJob", (), Nature.ENDS, _UNREAD),
+        _kind("kubevirt.io", "VirtualMachineInstance", (), Nature.SESSION, _UNREAD),
+    ),
+)

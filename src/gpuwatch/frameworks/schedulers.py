@@ -1,0 +1,31 @@
+"""Gangs of schedulers alone: Pods name a PodGroup, and whoever owns them is released and moved in its own way."""
+
+from __future__ import annotations
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import Framework, Kind, Labels, Never, PodGroups
+
+NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"))
+NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", ("v1alpha1",))
+_PREEMPTIBILITY = "kai.scheduler/preemptibility"
+
+
+def _stays(labels: Labels) -> str:
+    return "" if labels.get(_PREEMPTIBILITY) == "preemptible" else f"It is not labelled {_PREEMPTIBILITY}=preemptible."
+
+
+NATIVE = Framework(name="Kubernetes gang")
+COSCHEDULING = Framework(
+    name="Coscheduling",
+    groups=PodGroups(
+        Kind("scheduling.x-k8s.io", "PodGroup", ("v1alpha1",)), ("scheduling.x-k8s.io/pod-group",), common.min_member
+    ),
+    move=Never("The members that stay keep running, and a replacement may not fit beside them."),
+)
+KAI = Framework(
+    name="KAI",
+    groups=PodGroups(Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",)), ("pod-group-name",), common.min_member),
+    stays=_stays,
+    annotations=("kai.scheduler/", "pod-group-name"),
+    queues=("kai.scheduler/queue",),
+)

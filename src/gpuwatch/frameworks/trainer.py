@@ -1,0 +1,40 @@
+"""Kubeflow Trainer (v2): a TrainJob owns a JobSet, which is left to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.frameworks import common
+from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
+from gpuwatch.model.cluster import Pod
+
+
+def _place(_: Sequence[Pod], pod_spec: Tree) -> Tree:
+    """Its trainer has resources of its own; the selector's field is named differently in each version."""
+    return {"spec": {"trainer": {"resourcesPerNode": common.resources(pod_spec)}}}
+
+
+TRAIN_JOB = Framework(
+    name="Kubeflow Trainer",
+    kinds=(
+        Kind(
+            "trainer.kubeflow.org",
+            "TrainJob",
+            ("v1alpha1",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                holds=common.counts_active("/status/jobsStatus"),
+                ended=common.ends("Complete", "Failed"),
+            ),
+            move=WHOLE,
+            template=Template(
+                _place,
+                frozen=True,
+                note="A node selector goes into spec.podTemplateOverrides (before Trainer 2.2) or spec.runtimePatches.",
+            ),
+        ),
+    ),
+    gang=GangRule(),
+)

@@ -1,0 +1,166 @@
+"""Volcano: its Jobs, and the PodGroups that it makes for others' Pods too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gpuwatch.frameworks import common, keys
+from gpuwatch.frameworks.framework import (
+    CYCLE,
+    Commands,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    MovePlan,
+    MoveRule,
+    Nature,
+    PodGroups,
+    ReleaseRule,
+    Template,
+    Tree,
+)
+from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.objects import Object, number
+from gpuwatch.frameworks.owner import OwnerSpec
+from gpuwatch.model.cluster import Pod
+
+_PHASE = "/status/state/phase"
+_RETRIES = 3  # Volcano's default of spec.maxRetry
+_TASK = "volcano.sh/task-spec"
+_AT_THE_END = {"PodEvicted", "PodFailed", "*"}  # events that an eviction raises
+
+POD_GROUP = Kind("scheduling.volcano.sh", "PodGroup", ("v1beta1",))
+
+
+def _refuses(object_: Object) -> str:
+    most = number(object_, "/spec/maxRetry", _RETRIES)
+    # Resuming counts as a retry, and the last one fails the Job.
+    if number(object_, "/status/retryCount") + 1 >= most:
+        return f"Resuming it would be the last of its {most} tries (spec.maxRetry), and Volcano would fail it."
+    phase = value_at(object_, _PHASE)
+    return "" if phase == "Running" else f"Its phase is {phase!r}, and only a running Job can be aborted and resumed."
+
+
+def _holds(object_: Object) -> str:
+    phase = value_at(object_, _PHASE)
+    return "" if phase == "Aborted" else f"{_PHASE} is {phase}"
+
+
+def _ended(object_: Object) -> bool:
+    return value_at(object_, _PHASE) in ("Completed", "Terminated", "Failed", "Terminating", "Completing")
+
+
+def _obeyed(object_: Object) -> bool:
+    return value_at(object_, _PHASE) in ("Aborting", "Aborted")
+
+
+def _command(action: str) -> Callable[[Object, str], Object]:
+    def make(job: Object, remediation: str) -> Object:
+        """Volcano deletes it before it carries it out, so that it is carried out once at most."""
+        metadata = job["metadata"]
+        target = {
+            "apiVersion": job["apiVersion"],
+            "kind": job["kind"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "controller": True,
+        }
+        return {
+            "apiVersion": "bus.volcano.sh/v1alpha1",
+            "kind": "Command",
+            "metadata": {
+                "name": f"{remediation}-{action.lower()}",
+                "namespace": metadata["namespace"],
+                "annotations": {keys.REMEDIATION: remediation},
+                "ownerReferences": [target],
+            },
+            "action": action,
+            "target": target,
+            "reason": "gpuwatch",
+            "message": f"By the Remediation {remediation}.",
+        }
+
+    return make
+
+
+def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+    return spec.min_available if spec is not None else None
+
+
+def _move(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
+    """The surplus above minAvailable, where no policy makes more of a Pod's end than that; else the whole Job."""
+    needed = value_at(job, "/spec/minAvailable")
+    if not isinstance(needed, int) or _makes_more_of_an_end(job) or _needed_by_task(job, there, chosen, needed):
+        return CYCLE
+    return common.evict(chosen) if len(chosen) <= sum(common.is_ready(pod) for pod in there) - needed else CYCLE
+
+
+def _makes_more_of_an_end(job: Object) -> bool:
+    """A Pod that is evicted fails before it is gone, so what Volcano does about failures and exit codes it does about
+    evictions too. Every action but SyncJob, which is what happens without a policy, ends other Pods or counts as a
+    retry."""
+    return any(
+        policy.get("action") not in ("SyncJob", None)
+        for holder in (job["spec"], *(value_at(job, "/spec/tasks") or ()))
+        for policy in holder.get("policies") or ()
+        if "exitCode" in policy or {policy.get("event"), *(policy.get("events") or ())} & _AT_THE_END
+    )
+
+
+def _needed_by_task(job: Object, there: Sequence[Object], chosen: Sequence[Object], needed: int) -> bool:
+    """Volcano holds each task to its own minimum, which is all of it where none is told, unless the Job as a whole
+    needs less than those together; and the groups of a task that is split are not known here."""
+    tasks = value_at(job, "/spec/tasks") or ()
+    least = {task["name"]: task.get("minAvailable", task.get("replicas", 0)) for task in tasks if task.get("name")}
+    moved = Counter(_task(pod) for pod in chosen)
+    if any(task.get("partitionPolicy") and moved[task.get("name", "")] for task in tasks):
+        return True
+    if needed < sum(least.values()):
+        return False
+    ready = Counter(_task(pod) for pod in there if common.is_ready(pod))
+    return any(ready[name] - count < least.get(name, 0) for name, count in moved.items())
+
+
+def _task(pod: Object) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(_TASK, ""))
+
+
+def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
+    names = common.groups_of(pods, _TASK)
+    return {"spec": {"tasks": [{"name": name, "template": {"spec": pod_spec}} for name in names]}} if names else None
+
+
+VOLCANO = Framework(
+    name="Volcano",
+    kinds=(
+        Kind(
+            "batch.volcano.sh",
+            "Job",
+            ("v1alpha1",),
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets(_PHASE, "Aborted"),
+                holds=_holds,
+                refuses=_refuses,
+                ended=_ended,
+                commands=Commands(
+                    release=_command("AbortJob"),
+                    restore=_command("ResumeJob"),
+                    obeyed=_obeyed,
+                    # A Command is withdrawn where it is undone before it is carried out.
+                    rights=tuple(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get")),
+                ),
+            ),
+            move=MoveRule(choose=_move),
+            template=Template(_place, frozen=True),
+        ),
+    ),
+    gang=GangRule(named_by=("volcano.sh/job-name",), minimum=_minimum),
+    groups=PodGroups(
+        POD_GROUP, ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"), common.min_member
+    ),
+    annotations=("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/"),
+    queues=("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"),
+)
