@@ -32,7 +32,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, Statistic, Vendor, WindowStat
+from gpuwatch.model.telemetry import Device, Signal, Statistic, Vendor, WindowStat
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -376,13 +376,11 @@ class Contention:
         missing: Iterable[str] = (),
         relief_gpus: Mapping[str, float] | None = None,
     ) -> Finding:
-        device_id: DeviceId = device.id
-        pods: tuple[PodRef, ...] = tuple(dict.fromkeys(device.pods))
         return Finding(
             rule=f"misfit.{kind}",
             family=Family.MISFIT,
             kind=kind,
-            subject=Subject(SubjectKind.DEVICE, device_id),
+            subject=Subject(SubjectKind.DEVICE, device.id),
             verdict=verdict,
             summary=summary,
             severity=severity,
@@ -391,8 +389,8 @@ class Contention:
             since=self._settled if verdict is Verdict.MISFIT else None,
             evidence=tuple(evidence),
             missing=tuple(missing),
-            devices=(device_id,),
-            pods=pods,
+            devices=(device.id,),
+            pods=tuple(dict.fromkeys(device.pods)),
             node=device.node,
             relief_gpus=relief_gpus or {},
         )

@@ -7,7 +7,7 @@ Only 0x8, 0x20, 0x40 and 0x80 are faults; every other bit, and any that a newer 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import (
@@ -126,14 +126,9 @@ def thermal_throttle(fleet: Fleet) -> Judge:
             if min(duty.now, duty.before) >= policy.thermal_duty_ratio:
                 return _thermal(fleet, gpu, duty, margin)
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
-        lasting = [name for name in _THERMAL_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
-        if lasting and reporting(gpu):
-            return _lasting_events(fleet, gpu, kind, events, lasting, "thermal slowdown")
-        if events.by_variant(gpu) and reporting(gpu):
-            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", confidence_ratio=0.8)
         if not reporting(gpu):
             return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(policy.window_seconds)])
-        return proxy(gpu)
+        return _by_events(fleet, gpu, kind, events, _THERMAL_EVENTS, "thermal slowdown") or proxy(gpu)
 
     return judge
 
@@ -172,10 +167,16 @@ def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
     )
 
 
-def _lasting_events(
-    fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: list[str], words: str
-) -> Finding:
+def _by_events(
+    fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: Sequence[str], words: str
+) -> Conclusion | None:
+    """What the exporter's own counts of clock events say; None where it counts none."""
     found = events.by_variant(gpu)
+    if not found:
+        return None
+    lasting = [name for name in names if found.get(name, 0.0) > 0]
+    if not lasting:
+        return fleet.healthy(gpu, kind, f"no lasting {words}", confidence_ratio=0.8)
     return conclude(
         gpu,
         kind,
@@ -187,7 +188,7 @@ def _lasting_events(
         confidence_ratio=SUSPECTED,
         since=fleet.before(fleet.policy.window_seconds),
         evidence=[
-            events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in names
+            events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in lasting
         ],
         missing=[Signal.CLOCK_EVENT_REASONS_BITS, Signal.THERMAL_THROTTLE_SECONDS_TOTAL],
     )
@@ -288,11 +289,9 @@ def power_brake(fleet: Fleet) -> Judge:
             return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, SUSPECTED)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
-        lasting = [name for name in _BRAKE_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
-        if lasting and reporting(gpu):
-            return _lasting_events(fleet, gpu, kind, events, lasting, "power brake")
-        if events.by_variant(gpu) and reporting(gpu):
-            return fleet.healthy(gpu, kind, "no lasting power brake", confidence_ratio=0.8)
+        told = _by_events(fleet, gpu, kind, events, _BRAKE_EVENTS, "power brake") if reporting(gpu) else None
+        if told is not None:
+            return told
         missing = [bits.stat.signal, seconds.stat.signal]
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 
