@@ -10,17 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import (
-    SUSPECTED,
-    Conclusion,
-    Fleet,
-    GpuAnswers,
-    Judge,
-    Peers,
-    PhysicalGpu,
-    conclude,
-    samples,
-)
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
