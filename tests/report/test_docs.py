@@ -318,14 +318,21 @@ def test_the_operators_own_classes_are_taken_as_shown(tmp_path: Path) -> None:
 def test_confidences_are_written_in_the_rules_module(rule: str) -> None:
     quoted = {float(number) for number in re.findall(r"\b[01]\.\d+", _of_rule(rule, "What it says."))}
     concluded = {
-        node.value
+        value
         for module in MODULES[rule]
         for expression in _confidences(ast.parse(inspect.getsource(module)))
         for node in ast.walk(expression)
-        if isinstance(node, ast.Constant) and isinstance(node.value, float)
+        if isinstance(value := _value(node, module), float)
     }
     assert quoted
     assert quoted <= concluded
+
+
+def _value(node: ast.AST, module: ModuleType) -> object:
+    """Of a number, or of the module's name for one."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    return vars(module).get(node.id) if isinstance(node, ast.Name) else None
 
 
 def _confidences(tree: ast.Module) -> Iterator[ast.AST]:
