@@ -13,7 +13,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from gpuwatch.catalog.metrics import plausible_range, rows_named
+from gpuwatch.catalog.metrics import metric_rows, plausible_range
 from parts.prometheus_server import ServerBuild, find_servers
 from parts.remote_write import field, post, varint
 
@@ -97,7 +97,7 @@ def load(
 
 def _top(metric: str) -> float:
     """A plausible largest value of the metric, as exported: states stay 0, everything else at most 100 or its bound."""
-    row = rows_named(metric)[0]
+    row = next(row for row in metric_rows() if row.metric == metric)
     if row.kind == "state":
         return 0.0
     return min(plausible_range(row.signal)[1] / row.scale, 100.0)

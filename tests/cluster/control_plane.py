@@ -32,7 +32,7 @@ from datetime import datetime
 from pathlib import Path
 
 from parts.go_tools import GoTools
-from parts.processes import free_port, running_process
+from parts.processes import answers, free_port, running_process
 
 VERSION = "v1.36.3"
 _VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -335,15 +335,7 @@ def _etcd(build: ControlPlaneBuild, folder: Path) -> Iterator[str]:
         "--unsafe-no-fsync",
         "--log-level=warn",
     ]
-
-    def ready() -> bool:
-        try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{client}/health", timeout=5):
-                return True
-        except OSError:
-            return False
-
-    with running_process(command, folder / "etcd.log", ready):
+    with running_process(command, folder / "etcd.log", lambda: answers(f"{client}/health")):
         yield client
 
 

@@ -177,7 +177,7 @@ def beside(cluster: str, times: Sequence[int]) -> Iterator[Series]:
 
 SHOWN = {name for _, _, target in targets() for name in SERIES.findall(target["expr"])}
 STEADILY = re.compile("duration|process|deliveries|cluster_writes")
-"""Counters that count at each step; the others do three times in two hours."""
+"""Counters that count at each step; the others at each twentieth."""
 
 
 @cache

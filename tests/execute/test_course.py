@@ -18,7 +18,7 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.plan.guards import GUARDS, Guard, Nature
+from gpuwatch.plan.guards import GUARDS, Guard, RefusalNature
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.store.remediations import RemediationStore
 
@@ -306,13 +306,13 @@ def test_what_stops_everything_stops_it_until_it_passes(store: RemediationStore,
 @pytest.mark.parametrize(
     ("nature", "phase"),
     [
-        (Nature.TRANSIENT, Phase.NOTIFIED),
-        (Nature.LASTING, Phase.REFUSED),
-        (Nature.OBJECTION, Phase.REJECTED),
+        (RefusalNature.TRANSIENT, Phase.NOTIFIED),
+        (RefusalNature.LASTING, Phase.REFUSED),
+        (RefusalNature.OBJECTION, Phase.REJECTED),
     ],
 )
 def test_a_guard_says_by_its_nature_what_becomes_of_what_it_refuses(
-    store: RemediationStore, monkeypatch: pytest.MonkeyPatch, nature: Nature, phase: Phase
+    store: RemediationStore, monkeypatch: pytest.MonkeyPatch, nature: RefusalNature, phase: Phase
 ) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.steps import Blocked, Near, act_steps
+from gpuwatch.execute.steps import Blocked, TargetState, act_steps
 from gpuwatch.frameworks.fights import Surroundings
 from gpuwatch.frameworks.objects import Object, Refused, ref_of
 from gpuwatch.frameworks.release import Release, release
@@ -118,13 +118,13 @@ def test_work_that_is_done_is_not_done_again(wrapper: Object) -> None:
 @pytest.mark.parametrize("action", [ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG])
 def test_kueue_is_not_asked_to_delete_what_holds_state(action: ActionKind) -> None:
     """Its Workload does not tell what is wrapped beside the Pods."""
-    queued, workload = seen("AppWrapper", "queued"), seen("Workload", "appwrapper-queued-a6b8c")
-    pods = [seen("Pod", name) for name in ("queued-0-lqndb", "queued-1-qbdmr")]
+    queued, workload = seen("AppWrapper", "wrapped-job"), seen("Workload", "appwrapper-wrapped-job-a6b8c")
+    pods = [seen("Pod", name) for name in ("wrapped-job-0-lqndb", "wrapped-job-1-qbdmr")]
     made = proposal(action=action, objects=(ref_of(queued),), pod_uids=tuple(pod["metadata"]["uid"] for pod in pods))
 
     def steps(wrapper: Object) -> tuple[Step, ...] | Blocked:
-        near = Near(wrapper, surroundings=Surroundings((workload,)), pods=tuple(pods))
-        return act_steps(Remediation(name="r", proposal=made), near, (), (), NOW, ExecutePolicy())
+        state = TargetState(wrapper, surroundings=Surroundings((workload,)), pods=tuple(pods))
+        return act_steps(Remediation(name="r", proposal=made), state, (), (), NOW, ExecutePolicy())
 
     found = steps(queued)
     assert not isinstance(found, Blocked)

@@ -79,7 +79,7 @@ def test_only_what_can_be_scaled_has_autoscalers() -> None:
     ("owner", "held"),
     [
         ({"kind": "TrainJob", "name": "t", "controller": True}, True),
-        ({"kind": "CronJob", "name": "t", "controller": True}, False),
+        ({"apiVersion": "batch/v1", "kind": "CronJob", "name": "t", "controller": True}, False),
         ({"kind": "Application", "name": "t"}, False),
     ],
     ids=["controller", "cronjob", "not-a-controller"],

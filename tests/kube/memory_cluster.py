@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuwatch.frameworks.json_patch import merged
 from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.kinds import OWNERS
+from gpuwatch.kube.kinds import LISTED_OWNERS
 from gpuwatch.kube.live_writer import event_of
 from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
@@ -21,7 +21,7 @@ from gpuwatch.model.remediation import ObjectRef
 _Place = tuple[str, str, str, str]
 """API group, kind, Namespace and name."""
 
-_PLURALS = {kind.key: kind.plural for kind in OWNERS.values()}
+_PLURALS = {kind.key: kind.plural for kind in LISTED_OWNERS.values()}
 _LIST_KEYS = {"conditions": "type", "taints": "key", "ownerReferences": "uid"}  # the API's patchMergeKey
 _COUNTS = ("replicas", "parallelism", "completions", "minReplicas")
 

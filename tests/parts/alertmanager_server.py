@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from parts.processes import free_port, running_process
+from parts.processes import answers, free_port, running_process
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,5 @@ def running_alertmanager(build: AlertmanagerBuild, config: Path) -> Iterator[str
             "--log.level=warn",
         ]
         url = f"http://{address}"
-        with running_process(command, folder / "alertmanager.log", lambda: _answers(f"{url}/-/ready")):
+        with running_process(command, folder / "alertmanager.log", lambda: answers(f"{url}/-/ready")):
             yield url
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

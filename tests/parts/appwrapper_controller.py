@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import yaml
 
 from cluster.api import Api
 from parts.go_tools import GoTools
-from parts.processes import free_port, running_process
+from parts.processes import answers, free_port, running_process
 
 APPWRAPPER_MODULE = "github.com/project-codeflare/appwrapper"
 APPWRAPPER_TOOLS = GoTools(Path(__file__).parent / "appwrapper", ("-trimpath", "-ldflags=-s -w"))
@@ -80,15 +79,5 @@ def running_controller(build: AppWrapperBuild, kubeconfig: Path, **fault_toleran
             build.program,
             "--config=settings",
         ]
-
-        def ready() -> bool:
-            try:
-                with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-                    f"http://{health}/healthz", timeout=5
-                ):
-                    return True
-            except OSError:
-                return False
-
-        with running_process(command, log, ready):
+        with running_process(command, log, lambda: answers(f"http://{health}/healthz")):
             yield log

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import yaml
 
 from parts.go_tools import GoTools
-from parts.processes import free_port, running_process
+from parts.processes import answers, free_port, running_process
 
 OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
 OPERATOR_TOOLS = GoTools(
@@ -69,15 +68,5 @@ def running_operator(build: OperatorBuild, kubeconfig: Path) -> Iterator[Path]:
             f"--web.listen-address={address}",
             "--log-level=info",
         ]
-
-        def ready() -> bool:
-            try:
-                with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-                    f"http://{address}/healthz", timeout=5
-                ):
-                    return True
-            except OSError:
-                return False
-
-        with running_process(command, log, ready):
+        with running_process(command, log, lambda: answers(f"http://{address}/healthz")):
             yield log

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seco
         if time.monotonic() > deadline:
             raise RuntimeError(complaint())
         time.sleep(0.05)
+
+
+def answers(url: str) -> bool:
+    """Does this address answer with success, past any proxy?"""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 _PORTS = range(20_000, 30_000)  # below those of outgoing connections (Linux: from 32768; macOS: from 49152)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gpuwatch.plan
 from gpuwatch.model.decision import Refusal
-from gpuwatch.plan.guards import GUARDS, Nature, nature_of
+from gpuwatch.plan.guards import GUARDS, RefusalNature, nature_of
 
 
 def test_every_refusal_that_a_plan_gives_has_a_nature() -> None:
@@ -21,5 +21,5 @@ def test_every_refusal_that_a_plan_gives_has_a_nature() -> None:
     }
     assert {"once", "rate", "demand"} <= named
     natures = {name: nature_of(Refusal(guard=str(name), reason="")) for name in {*named, *GUARDS}}
-    assert {name for name, nature in natures.items() if nature is Nature.OBJECTION} == {"opted_out"}
-    assert {natures[name] for name in ("once", "rate", "budget", "pool_nodes")} == {Nature.SHARED}
+    assert {name for name, nature in natures.items() if nature is RefusalNature.OBJECTION} == {"opted_out"}
+    assert {natures[name] for name in ("once", "rate", "budget", "pool_nodes")} == {RefusalNature.SHARED}

@@ -155,6 +155,7 @@ def _timeseries(panel: Panel) -> Any:
     builder = (
         _shared(timeseries.Panel(), panel)
         .draw_style(style.POINTS if panel.points else style.LINE)
+        .point_size(5)
         .line_width(1)
         .fill_opacity(0)
         .span_nulls(False)  # where telemetry is absent the line is, too

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpuwatch.detect.idle_holdings import Holder, Holdings, holdings_of, left_out_reasons
+from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of, left_out_reasons
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import needs, needs_of_rules
@@ -60,7 +60,7 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
 
 def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None) -> Iterator[Allocation]:
     gangs = {gang.id: gang for gang in snapshot.cluster.gangs}
-    members: dict[str, list[Holder]] = defaultdict(list)
+    members: dict[str, list[PodHolding]] = defaultdict(list)
     for holder in holdings.holders.values():
         if holder.gang:
             members[holder.gang].append(holder)
@@ -71,7 +71,7 @@ def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None
         yield _allocation(Subject(SubjectKind.GANG, name), holders, notes)
 
 
-def _allocation(subject: Subject, holders: Sequence[Holder], notes: tuple[str, ...]) -> Allocation:
+def _allocation(subject: Subject, holders: Sequence[PodHolding], notes: tuple[str, ...]) -> Allocation:
     starts = [holder.started for holder in holders if holder.started is not None]
     unseen = [text if len(holders) == 1 else f"{text} ({holder.ref})" for holder in holders for text in holder.unseen]
     return Allocation(
@@ -88,7 +88,7 @@ def _allocation(subject: Subject, holders: Sequence[Holder], notes: tuple[str, .
     )
 
 
-def _devices(holder: Holder) -> Iterator[Allocation]:
+def _devices(holder: PodHolding) -> Iterator[Allocation]:
     """Each device of the Pod by itself, held against the past of its workload."""
     for device in holder.devices:
         lane = holder.lanes.get(device.id)
@@ -106,7 +106,7 @@ def _devices(holder: Holder) -> Iterator[Allocation]:
         )
 
 
-def _lazy_devices(holder: Holder, judge: IdleJudge | None) -> tuple[str, ...]:
+def _lazy_devices(holder: PodHolding, judge: IdleJudge | None) -> tuple[str, ...]:
     """Says which of a Pod's devices do nothing while others work."""
     if judge is None or len(holder.devices) < 2:
         return ()
@@ -117,7 +117,7 @@ def _lazy_devices(holder: Holder, judge: IdleJudge | None) -> tuple[str, ...]:
 
 
 def _gang_notes(
-    gang: Gang | None, holders: Sequence[Holder], holdings: Holdings, judge: IdleJudge | None
+    gang: Gang | None, holders: Sequence[PodHolding], holdings: Holdings, judge: IdleJudge | None
 ) -> tuple[str, ...]:
     notes = []
     if gang is not None:

@@ -48,7 +48,7 @@ _INTERACTIVE_IMAGE = re.compile(r"notebook|jupyter|code-server|rstudio|vscode", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Holder:
+class PodHolding:
     """A running Pod and what it holds.
 
     pod: None where no cluster was read. workload: Workload.id, or the Pod's own name where none is known.
@@ -75,7 +75,7 @@ class Holdings:
     unheld: devices that telemetry or a claim calls held, by whom, where the cluster knows no such Pod."""
 
     calendar: Calendar | None
-    holders: Mapping[PodRef, Holder]
+    holders: Mapping[PodRef, PodHolding]
     past: Mapping[str, tuple[Lane, ...]]
     left_out: Mapping[PodRef, str]
     unheld: Mapping[DeviceId, tuple[str, ...]]
@@ -186,7 +186,7 @@ class _Builder:
         self.devices = {device.id: device for device in snapshot.devices}
         self.nodes = {node.name: node for node in snapshot.cluster.nodes}
 
-    def holder(self, ref: PodRef, pod: Pod | None) -> Holder:
+    def holder(self, ref: PodRef, pod: Pod | None) -> PodHolding:
         started = (pod.started or pod.created) if pod is not None else None
         devices = {device.id: device for device in self.held.get(ref, ())}
         lanes: dict[DeviceId, Lane] = {}
@@ -222,7 +222,7 @@ class _Builder:
         unseen += [f"{device.id} has left telemetry" for device in devices.values() if not device.present]
         if calendar is None:
             unseen.append("no history of activity")
-        return Holder(
+        return PodHolding(
             ref=ref,
             pod=pod,
             workload=(pod.workload if pod is not None else "") or ref,
@@ -250,7 +250,7 @@ class _Builder:
         return device.shared or (node is not None and node.sharing is not Sharing.NONE and node.replicas > 1)
 
     def past(
-        self, holders: Mapping[PodRef, Holder], workloads: Mapping[str, Workload], left_out: Mapping[PodRef, str]
+        self, holders: Mapping[PodRef, PodHolding], workloads: Mapping[str, Workload], left_out: Mapping[PodRef, str]
     ) -> dict[str, tuple[Lane, ...]]:
         """Lanes of earlier Pods: those that are gone, and what was before a Pod of the same name was made anew."""
         calendar = self.calendar

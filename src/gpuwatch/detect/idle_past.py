@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwatch.detect.idle_holdings import Holder, Holdings, WorkloadClass, class_of, image_family
+from gpuwatch.detect.idle_holdings import Holdings, PodHolding, WorkloadClass, class_of, image_family
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, spoken, without
 from gpuwatch.profile.rhythm import Hourly, Rhythm, hourly, on_clock, paced, rhythm_of
@@ -55,7 +55,7 @@ class SilenceModel:
     def __init__(self, holdings: Holdings, calendar: Calendar, policy: IdlePolicy) -> None:
         self.calendar = calendar
         self.policy = policy
-        members: dict[str, list[Holder]] = defaultdict(list)
+        members: dict[str, list[PodHolding]] = defaultdict(list)
         for holder in holdings.holders.values():
             members[holder.workload].append(holder)
         self._silences: dict[str, Silences] = {}
@@ -227,7 +227,7 @@ class SilenceModel:
         return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {spoken(seconds)}")
 
 
-def _units(holders: list[Holder]) -> list[Lane]:
+def _units(holders: list[PodHolding]) -> list[Lane]:
     """Lanes of what acts as one: each gang, and each Pod that is in none."""
     gangs: dict[str, list[Lane]] = defaultdict(list)
     for holder in holders:

@@ -31,7 +31,7 @@ from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.guards import GuardCase, Nature, guard, left_behind, nature_of
+from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.score import score
 
@@ -89,7 +89,11 @@ class Check:
     waiter: PodRef = ""
 
 
-_ANSWERS = {Nature.OBJECTION: Clearance.OBJECTED, Nature.LASTING: Clearance.REFUSED, Nature.TRANSIENT: Clearance.WAIT}
+_ANSWERS = {
+    RefusalNature.OBJECTION: Clearance.OBJECTED,
+    RefusalNature.LASTING: Clearance.REFUSED,
+    RefusalNature.TRANSIENT: Clearance.WAIT,
+}
 """What is answered to a refusal of each nature, the weightiest first."""
 
 

@@ -32,7 +32,7 @@ _DEPLOYERS = (
     ),
 )
 # Controllers that make an object and leave its spec alone.
-_HANDS_OFF = frozenset({"CronJob"})
+_HANDS_OFF = frozenset({("batch", "CronJob")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ def who_wrote(object_: Object, path: str) -> str:
 
 def _controller(object_: Object) -> Iterable[str]:
     for owner in object_["metadata"].get("ownerReferences") or ():
-        if owner.get("controller") and owner.get("kind") not in _HANDS_OFF:
+        key = (owner.get("apiVersion", "").rpartition("/")[0], owner.get("kind"))
+        if owner.get("controller") and key not in _HANDS_OFF:
             yield f"{owner.get('kind')} {owner.get('name')} controls it, and would set it back."
 
 

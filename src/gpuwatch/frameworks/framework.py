@@ -133,8 +133,8 @@ _NOT_ON_TOP = Never("gpuwatch acts on top owners, and it is none.")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One resource. versions: those whose fields are known, newest first; the served one is chosen at run time. None:
-    it is not listed, so that its Pods have an owner of an unknown kind.
+    """One resource. versions: those whose fields are known, newest first; the served one is chosen at run time. A
+    kind without any is not listed, so that its Pods have an owner of an unknown kind.
 
     metadata_only: nothing but the metadata is in use, so that the server is asked for nothing else.
     replicas, suspended: how the kind tells them, the latter from its annotations too; absent where it does not.

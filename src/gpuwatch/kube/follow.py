@@ -16,7 +16,7 @@ from kubernetes.client import ApiClient
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, own_annotations
-from gpuwatch.kube.kinds import OWNERS, POD
+from gpuwatch.kube.kinds import LISTED_OWNERS, POD
 from gpuwatch.kube.owners import TakeOwner
 from gpuwatch.kube.transport import Limits
 from gpuwatch.kube.watch import BrokenError, LostError, Position, Watch
@@ -94,7 +94,7 @@ def _trimmed(raw: msgspec.Raw) -> bytes:
 
 def name_of(kind: Kind) -> str:
     """Pods are followed twice where some of them own others."""
-    return f"{kind.resource} (owners)" if kind is OWNERS.get(POD.key) else kind.resource
+    return f"{kind.resource} (owners)" if kind is LISTED_OWNERS.get(POD.key) else kind.resource
 
 
 class Follow:

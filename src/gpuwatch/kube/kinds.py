@@ -14,7 +14,7 @@ PRIORITY_CLASS = Kind("scheduling.k8s.io", "PriorityClass", ("v1",), "prioritycl
 CLAIM = Kind("resource.k8s.io", "ResourceClaim", ("v1", "v1beta2", "v1beta1"))
 SLICE = Kind("resource.k8s.io", "ResourceSlice", ("v1", "v1beta2", "v1beta1"))
 
-OWNERS = {key: kind for key, kind in frameworks.OWNERS.items() if kind.versions}
+LISTED_OWNERS = {key: kind for key, kind in frameworks.OWNERS.items() if kind.versions}
 """Every controller that the walk over owners lists. One that is missing here is of an unknown kind: reported, never
 acted on."""
 
@@ -26,7 +26,7 @@ LISTED = (
     PRIORITY_CLASS,
     CLAIM,
     SLICE,
-    *OWNERS.values(),
+    *LISTED_OWNERS.values(),
     kueue.WORKLOAD,
     schedulers.NATIVE_GROUP,
     schedulers.NATIVE_WORKLOAD,

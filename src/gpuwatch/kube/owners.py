@@ -11,7 +11,7 @@ from gpuwatch.frameworks.framework import Kind
 from gpuwatch.frameworks.objects import KindKey
 from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, Wire
 from gpuwatch.kube.decode import Listing, own_annotations
-from gpuwatch.kube.kinds import OWNERS
+from gpuwatch.kube.kinds import LISTED_OWNERS
 from gpuwatch.kube.pods import HeldPod
 from gpuwatch.kube.wire import Metadata
 from gpuwatch.model.cluster import OwnerStatus
@@ -115,7 +115,7 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
         if key == ("apps", "DaemonSet"):
             return Reached(OwnerStatus.DAEMON, tuple(chain), ref)
         owner = index.find(ref, namespace)
-        if owner is None and key not in OWNERS:
+        if owner is None and key not in LISTED_OWNERS:
             return Reached(OwnerStatus.UNKNOWN_KIND, tuple(chain), ref)
         if owner is None and key in index.unread:
             return Reached(OwnerStatus.FORBIDDEN, tuple(chain), ref)
@@ -152,7 +152,7 @@ def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
         if not wanted:
             break
         for key in sorted(wanted.keys() - index.whole):
-            _read_kind(index, OWNERS[key], wanted[key], listed)
+            _read_kind(index, LISTED_OWNERS[key], wanted[key], listed)
     return index
 
 

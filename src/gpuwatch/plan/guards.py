@@ -34,7 +34,7 @@ class GuardCase:
     policy: PlanPolicy
 
 
-class Nature(StrEnum):
+class RefusalNature(StrEnum):
     """What becomes of a Remediation that the plan refuses just before its first write."""
 
     TRANSIENT = "transient"  # it may pass within hours: the Remediation waits
@@ -48,7 +48,7 @@ class Guard:
     """check: the reason against a candidate, or None."""
 
     check: Callable[[GuardCase], str | None]
-    nature: Nature
+    nature: RefusalNature
 
 
 _OTHERS_OPT_OUTS = {
@@ -344,33 +344,33 @@ def _already_open(case: GuardCase) -> str | None:
 
 
 GUARDS: dict[str, Guard] = {
-    "cluster_known": Guard(_cluster_known, Nature.TRANSIENT),
-    "node_known": Guard(_node_known, Nature.TRANSIENT),
-    "evidence": Guard(_evidence, Nature.LASTING),
-    "worth_it": Guard(_worth_it, Nature.LASTING),
-    "opted_out": Guard(_opted_out, Nature.OBJECTION),
-    "snoozed": Guard(_snoozed, Nature.TRANSIENT),
-    "owner": Guard(_owner, Nature.LASTING),
-    "framework": Guard(_framework, Nature.LASTING),
-    "whole_group_idle": Guard(_whole_group_idle, Nature.LASTING),
-    "attribution": Guard(_attribution, Nature.LASTING),
-    "priority": Guard(_priority, Nature.LASTING),
-    "disruption_budget": Guard(_disruption_budget, Nature.TRANSIENT),
-    "already_tainted": Guard(_already_tainted, Nature.LASTING),
-    "already_open": Guard(_already_open, Nature.TRANSIENT),
-    "tainted_first": Guard(_tainted_first, Nature.TRANSIENT),
-    "lands": Guard(_lands, Nature.TRANSIENT),
-    "waiting_gangs": Guard(_waiting_gangs, Nature.TRANSIENT),
+    "cluster_known": Guard(_cluster_known, RefusalNature.TRANSIENT),
+    "node_known": Guard(_node_known, RefusalNature.TRANSIENT),
+    "evidence": Guard(_evidence, RefusalNature.LASTING),
+    "worth_it": Guard(_worth_it, RefusalNature.LASTING),
+    "opted_out": Guard(_opted_out, RefusalNature.OBJECTION),
+    "snoozed": Guard(_snoozed, RefusalNature.TRANSIENT),
+    "owner": Guard(_owner, RefusalNature.LASTING),
+    "framework": Guard(_framework, RefusalNature.LASTING),
+    "whole_group_idle": Guard(_whole_group_idle, RefusalNature.LASTING),
+    "attribution": Guard(_attribution, RefusalNature.LASTING),
+    "priority": Guard(_priority, RefusalNature.LASTING),
+    "disruption_budget": Guard(_disruption_budget, RefusalNature.TRANSIENT),
+    "already_tainted": Guard(_already_tainted, RefusalNature.LASTING),
+    "already_open": Guard(_already_open, RefusalNature.TRANSIENT),
+    "tainted_first": Guard(_tainted_first, RefusalNature.TRANSIENT),
+    "lands": Guard(_lands, RefusalNature.TRANSIENT),
+    "waiting_gangs": Guard(_waiting_gangs, RefusalNature.TRANSIENT),
 }
 
 _OTHERS = {
-    **dict.fromkeys(LEDGER_GUARDS, Nature.SHARED),
-    **dict.fromkeys(BRAKES, Nature.TRANSIENT),
-    "demand": Nature.TRANSIENT,
+    **dict.fromkeys(LEDGER_GUARDS, RefusalNature.SHARED),
+    **dict.fromkeys(BRAKES, RefusalNature.TRANSIENT),
+    "demand": RefusalNature.TRANSIENT,
 }
 """Refusals that the plan as a whole gives."""
 
 
-def nature_of(refusal: Refusal) -> Nature:
+def nature_of(refusal: Refusal) -> RefusalNature:
     own = GUARDS.get(refusal.guard)
     return own.nature if own is not None else _OTHERS[refusal.guard]
