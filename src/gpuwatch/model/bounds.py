@@ -1,4 +1,4 @@
-"""How a policy refuses settings that mean nothing."""
+"""Checks that policies run on their own settings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def named(policy: Any, *endings: str) -> list[str]:
-    """The policy's fields whose names end so, such as '_ratio'."""
+    """Names of the policy's fields with one of these endings, such as '_ratio'."""
     return [item.name for item in fields(policy) if item.name.endswith(endings)]
 
 
 def require(policy: object, section: str, names: Iterable[str], holds: Callable[[Any], bool], wanted: str) -> None:
-    """Raises ValueError for the first of these fields that does not hold. section: what stands before its name in the
-    settings, 'plan.'; wanted: what it has to be, for people."""
+    """Raises ValueError for the first of these fields whose value is invalid. section: prefix of its name in the
+    settings, such as 'plan.'; wanted: the valid values, for the message."""
     for name in names:
         value = getattr(policy, name)
         if not holds(value):

@@ -1,4 +1,4 @@
-"""What Kubernetes says: Nodes, GPU Pods, their owners, gangs and budgets, trimmed to the fields in use."""
+"""The state of Kubernetes: Nodes, GPU Pods, their owners, gangs and budgets, reduced to the fields in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a label has to be. operator: In, NotIn, Exists, DoesNotExist, and of Nodes Gt and Lt (whole numbers)."""
+    """A requirement on a label. operator: In, NotIn, Exists, DoesNotExist; for Nodes also Gt and Lt (integers)."""
 
     key: str
     operator: str
@@ -46,7 +46,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """All of it has to hold; an empty one holds for no Node. fields: of the Node's metadata.name."""
+    """All requirements have to hold; an empty term matches no Node. fields: on the Node's metadata.name."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
@@ -56,8 +56,8 @@ class NodeTerm:
 class PodTerm:
     """Other Pods, by their labels, in one topology domain. selects_none: no selector was given.
 
-    namespaces: those that are meant, the Pod's own filled in. any_namespace: a selector of Namespaces was given, of
-    which gpuwatch does not know whom it selects, or an empty one, which selects all.
+    namespaces: where they are looked for, by default the Pod's own. any_namespace: a namespace selector was given:
+    either empty, which selects all, or one that gpuwatch does not evaluate.
     """
 
     topology_key: str
@@ -82,10 +82,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the scheduler may put a Pod, as far as it must be kept: what is only preferred is left out.
+    """Hard constraints on where the scheduler may place a Pod, without preferences.
 
-    node_terms: one of them has to hold; () where any Node will do. gated: it waits for somebody to open its scheduling
-    gates, and not for room.
+    node_terms: one of them has to match; () allows any Node. gated: the Pod has scheduling gates, so it does not wait
+    for free resources.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -107,8 +107,8 @@ class Sharing(StrEnum):
 class Node:
     """A Node. `accelerators` (capacity) and `allocatable` count extended resources by name, e.g. nvidia.com/gpu.
 
-    cpu_cores, memory_bytes, max_pods: allocatable; max_pods is None where it was not told. other_*: what Pods without
-    accelerators, which the Cluster does not list, ask for on it.
+    cpu_cores, memory_bytes, max_pods: allocatable; max_pods is None where not reported. other_*: requests of the Pods
+    without accelerators, which the Cluster does not list.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Node:
 
     @property
     def ready(self) -> bool | None:
-        """None where no Ready condition was reported."""
+        """None without a Ready condition."""
         for condition in self.conditions:
             if condition.type == "Ready":
                 return condition.status == "True"
@@ -146,13 +146,13 @@ class Node:
 
 
 class OwnerStatus(StrEnum):
-    """How far the walk to the top owner came. 'Forbidden' is not 'no owner'."""
+    """Result of the search for the top owner. FORBIDDEN does not mean that there is none."""
 
     FOUND = "found"
     BARE = "bare"  # the Pod has no controller
     FORBIDDEN = "forbidden"
-    MISSING = "missing"  # the owner is referred to, but gone
-    UNKNOWN_KIND = "unknown_kind"  # a controller of a kind that gpuwatch does not know: report, never act
+    MISSING = "missing"  # an owner reference points to an object that is gone
+    UNKNOWN_KIND = "unknown_kind"  # gpuwatch does not know the controller's kind: report, never act
     STATIC = "static"  # a mirror Pod of the kubelet
     DAEMON = "daemon"
 
@@ -183,7 +183,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A Pod that asks for accelerators, or has a claim for one. `accelerators` sums its containers' requests."""
+    """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests."""
 
     namespace: str
     name: str
@@ -216,7 +216,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """Pods that live and die together. The unit of action; `min_available` is None where all are needed."""
+    """Pods that have to run together: the unit of action. `min_available` is None where all are needed."""
 
     id: str
     framework: str  # row of the gang table: JobSet, Kueue, Volcano, …
@@ -224,7 +224,7 @@ class Gang:
     namespace: str
     pods: tuple[PodRef, ...]
     min_available: int | None = None
-    recognised_by: str = ""  # the label or field that told
+    recognised_by: str = ""  # label or field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedDevice:
-    """A device that a ResourceClaim (DRA) holds. `device` is the GPU's UUID where the ResourceSlice tells it."""
+    """A device allocated to a ResourceClaim (DRA). `device` is the GPU's UUID where the ResourceSlice has it."""
 
     claim: str  # namespace/name
     driver: str
@@ -259,7 +259,7 @@ class ClaimedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All that was read from Kubernetes, or from a recorded folder. `gaps` lists what was not."""
+    """Everything read from Kubernetes or from a recorded folder. `gaps` lists what could not be read."""
 
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
@@ -270,7 +270,7 @@ class Cluster:
     priorities: Mapping[str, int] = field(default_factory=dict)
     claims: tuple[ClaimedDevice, ...] = ()
     exporter_nodes: Mapping[str, str] = field(default_factory=dict)  # name or IP of an exporter's Pod → its Node
-    exporter_pods: tuple[PodRef, ...] = ()  # GPU exporters' Pods that ask for no device, and so hold none
+    exporter_pods: tuple[PodRef, ...] = ()  # GPU exporters' Pods that request no device, and so hold none
     node_addresses: Mapping[str, str] = field(default_factory=dict)  # internal IP or host name → Node
     gaps: tuple[Gap, ...] = ()
-    known: bool = False  # False: no cluster was read at all, so absence of a Pod means nothing
+    known: bool = False  # False: no cluster was read, so a missing Pod means nothing

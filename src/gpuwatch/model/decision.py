@@ -1,4 +1,4 @@
-"""What gpuwatch concludes: findings with evidence, candidates, guards' refusals, scores and the plan."""
+"""Conclusions: findings with evidence, candidates, guards' refusals, scores and the plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuwatch.model.telemetry import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything one cycle decides on. Saved with `gpuwatch capture`; any decision can be replayed from it."""
+    """All facts of one cycle. `gpuwatch capture` saves it; any decision can be replayed from it."""
 
     at: datetime
     telemetry_schema: Schema = Schema()
@@ -123,7 +123,6 @@ RESERVED_KINDS = frozenset(
         FindingKind.FRAGMENTATION,
     )
 )
-"""No rule concludes these yet."""
 
 
 class Severity(StrEnum):
@@ -150,8 +149,8 @@ class Advice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One fact that a person can check again. `bound` is what the value was held against, with `comparison`
-    one of >, >=, <, <=, ==, !=, in; None where the value is context only."""
+    """One fact that a person can check. bound: what the value was compared with, by `comparison`, one of >, >=, <, <=,
+    ==, !=, in; None where the value is only context."""
 
     signal: str
     value: float | str
@@ -172,9 +171,9 @@ class Finding:
     """One rule's conclusion on one subject.
 
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
-    missing: what would have to be known (signals, coverage) for a better verdict.
-    relief_gpus: of a misfit, by what could be moved (Gang.id, or Workload.id): how many GPUs' worth of work the others
-        and it would do more; what is not in it, nobody can tell.
+    missing: the data (signals, coverage) that a better verdict needs.
+    relief_gpus: of a misfit: Gang.id or Workload.id that could move → extra throughput from the move, in GPUs; without
+        those whose gain is unknown.
     """
 
     rule: str  # the rule's file and section in the docs, e.g. 'health.xid'
@@ -192,17 +191,17 @@ class Finding:
     devices: tuple[DeviceId, ...] = ()
     pods: tuple[PodRef, ...] = ()
     node: str | None = None
-    gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition, where the rule can tell
+    gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition; 0 where unknown
     relief_gpus: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
-        """Stable name of the finding across cycles."""
+        """Stable across cycles."""
         return f"{self.kind}:{self.subject}"
 
     @property
     def notable(self) -> bool:
-        """True where people should see it: anything but a clean bill."""
+        """Whether people should see it."""
         return self.verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT, Verdict.UNKNOWN)
 
 
@@ -221,12 +220,12 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Something that could be done. `target` is the Node of a taint, or the workload of a release.
+    """A possible action. target: the Node of a taint, or the workload of a release.
 
-    detectors: kinds of its findings, or the recommendation's. reason: why, where its findings do not say it;
-    confidence_ratio: how sure a recommendation is (findings have their own). waiter: the pending Pod that could be
-    scheduled with what this frees. pods: of a release all that its owner runs; of a move those that move.
-    relief_gpus: of a move that is for others, how many GPUs' worth of work it gives back; None where it is for itself.
+    detectors: kinds of its findings, or of the recommendation. reason: where its findings do not give it.
+    confidence_ratio: of a recommendation; findings have their own. waiter: the pending Pod that the freed GPUs would
+    fit. pods: of a release all of its owner; of a move those that move.
+    relief_gpus: of a move in favour of other Pods: regained throughput, in GPUs; None for a move in its own favour.
     """
 
     action: ActionKind
@@ -252,7 +251,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A guard's reason for not doing it. `guard` is its name in the docs; `reason` a full sentence."""
+    """Why a guard refuses an action. guard: its name in the docs. reason: a full sentence."""
 
     guard: str
     reason: str
@@ -260,11 +259,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Dimensionless, with its inputs: gained × confidence against disrupted, each as a fraction of the pool.
+    """Gain × confidence minus disruption, as a fraction of the pool's capacity, with its inputs.
 
-    All in GPU-hours over `horizon_hours`; `pool_gpu_hours` is what the pool offers in that time. gain_basis,
-    harm_basis: how gained_gpu_hours and disrupted_gpu_hours come about, as sentences with their arithmetic; what is
-    expected, such as the next gang on a free GPU, is named as that.
+    All are GPU-hours over `horizon_hours`; pool_gpu_hours: the pool's capacity in that time. gain_basis, harm_basis:
+    the arithmetic behind gained_gpu_hours and disrupted_gpu_hours, in sentences that mark what is only expected, such
+    as the next gang on a free GPU.
     """
 
     gained_gpu_hours: float
@@ -277,7 +276,7 @@ class Score:
 
     @property
     def value(self) -> float:
-        """Gain minus disruption as a fraction of the pool; positive is worth doing. NaN where an input is."""
+        """Positive is worth doing. NaN where an input is, or the pool has no capacity."""
         if not self.pool_gpu_hours > 0:
             return float("nan")
         return (self.gained_gpu_hours * self.confidence_ratio - self.disrupted_gpu_hours) / self.pool_gpu_hours
@@ -292,8 +291,8 @@ class TimingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When it costs least. at: None for now. cost_gpu_hours: lost by waiting for it and by the restart then. reason:
-    what it was held against."""
+    """When an action costs least. at: None for now. cost_gpu_hours: lost by the wait and the restart. reason: the
+    comparison with other times."""
 
     kind: TimingKind = TimingKind.NOW
     at: datetime | None = None
@@ -303,7 +302,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """mode_reason: what made the mode what it is."""
+    """A candidate with its score, mode and refusals. mode_reason: why it has this mode."""
 
     candidate: Candidate
     score: Score
@@ -319,7 +318,7 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """One budget and what already weighs on it. `reason` names the harm in flight."""
+    """One budget and its use. `reasons` name the actions in flight."""
 
     scope: str  # 'pool/NAME' or 'model/NAME'
     limit_gpus: int
@@ -330,10 +329,10 @@ class BudgetUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every candidate, admitted or refused, best score first; a brake refuses them all and says why.
+    """Every candidate, admitted or refused, best score first. brake: why all are refused, or ''.
 
-    last_storm: when too much looked sick or idle at once, or telemetry was missing, the last time within the cool-down;
-    kept by the caller and given to the next plan, so that the cool-down outlasts a restart.
+    last_storm: the last time within the cool-down that too much looked degraded or idle at once, or telemetry was
+    missing. The caller keeps it for the next plan, so that the cool-down outlasts a restart.
     """
 
     at: datetime
@@ -345,21 +344,21 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What was known. Counts of devices, so that shares can be recomputed."""
+    """What was known, in counts of devices."""
 
     devices: int = 0
     devices_present: int = 0
     devices_resolved: int = 0  # with a verified Node
     devices_allocated: int = 0
     devices_shared: int = 0
-    health_unknown: int = 0  # devices whose health no rule could tell
-    idle_unknown: int = 0  # Pods whose use could not be told
+    health_unknown: int = 0
+    idle_unknown: int = 0  # Pods whose use is unknown
     rules_limited: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rule → signals it lacks here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """The answer of `gpuwatch analyze`; published as JSON with a schema of this shape."""
+    """The answer of `gpuwatch analyze`; its JSON Schema is published."""
 
     version: int
     at: datetime

@@ -1,8 +1,7 @@
-"""Remediations: what was proposed, approved, done, verified and undone. The controller's memory and audit trail.
+"""Remediations: the controller's state and audit trail.
 
-A Remediation is written before anything else is: a controller that is killed at any line finds in it what it was
-about to do, and on the objects themselves (the annotation `gpuwatch.dev/remediation`, written in the same request as
-the change) whether it had done it.
+A step's intent is stored before the step is written. A restarted controller reads the intent there, and its effect
+from the annotation `gpuwatch.dev/remediation`, which is written in the same request as the change.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from gpuwatch.model.telemetry import DeviceId, PodRef
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
-    """An object of the API server. `uid` is '' where the object does not exist yet; what is written to an object with
-    a uid is written to that one alone, never to another of the same name."""
+    """An object of the API server. uid: '' where it does not exist yet; a write with a uid never reaches another
+    object of the same name."""
 
     api_version: str
     kind: str
@@ -32,13 +31,13 @@ class ObjectRef:
 
 
 OF_NODES = frozenset({ActionKind.TAINT_NODE})
-"""What is done to Nodes: a NodeRemediation, which the platform's people decide."""
+"""Actions on Nodes: a NodeRemediation, which platform administrators approve."""
 
 OF_WORKLOADS = frozenset({ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG})
-"""What is done to workloads: a Remediation in their Namespace, which its people decide."""
+"""Actions on workloads: a Remediation in their Namespace, which the Namespace's users approve."""
 
 RemediationId = str
-"""NAMESPACE/NAME of one for a workload, NAME of one for a Node. Names are given once within a Namespace alone."""
+"""NAMESPACE/NAME for a workload, NAME for a Node. Names are unique within a Namespace only."""
 
 
 class Phase(StrEnum):
@@ -64,7 +63,7 @@ class Phase(StrEnum):
 
     @property
     def in_flight(self) -> bool:
-        """Counts against the budgets: something is, or may be, changed in the cluster."""
+        """Whether it counts against the budgets: the cluster is, or may be, changed."""
         return self in (Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.UNDOING)
 
 
@@ -91,16 +90,16 @@ class StepKind(StrEnum):
 
     @property
     def only_notes(self) -> bool:
-        """Does it change nothing but our own notes?"""
+        """Whether it changes only gpuwatch's own annotations."""
         return self in (StepKind.NOTIFY, StepKind.CLEAR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One write that the Remediation consists of. `parameters` are plain strings (a taint's key, value and effect).
+    """One write of a Remediation. parameters: such as a taint's key, value and effect.
 
-    begun_at: when the intent was kept, before the write; with it and without `done_at` nobody knows whether the write
-    happened, until the object was read again.
+    begun_at: when the intent was stored, before the write. Set without `done_at`, the object has to be read to find out
+    whether the write happened.
     """
 
     kind: StepKind
@@ -114,9 +113,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a field of an object was before we changed it. `before` and `after` are JSON; before is '' where the field
-    was absent. Restoring writes `before` only where the object still has `after`: what others changed since is
-    theirs."""
+    """Value of a field before and after gpuwatch changed it, as JSON; before is '' where the field was absent. An undo
+    writes `before` only where the object still has `after`, so that it keeps later changes by others."""
 
     target: ObjectRef
     path: str  # JSON pointer, e.g. '/spec/suspend'
@@ -135,10 +133,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What is to be done and why; never changed after it was written.
+    """An action and its reason; immutable once written.
 
-    target: Subject as text. findings: Finding.id, strongest first; detectors: their kinds, whose precision the outcome
-    counts for. objects: what steps may write to, with uids. waiter: the pending Pod for which idle GPUs are reclaimed.
+    target: Subject as text. findings: Finding.id, strongest first. detectors: their kinds; the outcome counts for their
+    precision. objects: those that steps may write to, with uids. waiter: the pending Pod for which idle GPUs are
+    reclaimed.
     """
 
     action: ActionKind
@@ -166,14 +165,13 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remediation:
-    """`name` is derived from the action, the target's uid, the day and its number on that day, so that two replicas
-    that propose the same write the same object, and one of them gets what the other kept.
+    """name: derived from the action, the target's uid, the day and its number on that day, so that two replicas with
+    the same proposal create one object.
 
-    version: of the stored object; '' before it is stored. A write names it and loses against any other writer.
-    approved, rejected, undo_asked: what a person set in `spec`; finding_correct: as well, of one that was rejected or
-    undone: it was not the finding that was wrong. step: index of the next step; steps before it are done.
-    clean_since: of a tainted Node: since when every look at it found proof of health. undo_to: what it becomes once it
-    is undone.
+    version: resourceVersion of the stored object, '' before; a write names it and fails if anybody wrote meanwhile.
+    approved, rejected, undo_asked: what a person set in `spec`. finding_correct: also from there, for a rejected or
+    undone one: the finding was right. step: index of the next step; those before it are done.
+    clean_since: of a tainted Node: since when every check found it healthy. undo_to: phase after undoing.
     """
 
     name: str
@@ -188,17 +186,17 @@ class Remediation:
     step: int = 0
     saved: tuple[Saved, ...] = ()
     history: tuple[Turn, ...] = ()
-    next_at: datetime | None = None  # nothing is due before it
+    next_at: datetime | None = None  # when the next work on it is due
     deadline_at: datetime | None = None  # of the phase
     attempts: int = 0  # of the whole action, for the back-off
-    verified: Mapping[str, bool] = field(default_factory=dict)  # check → held
+    verified: Mapping[str, bool] = field(default_factory=dict)  # check → passed
     clean_since: datetime | None = None
     undo_to: Phase | None = None
     version: str = ""
 
     @property
     def namespace(self) -> str:
-        """Where it lies: the workload's Namespace; '' where it is for a Node."""
+        """The workload's Namespace; '' for a Node."""
         return "" if self.proposal.action in OF_NODES else self.proposal.namespace
 
     @property
@@ -207,21 +205,20 @@ class Remediation:
 
     @property
     def changed_at(self) -> datetime:
-        """When its phase last changed."""
         return self.history[-1].at if self.history else self.proposal.created_at
 
     @property
     def began_at(self) -> datetime | None:
-        """When the first write was due that is more than a note; None where nobody's object was written to. A write
-        that certainly changed nothing is forgotten."""
+        """When the first write beyond gpuwatch's own annotations began; None where there was none. A write that
+        certainly changed nothing has its begun_at removed."""
         begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_notes)
         return min(begun, default=None)
 
 
 def misplaced(remediation: Remediation, namespace: str) -> str:
-    """Why what lies in this Namespace ('' for none: it is for a Node) must not be acted on; '' where nothing is wrong.
+    """Why a Remediation stored in this Namespace ('' for one of a Node) must not be carried out; '' where it may be.
 
-    Whoever may write in one Namespace must not reach into another one by what a Remediation there says.
+    Permission to write Remediations in one Namespace must not give access to objects of another.
     """
     proposal = remediation.proposal
     where = f"the Namespace {namespace}" if namespace else "no Namespace"
@@ -241,7 +238,7 @@ def misplaced(remediation: Remediation, namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The cluster-wide stop. While `paused`, nothing but removing our own taints is written by any replica."""
+    """The cluster-wide stop. While `paused`, no replica writes anything but the removal of gpuwatch's own taints."""
 
     paused: bool = False
     since: datetime | None = None

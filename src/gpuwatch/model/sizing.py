@@ -1,4 +1,4 @@
-"""Right-sizing: what a workload could run on instead, how fast it would run there, and what that would save."""
+"""Right-sizing: alternative GPUs for a workload, its speed on them, and the savings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwatch.model.workload_profile import WorkloadKey
 
 
 class EvidenceTier(StrEnum):
-    """What a prediction rests on, best first. From GPU_UTIL alone only 'measure first' may be said."""
+    """The signals behind a prediction, best first. GPU_UTIL alone allows no recommendation but to measure first."""
 
     SM = "sm"  # SM_ACTIVE, DRAM and tensor activity, engine activity, framebuffer
     POWER = "power"  # the default exporter CSV: SM demand from board power against the card's observed envelope
@@ -29,14 +29,14 @@ class SpeedEstimate:
     likely_ratio: float
     high_ratio: float
     tier: EvidenceTier
-    basis: str  # one sentence: what bounds it, and what it was computed from
+    basis: str  # one sentence: its bottleneck and its inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Framebuffer that one GPU's worth of the workload needs. peak × (1 + headroom) + context.
+    """Framebuffer that the workload needs per GPU: peak × (1 + headroom) + context.
 
-    elastic: a framework seems to fill whatever card it gets, so the peak is not a need (and nothing is known of it).
+    elastic: the framework seems to fill whatever memory it gets, so the need is unknown.
     """
 
     need_bytes: float
@@ -57,13 +57,13 @@ class TargetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Something that a workload could run on. Counts and prices are per Pod.
+    """A GPU configuration that a workload could run on. Counts and prices are per Pod.
 
-    gpu_share_ratio: what it takes of one physical GPU, 1 for a whole one (catalog.gpus.gpu_share_ratio; of a shared GPU
-    its part), times gpus_per_pod = GPUs per Pod.
-    price_per_hour: None where no price is known. instance_type: '' where the GPU stays in its present Node.
-    host_cpu_cores, host_memory_bytes: of a machine that would be added, what Pods can have of its host beside this
-    Pod's GPUs; None on Nodes that are there, and where the size of the machine is not known.
+    gpu_share_ratio: share of one physical GPU, 1 for a whole one (catalog.gpus.gpu_share_ratio; of a shared GPU its
+    part). Times gpus_per_pod it gives the GPUs per Pod.
+    price_per_hour: None where unknown. instance_type: '' where the GPU stays in its present Node.
+    host_cpu_cores, host_memory_bytes: of a new machine, the allocatable host resources that go with this Pod's GPUs;
+    None on existing Nodes, and where the machine's size is unknown.
     """
 
     kind: TargetKind
@@ -93,7 +93,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Veto:
-    """Why a target must not be recommended. `rule` is its name in the docs; `reason` a full sentence."""
+    """Why a target must not be recommended. rule: its name in the docs. reason: a full sentence."""
 
     rule: str
     reason: str
@@ -101,18 +101,19 @@ class Veto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A target compared with the workload. projected_…_per_week are projections: what its newest seven days would come
-    to if they went on for a week; younger work that goes on counts as if it had always been there.
+    """A target compared with the workload. projected_…_per_week extrapolate the newest seven days to a week; a younger
+    workload that still runs counts as if it had run all the time.
 
-    projected_cost_per_week counts all Pods, and, for work that has an end (jobs), the longer run time at the likely
-    speed, or the shorter one at the pessimistic speed; None where a price is unknown. projected_gpu_hours_per_week: the
-    hours of physical GPUs of the target's model that it would take (a slice counts with its share of the GPU).
-    projected_saving_per_week and projected_saving_gpu_hours_per_week are against now; the GPU-hours are of the present
-    model: a move to another model frees all of them."""
+    projected_cost_per_week: of all Pods; for work that ends (jobs) with the longer run time at the likely speed, or the
+    shorter one at the pessimistic speed; None where a price is unknown.
+    projected_gpu_hours_per_week: hours of physical GPUs of the target's model; a slice counts with its share.
+    projected_saving_per_week, projected_saving_gpu_hours_per_week: against now. The GPU-hours are of the present model:
+    a move to another model frees all of them.
+    """
 
     target: Target
     speed: SpeedEstimate
-    memory_bytes: float  # what the target offers per GPU
+    memory_bytes: float  # of the target, per GPU
     vetoes: tuple[Veto, ...] = ()
     projected_cost_per_week: float | None = None
     projected_saving_per_week: float | None = None
@@ -126,7 +127,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Exactly what the owner would change. `patch` is a strategic-merge patch of the owner's kind as plain data."""
+    """The change that the owner has to make. `patch` is a strategic merge patch of the owner's kind as plain data."""
 
     api_version: str
     kind: str
@@ -139,11 +140,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Do this. The pessimistic end of `chosen.speed` meets target_speed_ratio, and no veto stands.
+    """A recommended change: the pessimistic end of `chosen.speed` meets target_speed_ratio, and nothing vetoes it.
 
-    options: everything that was looked at, best first, vetoed ones last. runner_up: the next best allowed one.
-    doing_nothing_cost_per_week and …_gpu_hours_per_week: what staying as now would waste in a week, projected as the
-    options are. currency: of all money in it, ISO 4217.
+    options: all that were compared, best first, vetoed ones last. runner_up: the next best allowed one.
+    doing_nothing_cost_per_week, doing_nothing_gpu_hours_per_week: waste of a week without a change, projected as in the
+    options. currency: of all money in it, ISO 4217.
     """
 
     key: WorkloadKey
@@ -180,8 +181,8 @@ class AbstentionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """No recommendation, why, and what would resolve it. `nearest` is the option that came closest; currency: of all
-    money in its options, ISO 4217."""
+    """No recommendation, why, and what would resolve it. nearest: the option that came closest. currency: of all money
+    in its options, ISO 4217."""
 
     key: WorkloadKey
     at: datetime
@@ -204,9 +205,9 @@ class OutcomeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a recommendation. measured_speed_ratio is None where nothing tells it. saved_cost and
-    saved_gpu_hours: since it was applied; no projection. saved_cost is in the currency of the advice; None where a
-    price is unknown, or where sums are in another currency by now."""
+    """Result of a recommendation. measured_speed_ratio: None where no measurement shows it. saved_cost,
+    saved_gpu_hours: since it was applied; no projection. saved_cost is in the recommendation's currency; None where a
+    price is unknown, or the setting `currency` has changed since."""
 
     key: WorkloadKey
     recommended_at: datetime
@@ -223,10 +224,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceDemand:
-    """What one Pod needs of GPUs of one model: `count` slices of a profile, or whole GPUs, on one Node.
+    """GPUs of one model that one Pod needs: `count` slices of a profile, or whole GPUs (mig_profile ''), on one Node.
 
-    mig_profile: '' for whole GPUs. pod and devices: who needs it and what it holds now, '' and () where it does not
-    run yet. It stays where it is if it holds exactly what it needs. priority: the Pod's; the higher is served first.
+    pod, devices: the Pod and its present devices; '' and () where it does not run yet. A Pod that has exactly what it
+    needs stays. priority: the Pod's; higher ones are placed first.
     """
 
     key: WorkloadKey
@@ -240,7 +241,7 @@ class SliceDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMigChange:
-    """One GPU that the plan cuts anew. before is () where MIG is off (or it is not known to be on)."""
+    """A new MIG layout of one GPU. before: () where MIG is off, or not known to be on."""
 
     node: str
     device: str  # UUID
@@ -248,19 +249,19 @@ class NodeMigChange:
     gpu_model: str
     before: tuple[str, ...]
     after: tuple[str, ...]
-    displaced: tuple[PodRef, ...] = ()  # Pods that must leave first: a GPU has to be empty to be cut
+    displaced: tuple[PodRef, ...] = ()  # Pods that must leave first: only an empty GPU can change its layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPlan:
-    """All advised slices in valid geometries. Counts are of the GPU models that somebody asks slices of.
+    """All recommended slices in valid layouts. Counts cover the GPU models of which slices are needed.
 
-    gpus_before and gpus_after: GPUs that some Pod holds; freed: UUIDs of those that nobody holds any more.
-    lower_bound_gpus: no packing needs fewer. fragmentation_*_ratio: the share of free capacity that the demand mix
-    cannot use (FGD); None where nothing is free. order: Nodes in the order of draining, batches: the same in groups
-    that go together. moved: tenants that need what they have, and yet must move to another GPU. waiting: Pods that
-    have no slice between leaving their GPU and the end of a later batch. mig_parted: the config for mig-parted;
-    node_labels: Node → value of nvidia.com/mig.config, of the Nodes that change.
+    gpus_before, gpus_after: allocated GPUs. freed: UUIDs of those that the plan frees. lower_bound_gpus: no packing
+    needs fewer. fragmentation_*_ratio: the share of free capacity that the demand mix cannot use (FGD); None where
+    nothing is free. order: Nodes in the order of draining; batches: the same in groups drained together.
+    moved: Pods that have what they need, yet must move to another GPU. waiting: Pods without a slice between leaving
+    their GPU and the end of a later batch. mig_parted: the config for mig-parted. node_labels: changed Node → value of
+    nvidia.com/mig.config.
     """
 
     at: datetime
@@ -278,4 +279,4 @@ class MigPlan:
     mig_parted: Mapping[str, object]
     node_labels: Mapping[str, str]
     placements: Mapping[str, str] = field(default_factory=dict)  # `WorkloadKey` and replica → device and profile
-    unplaced: tuple[str, ...] = ()  # what has no place, or was left out, with the reason
+    unplaced: tuple[str, ...] = ()  # demands without a place, with the reason

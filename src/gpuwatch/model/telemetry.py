@@ -1,7 +1,7 @@
-"""What was measured: signals, window statistics, devices and their readings.
+"""Measurements: signals, window statistics, devices and their readings.
 
-All values are in SI units (bytes, seconds, hertz, watts, degrees Celsius) or ratios from 0 to 1; the
-telemetry room translates each vendor's units at the door, so nothing here knows a vendor's metric name.
+All values are in SI units (bytes, seconds, hertz, watts, degrees Celsius) or ratios from 0 to 1; the telemetry room
+converts each vendor's units and metric names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 DeviceId: TypeAlias = str
-"""`UUID` of a whole GPU or `UUID/GI` of a MIG instance (GI: the GPU-instance id). Instances keep the UUID
-of their parent, and GI ids are not stable across a change of the MIG layout."""
+"""`UUID` of a whole GPU or `UUID/GI` of a MIG instance (GI: the GPU-instance id). Instances have the UUID of their
+parent; GI ids change with the MIG layout."""
 
 PodRef: TypeAlias = str
 """`namespace/name` of a Pod."""
@@ -28,8 +28,8 @@ class Vendor(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a signal describes. A PHYSICAL one (power, temperature, XID, ECC …) repeats on every MIG row of its
-    GPU and is therefore keyed by UUID, never added up over rows; an INSTANCE one is keyed by DeviceId."""
+    """What a signal describes. A PHYSICAL one (power, temperature, XID, ECC …) repeats on every MIG row of its GPU, so
+    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId."""
 
     PHYSICAL = "physical"
     INSTANCE = "instance"
@@ -106,7 +106,7 @@ class Signal(StrEnum):
 
     @property
     def unit(self) -> str:
-        """The unit in the base form that reports print: '' for codes, states and counts."""
+        """The unit as reports print it; '' for codes, states and counts."""
         for suffix, unit in _UNITS:
             if self.value.endswith(suffix):
                 return unit
@@ -127,7 +127,7 @@ _UNITS = (
 
 
 class Statistic(StrEnum):
-    """What is asked of a signal's samples in the window (at − window, at], left-open as in Prometheus 3."""
+    """An aggregate of a signal's samples in the window (at − window, at], left-open as in Prometheus 3."""
 
     LAST = "last"  # the value an instant query gives at `at`: 5 min look-back, staleness honoured. window 0
     MIN = "min"
@@ -145,7 +145,7 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WindowStat:
-    """One statistic of one signal over one window; the unit in which rules ask for telemetry.
+    """One statistic of one signal over one window, as rules request it.
 
     >>> WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, 900).key
     'sm_clock_hertz:avg:900'
@@ -160,17 +160,17 @@ class WindowStat:
 
     @property
     def key(self) -> str:
-        """Name of this statistic in a Readings and in a saved Snapshot."""
+        """Its key in Readings and in a saved Snapshot."""
         parameter = "" if self.parameter is None else f"({self.parameter:g})"
         return f"{self.signal}:{self.statistic}{parameter}:{self.window_seconds}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A GPU or MIG instance that telemetry knew within the inventory window.
+    """A GPU or MIG instance with samples within the inventory window.
 
-    `node` is the Kubernetes Node's name, checked against the cluster, or None where it could not be resolved
-    (then nothing may be written about this device). `pods` are those that it is allocated to, as telemetry says.
+    node: name of the Kubernetes Node, verified in the cluster; None where unresolved (then nothing may be written about
+    this device). pods: those that it is allocated to, by telemetry.
     """
 
     id: DeviceId
@@ -180,7 +180,7 @@ class Device:
     mig_instance: str | None = None
     mig_profile: str | None = None
     index: str = ""
-    model: str = ""  # as the exporter spells it; '' where it does not say
+    model: str = ""  # as the exporter spells it; '' where not exported
     driver_version: str = ""
     pci_bus_id: str = ""
     node_label: str = ""  # the host as telemetry spells it
@@ -188,14 +188,14 @@ class Device:
     exporter: str = ""  # `instance` of the scrape target, '' in a bare exposition page
     pods: tuple[PodRef, ...] = ()
     containers: tuple[str, ...] = ()  # container names, in the order of `pods`
-    shared: bool = False  # several Pods on one device: attribution of device-wide values is ambiguous
-    present: bool = True  # False: seen within the inventory window, but not now
-    last_seen: datetime | None = None  # of a device that is present: the moment of the question
+    shared: bool = False  # several Pods on one device: device-wide values cannot be attributed
+    present: bool = True  # False: no sample now, though within the inventory window
+    last_seen: datetime | None = None  # of a device that is present: the time of the query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
-    """A scrape target that exports GPU metrics. `up` is None where the source cannot tell (no `up` series)."""
+    """A scrape target that exports GPU metrics. `up` is None without an `up` series."""
 
     instance: str
     job: str = ""
@@ -216,11 +216,8 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityHistory:
-    """Was the device's engine active while this Pod held it? One character per step, oldest first (`Activity`).
-
-    `pod` is '' for time in which nobody held the device. Steps are half-open: character i covers
-    (start + i·step, start + (i+1)·step].
-    """
+    """Engine activity of a device while it was allocated to this Pod ('' while free): one `Activity` character per
+    step, oldest first. Character i covers (start + i·step, start + (i+1)·step]."""
 
     device: DeviceId
     pod: PodRef
@@ -231,10 +228,10 @@ class ActivityHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """A state-like signal (XID, recovery action) took a new value. `before` is None for a first appearance.
+    """A new value of a state signal (XID, recovery action). `before` is None for the first value.
 
-    Of a windowed count (XID_WINDOW_COUNT) it is an event that began to be counted: `variant` says which (the XID), and
-    `before` and `after` how many of it there were since the window of the question began, at least.
+    For a windowed count (XID_WINDOW_COUNT) it is a new event: `variant` is the XID; `before` and `after` are lower
+    bounds of its count since the query's window began.
     """
 
     device: DeviceId
@@ -251,10 +248,10 @@ class Readings:
 
     values: `WindowStat.key` → device (the UUID for PHYSICAL signals) → value.
     variants: the same for signals with one row per variant (an XID, a health watch): … → device → variant → value.
-    promql: `WindowStat.key` → the PromQL that shows it, with `$device` where a matcher for the device goes; and
-        `matcher:<device id>` → that matcher, of devices that are not told apart by the labels UUID and GPU_I_ID.
+    promql: `WindowStat.key` → its PromQL, with `$device` as placeholder of the device's matcher; and
+        `matcher:<device id>` → that matcher, for devices that UUID and GPU_I_ID do not identify.
 
-    A device that is missing has no answer: that is unknown, never zero.
+    A missing device is unknown, never zero.
     """
 
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -262,7 +259,7 @@ class Readings:
     promql: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, stat: WindowStat, device: Device) -> float | None:
-        """The value for this device or its parent GPU; None where telemetry has no answer."""
+        """The value of this device or its parent GPU; None where unknown."""
         answers = self.values.get(stat.key)
         if answers is None:
             return None
@@ -270,7 +267,7 @@ class Readings:
         return answers.get(device.uuid) if value is None else value
 
     def by_variant(self, stat: WindowStat, device: Device) -> Mapping[str, float] | None:
-        """Values per variant for this device or its parent GPU; None where telemetry has no answer."""
+        """Values per variant of this device or its parent GPU; None where unknown."""
         answers = self.variants.get(stat.key)
         if answers is None:
             return None
@@ -278,7 +275,7 @@ class Readings:
         return answers.get(device.uuid) if found is None else found
 
     def query(self, stat: WindowStat, device: Device) -> str:
-        """PromQL with which a person can re-check `get`; '' where the statistic was never asked."""
+        """PromQL by which a person can check `get`; '' where the statistic was not queried."""
         matcher = f'UUID="{device.uuid}"'
         if device.vendor is Vendor.NVIDIA and device.mig_instance is not None:
             matcher += f',GPU_I_ID="{device.mig_instance}"'
@@ -287,7 +284,7 @@ class Readings:
 
 
 class GapKind(StrEnum):
-    """Why something is not known."""
+    """Why something is unknown."""
 
     UNREACHABLE = "unreachable"  # no connection, or no answer in time
     REFUSED = "refused"  # no right to read it (401, 403)
@@ -303,7 +300,7 @@ class GapKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Something that could not be read. `what` names the thing, `detail` says what happened and what to do."""
+    """Something (`what`) that could not be read. `detail` is what happened and what to do."""
 
     kind: GapKind
     what: str
@@ -323,25 +320,21 @@ class SignalFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What telemetry speaks here: found at discovery, logged, exported and printed by `gpuwatch doctor`."""
+    """Metrics and labels found at discovery; logged, exported and printed by `gpuwatch doctor`."""
 
     vocabularies: tuple[str, ...] = ()
     signals: tuple[SignalFound, ...] = ()
     node_labels: tuple[str, ...] = ()  # e.g. ('Hostname',), both spellings in a mixed fleet
     pod_labels: str = ""  # 'exported_*', 'native' or '' where no Pod attribution exists
-    interval_seconds: float = 0.0  # median distance of samples; 0: unknown
-    backend: str = ""  # 'prometheus 2', 'prometheus 3', 'recording', …: what was learnt of the server
+    interval_seconds: float = 0.0  # median sampling interval; 0: unknown
+    backend: str = ""  # kind of server: 'prometheus 2', 'prometheus 3', 'recording', …
 
     def has(self, signal: Signal) -> bool:
         return any(found.signal is signal for found in self.signals)
 
     def share_of_samples(self, count: float | None, window_seconds: int) -> float | None:
-        """Share of the samples that a signal should have in a window, from 0 to 1, by their count.
-
-        None where it cannot be told: no count came back (a missing answer is unknown, not zero samples), or discovery
-        did not find the sampling interval. More samples than expected are full coverage: two scrapers, or a target that
-        is scraped faster than most.
-        """
+        """Share of a window's expected samples that are there, 0 to 1. None where the count or the sampling interval is
+        unknown. More samples than expected (two scrapers, a target scraped faster than most) give 1."""
         if count is None or self.interval_seconds <= 0:
             return None
         return min(count * self.interval_seconds / window_seconds, 1.0)

@@ -1,4 +1,4 @@
-"""The weekly report as values: what the pages show, in every form that it is written in."""
+"""The weekly report as values, for every output format."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from gpuwatch.model.telemetry import Gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """GPU-hours and money of a group over the report's time. None: not known (no signal, no price).
+    """GPU-hours and money of a group over the report's time. None: unknown (no signal, no price).
 
-    capacity ≥ allocated ≥ busy ≥ sm. cost is of the report's time, and so is all money but the projections. wasted_cost
-    is the price of allocated time in which the engine did nothing, plus that of time which nobody took where `capacity`
-    is the fleet's. saving and saving_gpu_hours are what would have been saved in the report's time, had all that is
-    advised been so from its start: the advised changes' share of what their workloads cost, and the hours in which
-    allocations were proven idle; never more than cost and allocated_gpu_hours. The same of a whole week to come, if it
-    goes on like this, are the projections: projected_saving_per_week, projected_saving_gpu_hours_per_week.
+    allocatable ≥ allocated ≥ busy ≥ sm. All money but the projections is of the report's time.
+    wasted_cost: price of allocated time without engine activity; for the fleet, that of free time too.
+    saving, saving_gpu_hours: what all advised changes would have saved in the report's time, plus the time in which
+    allocations were proven idle; never more than cost and allocated_gpu_hours.
+    projected_saving_per_week, projected_saving_gpu_hours_per_week: the same for a coming week of the same use.
     """
 
     allocatable_gpu_hours: float | None
@@ -41,7 +40,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsePoint:
-    """One point of the fleet's curve: mean GPUs in the hour (or day) that begins at `at`. Gaps are None."""
+    """Mean GPUs of the fleet in the hour (or day) that begins at `at`. None: not measured."""
 
     at: datetime
     allocatable_gpus: float | None
@@ -62,11 +61,11 @@ class TeamUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadUse:
-    """One workload with what is advised for it, one of the two, or neither where it was not profiled.
+    """One workload with its recommendation or abstention; neither where it was not profiled.
 
-    Hours and money are of the report's time. saving, saving_gpu_hours: what would have been saved in it, never more
-    than cost and allocated_gpu_hours: the advised change's share of the hours that were not idle, and all of those that
-    were proven idle (idle_gpu_hours). The projection to a week is in the recommendation.
+    Hours and money are of the report's time. saving, saving_gpu_hours: the advised change's share of the hours that
+    were not idle, plus all hours that were proven idle (idle_gpu_hours); never more than cost and allocated_gpu_hours.
+    The projection to a week is in the recommendation.
     """
 
     workload: str
@@ -87,11 +86,11 @@ class WorkloadUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionTaken:
-    """A Remediation that was proposed, or under way, within the report's time. phase and said are how it stands when
-    the report is written: the last line of its history, else why it was proposed.
+    """A Remediation that was proposed or open within the report's time.
 
-    released_gpu_hours: GPU-hours within the report's time that a release gave to others: from when its GPUs were seen
-    to be free until it was taken back, or until its hold was over; 0 of other actions.
+    phase: when the report is written. said: the last line of its history, else the reason of its proposal.
+    released_gpu_hours: GPU-hours of the report's time that a release freed, from the moment its GPUs were verified free
+    until it was undone or expired; 0 for other actions.
     """
 
     name: str
@@ -113,8 +112,8 @@ class ActionTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorRecord:
-    """How often a detector was right, by the verified outcomes of all Remediations that are kept, not of this time
-    alone; with the 95 % interval of its precision."""
+    """How often a detector was right, and the 95 % interval of its precision. It counts the verified outcomes of all
+    stored Remediations, not only those of the report's time."""
 
     detector: str
     right: int
@@ -125,10 +124,13 @@ class DetectorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeeklyReport:
-    """Everything that is in the report of (start, end]. `previous` is the fleet's use of the time before, of the same
-    length; None where that is not known. top_changes: the ten worth most in a
-    week, as projected, money first, then GPU-hours. currency: of all money, ISO 4217. actions: newest
-    first; None where no Remediations were read. actions_note: why there are none, as a sentence."""
+    """The report of (start, end].
+
+    previous: the fleet's use in the period of the same length before it; None where unknown.
+    top_changes: the ten with the largest projected saving per week, by money, then by GPU-hours.
+    currency: of all money, ISO 4217. actions: newest first; None where no Remediations were read.
+    actions_note: why there are none, as a sentence.
+    """
 
     version: int
     at: datetime

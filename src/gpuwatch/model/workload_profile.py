@@ -1,4 +1,4 @@
-"""What a workload was measured to need: aligned windows of samples, and the mergeable profile made of them."""
+"""What a workload needs, by measurement: aligned windows of samples, and the mergeable profile built from them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from gpuwatch.model.telemetry import DeviceId, PodRef, Signal, Vendor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldWindows:
-    """Means of aligned windows of one device while one container of one Pod held it.
+    """Means of aligned windows of one device while it was allocated to one container of one Pod; pod '' while free.
 
-    `values[signal][i]` is the mean over (start + i·step, start + (i+1)·step], in SI units; NaN where the window has no
-    sample. Of memory it is the window's peak (MEMORY_USED) and its least (MEMORY_FREE), which add up to the card; of a
-    counter its rate per second. All arrays are of type 'd' and have the same length, so a window of all signals is one
-    column: the joint shape of the demand survives. A signal that nobody exports for the device has no array. Physical
-    signals (power) are those of the whole board on a MIG instance. `pod` is '' while nobody held the device.
+    `values[signal][i]` is the mean over (start + i·step, start + (i+1)·step], in SI units; NaN without a sample.
+    MEMORY_USED is the window's maximum, MEMORY_FREE its minimum (they add up to the card); a counter is its rate per
+    second. All arrays are of type 'd' and have the same length. A signal that is not exported for the device has none.
+    On a MIG instance, physical signals (power) are those of the whole board.
 
-    In none of the windows between the first and the last sample somebody else had the device. NaN windows before the
-    first sample say that the holder was not seen yet, those after the last one that nobody was seen any more. A
-    container may have several HeldWindows on one device, never with samples of the same time.
+    No other container had the device between the first and the last sample. NaN windows before the first sample: the
+    holder was not seen yet; after the last one: no longer. A container may have several HeldWindows on one device,
+    never with samples of the same time.
     """
 
     device: DeviceId
@@ -33,7 +32,7 @@ class HeldWindows:
     node: str | None
     pod: PodRef
     container: str
-    shared: bool  # several Pods on the device: device-wide values cannot be told apart
+    shared: bool  # several Pods on the device: device-wide values cannot be attributed
     start: datetime
     step_seconds: int
     values: Mapping[Signal, array[float]]
@@ -41,10 +40,8 @@ class HeldWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """A stretch of time, (start, end], in which what a GPU measured says nothing about its workload's need.
-
-    cause: 'throttled', or a FindingKind of a degraded device. All MIG instances of the GPU are meant.
-    """
+    """A time, (start, end], in which a GPU's measurements do not show its workload's need. It covers all its MIG
+    instances. cause: 'throttled', or a FindingKind of a degraded device."""
 
     device_uuid: str
     start: datetime
@@ -54,9 +51,8 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkloadKey:
-    """Whose profile it is. `workload` is Workload.id (`Kind/namespace/name`) of the top owner; `gpu_model` is
-    Gpu.name of the catalog, or the exporter's spelling where the catalog does not know it; `mig_profile` is '' for a
-    whole GPU."""
+    """Key of a profile. workload: Workload.id (`Kind/namespace/name`) of the top owner. gpu_model: Gpu.name of the
+    catalog, or the exporter's spelling where the catalog lacks it. mig_profile: '' for a whole GPU."""
 
     workload: str
     container: str
@@ -75,12 +71,12 @@ class WorkloadKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell of the joint histogram: windows that looked alike, and their means.
+    """One cell of the joint histogram: similar windows, and their means.
 
-    weight_seconds: decayed device-seconds. Means are ratios from 0 to 1 or SI units; None where the windows of this
-    cell had no such sample (cells with and without a signal are never the same cell).
-    busy_ratio is the engine's (PROF_GR_ENGINE_ACTIVE, or GPU_UTIL where `WorkloadProfile.coarse_busy`).
-    power_watts is the board's, and None on a MIG instance, which has no power of its own.
+    weight_seconds: decayed device-seconds. Means are ratios from 0 to 1 or SI units; None where the cell's windows have
+    no such sample (windows with and without a signal never share a cell).
+    busy_ratio: PROF_GR_ENGINE_ACTIVE, or GPU_UTIL where `WorkloadProfile.coarse_busy`.
+    power_watts: the board's; None on a MIG instance, which has no power reading of its own.
     """
 
     weight_seconds: float
@@ -95,13 +91,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRun:
-    """Framebuffer of one run (one Pod): what it peaked at, and how it got there.
+    """Framebuffer of one run (one Pod).
 
-    peak_bytes: the largest window of any of its devices, None where none was measured that was its alone.
-    at_start_bytes: the peak of start-up and the ten minutes after it, None where the run's start was not seen: a
-    framework that fills the card does so there, and stays flat. started: when it began, None where nobody saw. A Pod
-    that is made anew under the same name is another run, told by when it started. devices: the most that its container
-    held at the same time.
+    peak_bytes: the largest window of any of its devices; None where no unshared device was measured.
+    at_start_bytes: the peak of start-up and the ten minutes after it, when a framework that fills the card does so;
+    None where the run's start was not observed.
+    started: None where not observed. A Pod recreated under the same name, with another start, is another run.
+    devices: the most that its container held at the same time.
     """
 
     pod: PodRef
@@ -117,11 +113,10 @@ class MemoryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayUse:
-    """GPU-hours of one workload on one UTC day, not decayed: what a report of any week adds up.
+    """GPU-hours of one workload on one UTC day, not decayed; reports add them up.
 
-    allocated_gpu_hours: held time, a MIG instance counting with its share of its GPU
-    (catalog.gpus.gpu_share_ratio). busy_gpu_hours: the integral of the engine's activity. unknown_gpu_hours: held,
-    without a sample of activity.
+    allocated_gpu_hours: a MIG instance counts with its share of its GPU (catalog.gpus.gpu_share_ratio).
+    busy_gpu_hours: the integral of engine activity. unknown_gpu_hours: allocated, without a sample of activity.
     """
 
     day: date
@@ -132,19 +127,20 @@ class DayUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfile:
-    """What one workload did on one kind of device; a few kilobytes, mergeable, decaying.
+    """Use of one kind of device by one workload; a few kilobytes, mergeable, decaying.
 
-    cells: the joint histogram. Their weights decay by half each half_life_seconds, as of `as_of`.
-    runs: the newest runs, as many as the policy keeps, and all that were there in the last hour; oldest first.
-    run_count counts all that ever were.
-    observed_seconds and expected_seconds: device-seconds with a usable window, and of all windows in which the device
-    was held, neither decayed; their quotient is the coverage. left_out_seconds: reason → device-seconds of windows
-    that were measured, but are not in the cells (start_up, ambiguous, throttled, or the FindingKind of a degraded GPU).
-    gpus_per_pod: devices that one of the newest Pods held at the same time; pods: Pods at the same time, mean over the
-    time in which there was any, and present_seconds how much of such time that is, decayed. resolution: levels per
-    signal of the grid that the cells lie on, a power of two; it only ever becomes coarser. coarse_seconds: weight of
-    the windows whose engine activity is GPU_UTIL alone; coarse_busy: too many are. days: use per day, the newest few
-    weeks, oldest first. cpu_cores and host_memory_bytes: what one Pod asks for, None where no Pod was seen alive.
+    cells: the joint histogram. Weights halve every half_life_seconds, as of `as_of`.
+    runs: the newest runs, as many as the policy keeps, and all of the last hour; oldest first. run_count: all ever.
+    observed_seconds, expected_seconds: device-seconds with a usable window, and of all windows in which the device was
+    allocated, neither decayed; their quotient is the coverage.
+    left_out_seconds: reason → device-seconds of measured windows that are not in the cells (start_up, ambiguous,
+    throttled, or the FindingKind of a degraded GPU).
+    gpus_per_pod: devices that one of the newest Pods held at the same time.
+    pods: simultaneous Pods, mean over the time with any; present_seconds: length of that time, decayed.
+    resolution: levels per signal of the cells' grid, a power of two; it only ever becomes coarser.
+    coarse_seconds: weight of the windows whose engine activity is GPU_UTIL; coarse_busy: too many are.
+    days: use per day, the newest few weeks, oldest first.
+    cpu_cores, host_memory_bytes: requests of one Pod; None where no Pod was observed alive.
     """
 
     key: WorkloadKey
@@ -170,11 +166,11 @@ class WorkloadProfile:
 
     @property
     def coverage_ratio(self) -> float:
-        """Usable share of the held time; 0 where nothing was expected."""
+        """Usable share of the allocated time; 0 where nothing was expected."""
         return min(self.observed_seconds / self.expected_seconds, 1.0) if self.expected_seconds > 0 else 0.0
 
     def mean(self, signal: str) -> float | None:
-        """Mean of one value of the cells, by weight; None where any of the weight has no such value."""
+        """Weighted mean of one field of the cells; None where any cell lacks it."""
         total, weight = 0.0, 0.0
         for cell in self.cells:
             value = getattr(cell, signal)
@@ -200,10 +196,10 @@ class PowerHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerEnvelope:
-    """What boards of one model were seen to draw: power stands in for SM_ACTIVE only when held against this.
+    """Observed power range of the boards of one model; estimating SM_ACTIVE from power needs it.
 
-    floor_watts: low quantile of windows without engine activity; None where none was seen. ceiling_watts: high
-    quantile of all windows. devices: how many boards it rests on.
+    floor_watts: low quantile of windows without engine activity; None where there was none. ceiling_watts: high
+    quantile of all windows. devices: number of boards measured.
     """
 
     gpu_model: str
@@ -217,10 +213,10 @@ class UsageHour:
     """GPU-hours of one hour, one namespace and one GPU model. A MIG instance counts with its share of its
     GPU (catalog.gpus.gpu_share_ratio).
 
-    `namespace` is '' for time in which nobody held the device. allocated_gpu_hours is the held time (for '' the time
-    on offer that nobody took); busy_gpu_hours is the integral of the engine's activity over it, and sm_gpu_hours that
-    of SM_ACTIVE, None where no device of the group exports it. unknown_gpu_hours: held, without a sample of activity.
-    lost_gpu_hours: cause (a FindingKind) → hours in which a degraded device was not of use.
+    namespace: '' for free devices, whose allocated_gpu_hours are free time. busy_gpu_hours: the integral of engine
+    activity; sm_gpu_hours: that of SM_ACTIVE, None where no device of the group exports it.
+    unknown_gpu_hours: allocated, without a sample of activity.
+    lost_gpu_hours: cause (a FindingKind) → hours in which a degraded device was unusable.
     """
 
     hour: datetime
@@ -235,7 +231,7 @@ class UsageHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileBook:
-    """All profiles and hourly use up to `until`: what a checkpoint holds. The next update needs only what is newer."""
+    """All profiles and hourly use up to `until`: the content of a checkpoint. The next update reads what is newer."""
 
     until: datetime
     step_seconds: int
