@@ -29,14 +29,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One model of GPU, as much of it as Kubernetes counts as one. None: no source tells, or it has none.
+    """One GPU model, in the unit that Kubernetes counts. None: no source has the value, or it does not exist.
 
-    memory_bytes: what the driver reports in total where a source gives that, else the nominal GiB.
+    memory_bytes: total that the driver reports, if a source gives it, else the nominal GiB.
     fp16_dense_flops_per_second: FP16/BF16 on the tensor cores, dense: half of the figure 'with sparsity'.
-    power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both ways together.
-    mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG. architecture: as GPU Feature Discovery's
-    nvidia.com/gpu.family (ada for ada-lovelace), AMD's CDNA generation; what a container image is compiled for.
-    idle_power_watts: as measured on an idle GPU of this model.
+    power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both directions together.
+    mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG. architecture: the compile target of images, as GPU
+    Feature Discovery's nvidia.com/gpu.family (ada for ada-lovelace) or AMD's CDNA generation.
+    idle_power_watts: measured on an idle GPU of this model.
     """
 
     name: str
@@ -54,10 +54,10 @@ class Gpu:
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The model behind a `modelName`, a GFD product, an AMD `card_series` or `card_model`; None where unknown.
+    """The model of a `modelName`, a GFD product, an AMD `card_series` or `card_model`; None where unknown.
 
-    Case, the vendor's name, spaces for dashes and the suffixes of GFD (-SHARED, -MIG-1g.5gb) do not matter.
-    Nothing is guessed: 'A100' alone could be four models, and is unknown.
+    Ignores case, the vendor's name, spaces for dashes and the suffixes of GFD (-SHARED, -MIG-1g.5gb). An ambiguous name
+    is unknown: 'A100' could be four models.
 
     >>> find_gpu("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED").name
     'A100-SXM4-40GB'
@@ -72,14 +72,13 @@ def model_name(name: str) -> str:
 
 
 def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
-    """What of one physical GPU a MIG instance takes, 0 to 1: the share of the card's memory slices that it occupies
-    (its `size` in mig.json). This is the only definition: hours, money, savings and the MIG plan use it.
+    """Share of one physical GPU that a MIG instance takes, 0 to 1: that of the memory slices it occupies (its `size` in
+    mig.json). Hours, money, savings and the MIG plan all use this definition.
 
-    Instances do not overlap, so the shares on one card never add up to more than the card, and a card on which no
-    place is left is allocated in full: 3g.40gb takes four of eight places, 0.5. One case is inexact: seven 1g instances
-    of an A100 or H100 take seven of the eight places, 0.875, although no further instance fits beside them.
-    1 for a whole GPU, and for a model or a profile that the catalog does not know. How fast an instance is follows
-    from its compute slices and is another matter: `gpuwatch.advise.capability`.
+    Instances do not overlap, so the shares on one card add up to at most 1: 3g.40gb takes four of eight slices, 0.5.
+    One case is inexact: seven 1g instances of an A100 or H100 take seven of eight slices, 0.875, although no further
+    instance fits. 1 for a whole GPU, and for a model or profile that the catalog lacks. For an instance's speed see
+    `gpuwatch.advise.capability`.
     """
     gpu = find_gpu(gpu_model) if mig_profile else None
     cut = geometry(gpu.mig_family) if gpu is not None else None
@@ -89,7 +88,6 @@ def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """All models, in the order of the file."""
     return parse_gpus(packaged("gpus.csv"), "gpus.csv")
 
 
@@ -139,7 +137,7 @@ _MAKER = re.compile(r"^(nvidia|tesla|amd|intel\(r\)|intelr|intel)-")
 
 
 def _normal(name: str) -> str:
-    """Lower case, dashes for spaces and underscores, without the maker in front and GFD's suffixes behind."""
+    """Lower case, with dashes for spaces and underscores, without the vendor prefix and GFD's suffixes."""
     spelling = _GFD_SUFFIX.sub("", re.sub(r"[\s_]+", "-", name.strip().lower()))
     while shorter := _MAKER.sub("", spelling):
         if shorter == spelling:

@@ -1,9 +1,8 @@
-"""Instance types with GPUs and what they cost per hour: `instances.csv`, and the operator's own prices over it.
+"""Instance types with GPUs and their hourly prices: `instances.csv`, overridden by the operator's own prices.
 
 The catalog has on-demand Linux prices of AWS us-east-1, six regions of Azure and all of Google Cloud, each with
-its date. Types with a fraction of a GPU, and GPUs that the catalog does not know, are left out. A price includes
-the host's CPUs and memory, so that the price per GPU grows with the size of the host. How large that is stands beside
-it with its own source, and is empty where no source was found.
+its date. It leaves out types with a fraction of a GPU, and GPUs that `gpus.csv` lacks. A price includes the host's CPUs
+and memory, so the price per GPU grows with the host. The host's size has its own source, and is empty without one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gpuwatch.catalog.tables import CatalogError, Row, bad_input, csv_row, packa
 from gpuwatch.model.telemetry import Gap
 
 CURRENCY = "USD"
-"""The currency of the catalog's own prices, ISO 4217. Sums over a fleet need one: the setting `currency`."""
+"""Currency of the catalog's own prices, ISO 4217."""
 
 ANY_REGION = "*"
 
@@ -33,10 +32,10 @@ _COLUMNS = (
 )
 _REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
 
-_Brackets = tuple[tuple[float, float], ...]  # (up to, share of what lies in the bracket)
+_Brackets = tuple[tuple[float, float], ...]  # (upper bound, share of the amount in the bracket)
 
-# What the kubelet keeps of a machine. Google's and Azure's managed clusters share these; EKS has the same for CPUs, and
-# keeps less of a small machine's memory (255 MiB and 11 MiB per Pod). Azure/karpenter-provider-azure@352646f5
+# What the kubelet reserves. Google's and Azure's managed clusters share these; EKS has the same for CPUs, and reserves
+# less of a small machine's memory (255 MiB and 11 MiB per Pod). Azure/karpenter-provider-azure@352646f5
 # pkg/providers/instancetype/instancetype.go, aws/karpenter-provider-aws@1d927085 pkg/providers/instancetype/types.go.
 _RESERVED_CPU_RATIOS: _Brackets = ((1.0, 0.06), (2.0, 0.01), (4.0, 0.005), (float("inf"), 0.0025))
 _RESERVED_MEMORY_RATIOS: _Brackets = (
@@ -50,13 +49,13 @@ _RESERVED_MEMORY_RATIOS: _Brackets = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """A machine type in a region. `region` is '*' where the operator's price holds everywhere.
+    """A machine type in a region; '*' where the operator's price applies to all regions.
 
-    vcpus, host_memory_bytes: of the whole machine, as its provider sells it; None where that is not known.
+    vcpus, host_memory_bytes: of the whole machine, as the provider sells it; None where unknown.
     """
 
     name: str  # node.kubernetes.io/instance-type
-    vendor: str  # aws, azure, gcp; what the operator writes, or ''
+    vendor: str  # aws, azure, gcp; the operator's value, or ''
     region: str  # topology.kubernetes.io/region
     gpu: str  # Gpu.name
     gpu_count: int
@@ -74,13 +73,13 @@ class InstanceType:
 
     @property
     def allocatable_cpu_cores(self) -> float | None:
-        """What Pods can have of `vcpus`, all machines' own Pods (DaemonSets) included."""
+        """vcpus less the kubelet's reservation; DaemonSets' Pods use some of it."""
         return None if self.vcpus is None else self.vcpus - _reserved(self.vcpus, _RESERVED_CPU_RATIOS)
 
     @property
     def allocatable_memory_bytes(self) -> float | None:
-        """What Pods can have of `host_memory_bytes`. On the 47 AWS types of the catalog that Karpenter's documentation
-        lists with their allocatable memory, this is 0.95 to 1.07 of it."""
+        """host_memory_bytes less the kubelet's reservation: 0.95 to 1.07 of what Karpenter's documentation lists for 47
+        AWS types of the catalog."""
         if self.host_memory_bytes is None:
             return None
         return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)
@@ -88,21 +87,19 @@ class InstanceType:
 
 @cache
 def instance_types() -> tuple[InstanceType, ...]:
-    """All instance types of the catalog, in the order of the file."""
     return parse_instances(packaged("instances.csv"), "instances.csv")
 
 
 def instance_types_with_overrides(
     path: Path, currency: str = CURRENCY
 ) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
-    """The catalog's types with the operator's rows first, and a Gap for each row that could not be used.
+    """The operator's rows, then the catalog's types, and a Gap for each row that could not be used.
 
-    A CSV file has a header, a YAML file a list of mappings, with the columns name, gpu (any name that the GPU
-    table knows), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region ('*' where
-    missing), source, vcpus, host_memory_bytes and host_source. A row replaces the catalog's row of the same name and
-    region; one for '*' replaces all of that name. Where it does not tell the host's size, that of the catalog's type
-    with the same name and the same GPUs stands. A price in another currency than `currency`, in which sums are, is left
-    out with a Gap; the catalog's own prices stand beside the operator's, in theirs.
+    The file is a CSV with a header, or a YAML list of mappings, with the columns name, gpu (any name that the GPU table
+    has), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region (default '*'), source, vcpus,
+    host_memory_bytes and host_source. A row replaces the catalog's row of the same name and region; one for '*'
+    replaces all of that name. The host's size defaults to that of the catalog's type with the same name and GPUs. A row
+    in another currency than `currency` is left out with a Gap; the catalog's prices keep theirs.
     """
     rows, gaps = _read(path)
     own: dict[tuple[str, str], InstanceType] = {}
@@ -120,7 +117,7 @@ def instance_types_with_overrides(
 
 
 def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
-    """Rows of a price table. Raises CatalogError that names file and line."""
+    """Raises CatalogError that names file and line."""
     found: dict[tuple[str, str], InstanceType] = {}
     for row in read_csv(text, file, _COLUMNS):
         one = _instance(row, CURRENCY)
@@ -130,7 +127,7 @@ def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
 
 
 def _with_host(one: InstanceType) -> InstanceType:
-    """With the catalog's host, where the operator tells nothing of it: a type has the same one in all regions."""
+    """With the catalog's host size where the operator gives none: a type has the same one in all regions."""
     if one.vcpus is not None or one.host_memory_bytes is not None:
         return one
     same = (one.name, one.gpu, one.gpu_count)
@@ -188,7 +185,6 @@ def _instance(row: Row, wanted: str) -> InstanceType:
 
 
 def _size(row: Row, column: str) -> int | None:
-    """Of the host; None where the cell is empty."""
     if not row.optional(column):
         return None
     size = row.whole(column)
@@ -210,7 +206,6 @@ def _completed(row: Row, file: str) -> Row:
 
 
 def _read(path: Path) -> tuple[list[Row], list[Gap]]:
-    """The operator's rows, and what of the file cannot be read at all."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         return _csv_rows(text, str(path)) if path.suffix.lower() == ".csv" else _yaml_rows(text, str(path))

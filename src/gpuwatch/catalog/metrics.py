@@ -1,11 +1,11 @@
-"""Which exporter metric carries which signal: `metrics.csv`, and the bounds of physics: `ranges.csv`.
+"""Which exporter metric carries which signal: `metrics.csv`, and the physical bounds of each signal: `ranges.csv`.
 
 Vocabularies: `dcgm` (dcgm-exporter up to 4.8), `dcgm49` (from 4.9, base units; its aliases exist since DCGM 4.6),
 `amd` (device-metrics-exporter), `xpum1` and `xpumd2` (Intel XPU Manager 1.x and 2.x) and `gaudi`.
-A metric that kept its name has a row in `dcgm` and one in `dcgm49`, with the same scale: ask for it once.
+A metric that kept its name has a row in `dcgm` and one in `dcgm49`, with the same scale: query it once.
 
-Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's
-violation counters (ticks of the firmware) and PCIe bandwidth (both ways in one number), Intel's Xe-Link status.
+Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's violation counters
+(firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _COLUMNS = (
 class MetricRow:
     """One signal as one exporter spells it. value × `scale` = SI.
 
-    kind: 'gauge', 'counter', 'state' (a code or truth value: the last one counts) or 'window' (a count that the
-        exporter keeps over its own window; it falls again). What the exporter declares in TYPE is not asked.
-    preference: 1 first; a device that has no row of preference 1 is answered by 2, and so on.
+    kind: 'gauge', 'counter', 'state' (a code or truth value: the last one counts) or 'window' (a count over the
+        exporter's own window; it falls again). The exporter's TYPE is ignored.
+    preference: 1 first; devices without a row of preference 1 use 2, and so on.
     combine: how several rows of one device become one value: 'max', 'avg', 'sum' or 'min'. Rows repeat on MIG
-        instances and for the Pods that share a GPU, so 'sum' stands only where rows are parts (tiles) of a device.
-    variant_label: the label that tells rows of one device apart on purpose ('xid', 'health_watch', 'clock_event').
-    matchers: label=value pairs that pick the rows.
-    zero_means_absent: AMD writes a power of 0 on every partition but the first.
-    default_exported: in the exporter's default list, so that it is there unless somebody took it out.
+        instances and for the Pods that share a GPU, so 'sum' is right only for parts (tiles) of a device.
+    variant_label: the label whose values are separate ('xid', 'health_watch', 'clock_event').
+    matchers: label=value pairs that select the rows.
+    zero_means_absent: AMD exports a power of 0 on every partition but the first.
+    default_exported: in the exporter's default list.
     exporter_line: the line for dcgm-exporter's counter CSV that enables the metric; '' for other exporters.
     """
 
@@ -74,7 +74,7 @@ class MetricRow:
 
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
-    """Rows of a metric table. Raises CatalogError that names file and line."""
+    """Raises CatalogError that names file and line."""
     rows = tuple(_metric_row(row) for row in read_csv(text, file, _COLUMNS))
     seen: set[tuple[object, ...]] = set()
     for number, row in enumerate(rows, 1):
@@ -128,13 +128,12 @@ def _matchers(row: Row) -> tuple[tuple[str, str], ...]:
 
 @cache
 def metric_rows() -> tuple[MetricRow, ...]:
-    """All rows of the catalog, in the order of the file."""
     return parse_metrics(packaged("metrics.csv"), "metrics.csv")
 
 
 @cache
 def rows_for(signal: Signal) -> tuple[MetricRow, ...]:
-    """Rows of one signal in all vocabularies, the preferred ones first; empty where no exporter has it."""
+    """Rows of one signal in all vocabularies, the preferred ones first."""
     return tuple(sorted((row for row in metric_rows() if row.signal is signal), key=lambda row: row.preference))
 
 
@@ -144,7 +143,7 @@ def _ranges() -> dict[Signal, tuple[float, float]]:
 
 
 def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
-    """Bounds per signal. Raises CatalogError that names file and line, also where a signal has none or two."""
+    """Raises CatalogError that names file and line, also where a signal has no bounds or two."""
     ranges: dict[Signal, tuple[float, float]] = {}
     for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason")):
         signal = row.parse("signal", Signal, "a member of Signal")
@@ -162,9 +161,8 @@ def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
 
 
 def plausible_range(signal: Signal) -> tuple[float, float]:
-    """Lowest and highest value, in SI units, that physics or the counter's meaning allows, both included.
+    """Lowest and highest possible value in SI units, both included; `ranges.csv` has the reasons.
 
-    What lies outside is a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter, and no
-    measurement. The reason for each bound stands beside it in `ranges.csv`.
+    A value outside is no measurement but a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter.
     """
     return _ranges()[signal]

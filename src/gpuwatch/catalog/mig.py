@@ -1,9 +1,8 @@
-"""How a GPU can be cut into MIG instances: profiles, where they may lie, and every valid combination.
+"""MIG layouts: profiles, their allowed positions, and every valid combination.
 
-An instance occupies the grid units [start, start + size) of the memory. Instances do not overlap, their
-compute slices add up to no more than the GPU has, no profile exceeds its own maximum, and at most one
-instance holds the media extensions (`+me`, `+me.all`). Source: NVIDIA MIG user guide; each layout and family
-in `mig.json` has its own source.
+An instance occupies the grid units [start, start + size) of the memory. Instances do not overlap, their compute slices
+add up to at most the GPU's, no profile exceeds its own maximum, and at most one instance has the media extensions
+(`+me`, `+me.all`). Source: NVIDIA MIG user guide; each layout and family in `mig.json` has its own source.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """One kind of instance. `size` and `starts` are in units of the grid; `starts` are all that the driver allows."""
+    """`size` and `starts` are in grid units; `starts` are all that the driver allows."""
 
     name: str  # as in GPU_I_PROFILE, e.g. 1g.5gb
     compute_slices: int
@@ -30,14 +29,12 @@ class MigProfile:
 
     @property
     def resource_suffix(self) -> str:
-        """The profile in `nvidia.com/mig-…` resource names, where a plus is written as a dot."""
+        """The profile in `nvidia.com/mig-…` resource names."""
         return self.name.replace("+", ".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigGeometry:
-    """What one family of GPUs can be cut into."""
-
     family: str  # Gpu.mig_family
     grid_units: int
     compute_total: int
@@ -45,7 +42,7 @@ class MigGeometry:
     source: str
 
     def profile(self, name: str) -> MigProfile | None:
-        """The profile by its name or by its resource suffix (1g.5gb+me, 1g.5gb.me); None where it has none such."""
+        """By its name or its resource suffix (1g.5gb+me, 1g.5gb.me); None where there is none."""
         wanted = name.strip().lower()
         return next((p for p in self.profiles if wanted in (p.name, p.resource_suffix)), None)
 
@@ -65,36 +62,31 @@ class MigGeometry:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MigPlacement:
-    """An instance of `profile` at grid unit `start`."""
-
-    start: int
+    start: int  # grid unit
     profile: str
 
 
 PlacementSet: TypeAlias = tuple[MigPlacement, ...]
-"""Instances that lie side by side on one GPU, by start. () is a GPU with MIG on and no instance."""
+"""Instances on one GPU, by start. () is a GPU with MIG on and no instance."""
 
 
 def families() -> tuple[str, ...]:
-    """Names of all families with a geometry."""
     return tuple(_geometries())
 
 
 def geometry(family: str) -> MigGeometry | None:
-    """What a family can be cut into; None for a GPU without MIG or one that the catalog does not know."""
+    """None for a family without MIG, or one that the catalog lacks."""
     return _geometries().get(family)
 
 
 def placement_sets(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
     """Every valid set of instances of the named profiles (default: all of the geometry), the empty one first.
-
-    Raises ValueError for a profile that the geometry does not have.
-    """
+    ValueError for a profile that the geometry lacks."""
     return tuple(sorted(_extend(geometry, _chosen(geometry, profiles), 0, ()), key=lambda found: (len(found), found)))
 
 
 def maximal(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
-    """The valid sets to which no further instance of these profiles can be added."""
+    """The valid sets to which no instance of these profiles can be added."""
     chosen = _chosen(geometry, profiles)
     return tuple(
         placed
@@ -144,7 +136,7 @@ def _geometries() -> Mapping[str, MigGeometry]:
 
 
 def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
-    """Geometries per family. Raises CatalogError that names the file and the family or layout."""
+    """By family. Raises CatalogError that names the file and the family or layout."""
     tables = read_json(text, file)
     found: dict[str, MigGeometry] = {}
     where = "the top level"

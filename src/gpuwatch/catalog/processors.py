@@ -1,4 +1,4 @@
-"""What the processors of a GPU model are: `processors.csv`, by the names of `gpus.csv`."""
+"""Processors of each GPU model: `processors.csv`, by the names of `gpus.csv`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _COLUMNS = (
     "slice_multiprocessors",
     "source",
 )
-# Sixteen lanes, both directions together, after line coding: 8, 16 and 32 GT/s.
+# 16 lanes, both directions together, after line coding, at 8, 16 and 32 GT/s.
 _PCIE_BYTES_PER_SECOND = {3: 31.5e9, 4: 63e9, 5: 126e9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
     """multiprocessors: SMs (compute units on AMD) without MIG. slice_multiprocessors: kind of MIG instance ('1g',
-    '1g double-memory', …) → SMs; empty where no source tells. fp32_flops_per_second: peak outside the tensor cores.
-    pcie_bytes_per_second: of the x16 link, both ways together."""
+    '1g double-memory', …) → SMs; empty without a source. fp32_flops_per_second: peak without the tensor cores.
+    pcie_bytes_per_second: of the x16 link, both directions together."""
 
     name: str
     architecture: str
@@ -40,7 +40,7 @@ class Processor:
 
 @cache
 def processors() -> Mapping[str, Processor]:
-    """Gpu.name → its processors. A model that is not there is one of which no source tells."""
+    """By Gpu.name; a model without a source is missing."""
     return parse_processors(packaged("processors.csv"), "processors.csv")
 
 

@@ -1,4 +1,4 @@
-"""Reads the tables that stand as data files beside the code, checked row by row."""
+"""Reads and checks the data files beside the code, row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class CatalogError(ValueError):
-    """A row or a file is malformed. `place` names the file and the row, `problem` says what is wrong and what to do."""
+    """A row or a file is malformed. place: file and row; problem: what is wrong and what to do."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
@@ -28,7 +28,7 @@ class CatalogError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of one row and where it stands ('metrics.csv, line 3'), so that every complaint can name it."""
+    """The cells of one row. place: where it stands ('metrics.csv, line 3'), for error messages."""
 
     place: str
     cells: Mapping[str, str]
@@ -78,7 +78,7 @@ class Row:
 
 
 def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
-    """Rows of a CSV text. Raises CatalogError for a missing, unknown or doubled column and for a ragged row."""
+    """Raises CatalogError for a missing, unknown or doubled column and for a ragged row."""
     lines = csv.reader(text.splitlines())
     header = [cell.strip() for cell in next(lines, [])]
     missing = [column for column in columns if column not in header]
@@ -96,7 +96,7 @@ def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
 
 
 def csv_row(place: str, header: list[str], cells: list[str]) -> Row:
-    """A row of a CSV file; raises CatalogError where it has more or fewer cells than the header."""
+    """Raises CatalogError where the row has more or fewer cells than the header."""
     if len(cells) != len(header):
         raise CatalogError(
             place, f"{len(cells)} cells where the header has {len(header)}; quote a cell that contains a comma"
@@ -113,10 +113,8 @@ def read_json(text: str, file: str) -> Any:
 
 
 def checked(value: object, kind: type[T], place: str, *, strict: bool = True) -> T:
-    """A value of a data file as `kind`. A missing, unknown or mistyped field is a CatalogError that names it.
-
-    strict: False where numbers and flags are texts, as in a CSV file.
-    """
+    """A value of a data file as `kind`. Raises CatalogError that names a missing, unknown or mistyped field.
+    strict: False where numbers and flags are strings, as in a CSV file."""
     try:
         return msgspec.convert(value, type=kind, strict=strict)
     except msgspec.ValidationError as error:
@@ -124,10 +122,9 @@ def checked(value: object, kind: type[T], place: str, *, strict: bool = True) ->
 
 
 def bad_input(what: str, detail: str) -> Gap:
-    """A Gap for what an operator wrote and gpuwatch cannot use."""
+    """A Gap for an operator's entry that gpuwatch cannot use."""
     return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
 
 
 def packaged(file: str, package: str = "gpuwatch.catalog") -> str:
-    """Text of a data file of this package."""
     return resources.files(package).joinpath(file).read_text(encoding="utf-8")

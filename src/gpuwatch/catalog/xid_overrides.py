@@ -1,4 +1,4 @@
-"""The operator's own view of XIDs, laid over the catalog.
+"""The operator's overrides of the catalog's XIDs:
 
 xids:
   63: {class: fatal, reason: our supplier replaces on 63}
@@ -22,10 +22,10 @@ _KEYS = ("class", "reason", "description", "repeat_is_fatal")
 
 
 def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]:
-    """The catalog's XIDs with the operator's classes, and a Gap for each entry that could not be used.
+    """The catalog's XIDs with the operator's classes, and a Gap for each invalid entry, which is ignored.
 
     Each entry needs `class` (fatal, corroborate, application, ignore) and `reason`; `repeat_is_fatal` is optional.
-    An XID that the catalog lacks needs a `description` too. The catalog's class stands where an entry is refused.
+    An XID that the catalog lacks needs a `description` too.
     """
     found = dict(xids())
     gaps = []
@@ -47,7 +47,7 @@ def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]
 
 
 def _read(path: Path) -> tuple[Mapping[object, object], str]:
-    """Entries by code, and what is wrong with the file as a whole ('' for nothing)."""
+    """Entries by code, and what is wrong with the file as a whole ('' if nothing)."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as problem:

@@ -1,7 +1,7 @@
-"""XIDs: what NVIDIA's catalog says, what others make of it, and what gpuwatch concludes from the number alone.
+"""XIDs: NVIDIA's catalog, other authorities' verdicts, and what gpuwatch concludes from the number alone.
 
-The numbers, NVIDIA's actions and the other authorities' verdicts are in `xids.json`, each with its source.
-gpuwatch's own class is derived here, from what survives a comparison of nine authorities that do not agree.
+`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source. gpuwatch's own class is derived
+here from a comparison of nine authorities, which do not agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 
 class XidAction(StrEnum):
-    """What NVIDIA's catalog asks for at once."""
+    """The immediate action in NVIDIA's catalog."""
 
     RESTART_APP = "RESTART_APP"
     IGNORE = "IGNORE"
@@ -32,23 +32,23 @@ class XidAction(StrEnum):
     WORKFLOW_XID_48 = "WORKFLOW_XID_48"
     WORKFLOW_NVLINK_ERR = "WORKFLOW_NVLINK_ERR"
     WORKFLOW_NVLINK5_ERR = "WORKFLOW_NVLINK5_ERR"
-    XID_154 = "XID_154"  # the driver's recovery action says what is needed
+    XID_154 = "XID_154"  # the driver's recovery action decides
     NONE_GIVEN = "NONE_GIVEN"  # listed without an action
 
 
 class XidClass(StrEnum):
-    """What the number alone is worth as evidence against the hardware."""
+    """What the number alone proves about the hardware."""
 
-    FATAL = "fatal"  # the GPU is not to be trusted until somebody reset, rebooted or replaced it
+    FATAL = "fatal"  # the GPU is unusable until it is reset, rebooted or replaced
     CORROBORATE = "corroborate"  # a fault only with a second sign: a recovery action, DCGM health, a counter, a repeat
-    APPLICATION = "application"  # the program's; the hardware's only where different programs show it on one GPU
+    APPLICATION = "application"  # the program's fault; the hardware's only if different programs show it on one GPU
     IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one authority other than NVIDIA's catalog makes of an XID. acts: does it act on the GPU or its Node?
-    None where that depends on more than the number."""
+    """Verdict of one authority other than NVIDIA's catalog. acts: whether it acts on the GPU or its Node; None where
+    that depends on more than the number."""
 
     authority: str
     acts: bool | None
@@ -57,10 +57,10 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """One XID. `xid_class` is gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
+    """One XID. xid_class: gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
-    architectures: generations that raise it, of A100, H100, B100, GB200; empty where none of these does.
-    repeat_is_fatal: a second one on the same GPU within the rule's window is as good as a FATAL one.
+    architectures: those of A100, H100, B100, GB200 that raise it.
+    repeat_is_fatal: a second one on the same GPU within the rule's window counts as FATAL.
     """
 
     code: int
@@ -76,18 +76,17 @@ class Xid:
 
 
 def find_xid(code: int) -> Xid | None:
-    """The XID of this number; None where the catalog has none: then nothing is concluded from it."""
+    """None where the catalog lacks this number: then nothing is concluded from it."""
     return xids().get(code)
 
 
 @cache
 def xids() -> Mapping[int, Xid]:
-    """All XIDs of the catalog by number."""
     return MappingProxyType(parse_xids(packaged("xids.json"), "xids.json"))
 
 
 def conflicts(xid: Xid) -> str:
-    """How the authorities contradict each other, as one sentence; '' where none acts that another would not.
+    """The authorities' verdicts as one sentence; '' unless one acts and another does not.
 
     >>> conflicts(find_xid(109))[:60]
     'NVIDIA: RESET_GPU; the device plugin ignores it; NVSentinel:'
@@ -109,7 +108,7 @@ _NVIDIA_ACTS: Mapping[XidAction, bool] = {
     XidAction.CONTACT_SUPPORT: True,
     XidAction.WORKFLOW_XID_48: True,
 }
-"""Does NVIDIA's immediate action touch GPU or Node? The other actions depend on more than the number."""
+"""Whether NVIDIA's immediate action is on GPU or Node. The other actions depend on more than the number."""
 
 _FATAL: Mapping[int, str] = {
     46: "the GPU stopped and NVIDIA asks for a reset",
@@ -158,8 +157,8 @@ _APPLICATION: Mapping[int, str] = {
 
 
 def _classify(code: int, action: XidAction, decoded: Mapping[str, int]) -> tuple[XidClass, str, str]:
-    """Class, rule and reason. The lists are the rules of thumb that hold across authorities; where they are silent
-    NVIDIA's immediate action decides, and where that is silent too nothing is concluded without a second sign."""
+    """Class, rule and reason: first from the lists above, which hold across the authorities, then from NVIDIA's
+    immediate action. Without either, the XID needs a second sign."""
     if code in _FATAL:
         return XidClass.FATAL, "fatal on sight", _FATAL[code]
     if code in _NVLINK5:
@@ -187,7 +186,7 @@ def _classify(code: int, action: XidAction, decoded: Mapping[str, int]) -> tuple
 
 
 def parse_xids(text: str, file: str) -> dict[int, Xid]:
-    """XIDs by number. Raises CatalogError that names the file, the XID and what is wrong with it."""
+    """XIDs by number. Raises CatalogError that names the file, the XID and the problem."""
     tables = read_json(text, file)
     found: dict[int, Xid] = {}
     where = "the top level"
