@@ -1,6 +1,6 @@
-"""What gpuwatch knows of workload frameworks, one file each: kinds, gangs, releases, moves. Pure.
+"""Workload frameworks, one file each: kinds, gangs, releases, moves. Pure.
 
-Whatever asks about a kind asks here, by API group and kind: Volcano's Job is not Kubernetes' own.
+Kinds are looked up by API group and kind, since Volcano's Job is not Kubernetes' own.
 """
 
 from __future__ import annotations
@@ -55,30 +55,30 @@ FRAMEWORKS: tuple[Framework, ...] = (
     report_only.KNATIVE,
     report_only.UNREAD,
 )
-"""In the order in which labels are tried: the first that a Pod carries tells its framework and its queue."""
+"""In the order in which labels are tried: the first one on a Pod determines its framework and queue."""
 
 BY_NAME: Mapping[str, Framework] = {framework.name: framework for framework in FRAMEWORKS}
 FRAMEWORK_OF: Mapping[KindKey, Framework] = {kind.key: item for item in FRAMEWORKS for kind in item.kinds}
 OWNERS: Mapping[KindKey, Kind] = {kind.key: kind for item in FRAMEWORKS for kind in item.kinds}
 WRITTEN: Mapping[KindKey, Kind] = {**OWNERS, kueue.WORKLOAD.key: kueue.WORKLOAD}
-"""Beside the owners what is written to in place of one."""
+"""The owners, and Kueue's Workload, which is written in place of one."""
 
 _BY_NAME_ALONE = {kind.kind: kind for kind in reversed(tuple(OWNERS.values()))}
 
 
 def kind_of(workload: str) -> Kind | None:
-    """The kind in a Workload.id, where no cluster tells more. The id has the API group behind the kind only where two
-    kinds share the name; else the first that has it is meant."""
+    """The kind in a Workload.id, without a cluster. The id has the API group behind the kind only where two kinds share
+    the name; else the first with the name is meant."""
     name, _, group = workload.split("/", 1)[0].partition(".")
     return OWNERS.get((group, name)) if group else _BY_NAME_ALONE.get(name)
 
 
 def kind_name(workload: str) -> str:
-    """The kind in a Workload.id, known or not."""
+    """The kind's name in a Workload.id; gpuwatch may not know it."""
     return workload.split("/", 1)[0].split(".", 1)[0]
 
 
 def ends(workload: str) -> bool:
-    """Is it work that ends by itself, so that it takes longer where it runs slower? Of a Workload.id."""
+    """Whether the workload of this id ends by itself, so that it runs longer where it runs slower."""
     kind = kind_of(workload)
     return kind is not None and kind.nature is Nature.ENDS

@@ -1,7 +1,4 @@
-"""Why the Pods of a gang, or of an owner, must not be released or moved. Pure.
-
-It asks the same rows as `release` and `move` do, so that nothing is admitted that cannot be done.
-"""
+"""Why the Pods of a gang or owner must not be released or moved: by the same rules as `release` and `move`. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _UNKNOWN = "gpuwatch does not know how {} brings its Pods back."
 
 
 def release_refusal(gang: Gang | None, owner: Workload | None) -> str:
-    """'' where it may be released. gang: None for Pods that belong to none."""
+    """'' where it may be released. gang: None for Pods without one."""
     framework, kind = _found(gang, owner)
     if isinstance(kind, Never):
         return kind.reason
@@ -41,7 +38,7 @@ def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], sib
 
 
 def _found(gang: Gang | None, owner: Workload | None) -> tuple[Framework | None, Kind | Never]:
-    """The gang's framework, and the kind that is written to."""
+    """The gang's framework, and the kind to write."""
     framework = None
     if gang is not None:
         framework = BY_NAME.get(gang.framework)

@@ -1,5 +1,5 @@
-"""Kubernetes' own Deployments and what stands beside them. A StatefulSet that starts all its Pods at once is how gangs
-are made by hand. A DaemonSet's Pods, which come back in place, are told by the walk over owners."""
+"""Deployments, StatefulSets, ReplicaSets, ReplicationControllers and bare Pods. A StatefulSet that starts all its Pods
+at once is treated as a gang. The search for owners handles DaemonSets, whose Pods return to the same Node."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TO_ZERO = ReleaseRule(fields=common.sets("/spec/replicas", 0), holds=common.cou
 
 
 def _others_missing(owner: Object, there: Sequence[Object], chosen: Sequence[Object]) -> str:
-    """Why not even one of the chosen may go: the others are not all there."""
+    """Why none of the chosen may be evicted: not all other Pods are ready. '' where they are."""
     others = number(owner, "/spec/replicas", 1) - len(chosen)
     ready = sum(common.is_ready(pod) for pod in there if pod not in chosen)
     return f"{ready} of its {others} other Pods are ready, and those come first." if ready < others else ""
 
 
 def _move_of_deployment(deployment: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
-    """One that has no other Pod gets the new one first."""
+    """With a single replica the new Pod starts before the old one ends."""
     if number(deployment, "/spec/replicas", 1) == 1:
         return MovePlan(How.ROLLOUT)
     missing = _others_missing(deployment, there, chosen)

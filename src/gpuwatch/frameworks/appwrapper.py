@@ -1,7 +1,4 @@
-"""AppWrapper (CodeFlare): contains the whole of a gang.
-
-Its suspension deletes all that it wraps, and makes it anew from what the AppWrapper says.
-"""
+"""AppWrapper (CodeFlare): contains a whole gang. Suspending it deletes the wrapped objects; resuming recreates them."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _RETRIES = 3  # its controller's default
 _JOB = ("batch", "Job")
 _JOB_SET = ("jobset.x-k8s.io", "JobSet")
 _STATEFUL_SET = ("apps", "StatefulSet")
-# What its controller's own role lets it delete.
+# Kinds that its controller's role allows it to delete.
 _MADE_ANEW: frozenset[KindKey] = frozenset(
     {
         ("", "Pod"),
@@ -57,7 +54,7 @@ def _loses(wrapper: Object) -> str:
 
 
 def _lost_with(wrapped: Object) -> str:
-    """Why this component would not be the same after it was deleted and made anew."""
+    """Why this component would not be the same after it is deleted and recreated."""
     kind = key_of(wrapped)
     name = f"{wrapped['kind']} {(wrapped.get('metadata') or {}).get('name', '')}".rstrip()
     if kind not in _MADE_ANEW:
@@ -85,7 +82,7 @@ def _ended(wrapper: Object) -> bool:
 
 
 def _place(_: Sequence[Pod], _pod_spec: Tree) -> Tree | None:
-    """Which of its components made the Pods is not known."""
+    """The component that created the Pods is unknown."""
     return None
 
 
@@ -105,7 +102,7 @@ APP_WRAPPER = Framework(
                 loses=_loses,
                 ended=_ended,
             ),
-            # It fails for good at the end of a Pod that it wraps itself, and counts the failures of others.
+            # It fails for good when a Pod fails that it wraps directly, and counts the failures of other Pods.
             move=WHOLE,
             template=Template(
                 _place,

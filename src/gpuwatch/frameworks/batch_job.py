@@ -1,4 +1,4 @@
-"""Kubernetes' own Jobs. An Indexed one is how gangs are made by hand."""
+"""Kubernetes' own Jobs. An Indexed Job is treated as a gang."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _parallelism(spec: OwnerSpec) -> int:
 
 
 def _move(job: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    """A lone Pod may be evicted where that does not count as a failure of the Job. The first rule that matches counts,
-    and an earlier one could match what the Pod exits with."""
+    """A single Pod may be evicted if the Job ignores that failure. Only the first rule is considered: the first match
+    applies, and an earlier rule could match the Pod's exit code."""
     rules = value_at(job, "/spec/podFailurePolicy/rules")
     first = rules[0] if rules else {}
     ignored = first.get("action") == "Ignore" and any(

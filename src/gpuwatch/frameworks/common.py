@@ -1,4 +1,4 @@
-"""What several kinds tell, and how their Pods are moved or patched, in the same way. Pure."""
+"""Functions that several frameworks share. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ends(*conditions: str) -> Callable[[Object], bool]:
 
 
 def counts(*paths: str) -> Callable[[Object], str]:
-    """Its status must have been written after the last change, and count nothing that runs."""
+    """The status must be newer than the last change, and these counts must be 0."""
 
     def holds(object_: Object) -> str:
         seen, meant = value_at(object_, "/status/observedGeneration"), value_at(object_, "/metadata/generation")
@@ -46,7 +46,7 @@ def counts(*paths: str) -> Callable[[Object], str]:
 
 
 def counts_active(path: str) -> Callable[[Object], str]:
-    """No part of a list or map in its status may count active Pods."""
+    """No part of this list or map in the status may have active Pods."""
 
     def holds(object_: Object) -> str:
         found = value_at(object_, path) or ()
@@ -58,7 +58,7 @@ def counts_active(path: str) -> Callable[[Object], str]:
 
 
 def managed_by_another(object_: Object) -> str:
-    """Why a Job or JobSet is not its own controller's to run."""
+    """Why a Job or JobSet is not run by its default controller."""
     manager = value_at(object_, "/spec/managedBy")
     if isinstance(manager, str) and manager != "kubernetes.io/job-controller":
         return f"{manager} runs it, not the Job controller."
@@ -79,7 +79,7 @@ def evict(pods: Sequence[Object]) -> MovePlan:
 
 
 def groups_of(pods: Sequence[Pod], name: str) -> tuple[str, ...]:
-    """The values of this label on the Pods, in order."""
+    """Distinct values of this label, in the Pods' order."""
     return tuple(dict.fromkeys(pod.labels[name] for pod in pods if pod.labels.get(name)))
 
 
@@ -94,7 +94,7 @@ def under(*path: str) -> Callable[[Sequence[Pod], Tree], Tree]:
 
 
 def resources(pod_spec: Tree) -> object:
-    """Of its only container."""
+    """Of the only container."""
     containers = pod_spec["containers"]
     assert isinstance(containers, list)
     return containers[0]["resources"]

@@ -1,7 +1,7 @@
-"""Who would undo a release: found before it is written. Pure.
+"""Which other controllers would undo a release; checked before it is written. Pure.
 
 An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one replica is switched off while its
-target has none), but its replicas are its business: a release would contradict what the owner has asked it for.
+target has none), but a release would contradict the replicas that the owner asked the autoscaler for.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HORIZONTAL = ("autoscaling/v2", "HorizontalPodAutoscaler")
 KEDA = ("keda.sh/v1alpha1", "ScaledObject")
 _LAST_APPLIED = pointer("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
 
-# Deployers that write their own state again: a label or annotation that marks their objects, and how their names in
-# managedFields begin. Argo CD's and Flux' documentation.
+# Deployers that restore their own state: labels or annotations on their objects, and prefixes of their names in
+# managedFields. From the documentation of Argo CD and Flux.
 _DEPLOYERS = (
     ("Argo CD", ("argocd.argoproj.io/tracking-id", "argocd.argoproj.io/instance"), ("argocd",)),
     (
@@ -31,13 +31,13 @@ _DEPLOYERS = (
         ("kustomize-controller", "helm-controller"),
     ),
 )
-# Controllers that make an object and leave its spec alone.
+# Controllers that create an object and never change its spec.
 _HANDS_OFF = frozenset({("batch", "CronJob")})
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What stands beside an object in its Namespace. unread: what could not be read, and why; it may hold anything."""
+    """Other objects in the Namespace. unread: which kinds could not be read, and why."""
 
     objects: tuple[Object, ...] = ()
     unread: tuple[str, ...] = ()
@@ -47,14 +47,13 @@ class Surroundings:
 
 
 def is_scaled(object_: Object) -> bool:
-    """May autoscalers set what a release of it sets?"""
+    """Whether autoscalers may set the fields that a release sets."""
     kind = WRITTEN.get(key_of(object_))
     return kind is not None and isinstance(kind.release, ReleaseRule) and kind.release.scaled
 
 
 def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refused | None:
-    """The Workload through which Kueue holds this object: the only thing to talk to. None where Kueue has nothing to
-    do with it."""
+    """The Workload by which Kueue manages this object: the only one to write. None where Kueue does not manage it."""
     metadata = object_["metadata"]
     if key_of(object_) == kueue.WORKLOAD.key:
         return object_
@@ -77,8 +76,8 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
 
 
 def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
-    """Why a release of this object would be undone, or would contradict what somebody was asked to do; sentences for
-    people. What could not be read counts as a reason."""
+    """Why a release of this object would be undone, or would contradict an autoscaler's task, as sentences. What could
+    not be read counts as a reason."""
     told = [f"Whether somebody would undo it is not known: {reason}" for reason in surroundings.unread]
     if key_of(object_) != kueue.WORKLOAD.key:
         workload = kueue_workload(object_, surroundings)
@@ -95,8 +94,8 @@ def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
 
 
 def who_wrote(object_: Object, path: str) -> str:
-    """Who wrote this field last, as the server knows it (`managedFields`): a deployer by its name, 'kubectl-edit' and
-    the like as they call themselves; '' where nobody but gpuwatch is known to have written it."""
+    """The last writer of this field in `managedFields`: a deployer's name, else the manager's own (such as
+    'kubectl-edit'); '' where there is none but gpuwatch."""
     entries = object_["metadata"].get("managedFields") or []
     theirs = [item for item in entries if item.get("manager") != MANAGER and _manages(item, path)]
     if not theirs:
@@ -113,8 +112,8 @@ def _controller(object_: Object) -> Iterable[str]:
 
 
 def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[str]:
-    """KubeRay lets the PodGroup of a suspended RayCluster be. Volcano puts it back into the queue, where it keeps all
-    that the RayCluster asks for from others."""
+    """KubeRay keeps the PodGroup of a suspended RayCluster. Volcano queues it again, which reserves all that the
+    RayCluster requests."""
     uid = object_["metadata"].get("uid", "")
     for item in surroundings.of(volcano.POD_GROUP.key):
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
@@ -133,7 +132,7 @@ def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
 
 
 def _targets(autoscaler: Object, object_: Object, api_version: str, kind: str) -> bool:
-    """The defaults of what it names are KEDA's."""
+    """api_version, kind: defaults of the target reference."""
     target = value_at(autoscaler, "/spec/scaleTargetRef")
     if target is ABSENT:
         return False
@@ -144,8 +143,7 @@ def _targets(autoscaler: Object, object_: Object, api_version: str, kind: str) -
 
 def _paused(scaled: Object) -> bool:
     annotations = scaled["metadata"].get("annotations") or {}
-    # paused-replicas sets that number whenever KEDA looks at the ScaledObject, so only paused without it leaves the
-    # replicas alone.
+    # KEDA keeps setting the number in paused-replicas, so only paused without it leaves the replicas alone.
     return (
         annotations.get("autoscaling.keda.sh/paused") == "true"
         and "autoscaling.keda.sh/paused-replicas" not in annotations
@@ -166,8 +164,8 @@ def _deployers(object_: Object) -> Iterable[str]:
 
 
 def _declared(object_: Object, path: str, theirs: list[Mapping[str, Any]], entries: list[Mapping[str, Any]]) -> bool:
-    """May the deployer's own state hold this field? It may not only where the server has told whose fields are whose,
-    the field is not theirs, and it was not ours before, which would have taken it from them."""
+    """Whether the deployer's own state may have this field, by last-applied-configuration, else by managedFields. There
+    gpuwatch may have taken the field over from the deployer; a deployer without entries may have any field."""
     applied = value_at(object_, _LAST_APPLIED)
     if applied is not ABSENT:
         try:

@@ -1,4 +1,4 @@
-"""The terms in which each file of this room tells what gpuwatch knows of a workload framework. Pure."""
+"""The types that describe a workload framework. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Right = tuple[str, str, str]
 
 
 class Nature(StrEnum):
-    """What tells whether a workload works: only itself, its callers, or a person at a keyboard. What serves goes on
-    until somebody stops it, so that a restart while it is idle loses nothing."""
+    """ENDS: runs to completion. SERVES: runs until stopped, for callers; a restart while idle loses nothing. SESSION:
+    a person works with it."""
 
     ENDS = "ends"
     SERVES = "serves"
@@ -30,7 +30,7 @@ class Nature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Why it is not done to any object of a kind, or to any gang of a framework: a sentence for people."""
+    """The action is never done to objects of this kind, or gangs of this framework. reason: a sentence for people."""
 
     reason: str
 
@@ -40,7 +40,7 @@ def untried(kind: str) -> Never:
 
 
 Fields = tuple[tuple[str, Any], ...]
-"""JSON pointers and what they are set to."""
+"""JSON pointers and their new values."""
 
 
 def no_reason(_: object) -> str:
@@ -49,10 +49,10 @@ def no_reason(_: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """A release that is asked for by creating an object, of which the owner's status tells the outcome.
+    """A release by creating an object (a Command), whose result shows in the owner's status.
 
-    release, restore: the object to create, of the owner and the Remediation's name. obeyed: has the owner's controller
-    begun to carry out the release?
+    release, restore: (owner, Remediation's name) → the object to create. obeyed: whether the owner's controller has
+    begun to carry out the release.
     """
 
     release: Callable[[Object, str], Object]
@@ -63,14 +63,13 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRule:
-    """How the objects of a kind give their accelerators up. A release is always of the whole object, so all of its Pods
-    have to be idle, not those of one gang of it.
+    """How objects of a kind are released. It is always the whole object, so all its Pods have to be idle.
 
-    fields: what a release sets. any_value: whatever stands in such a field releases.
-    holds: what the status says against it being released; '' where it says nothing against it.
-    refuses: why it would not work. ended: has it run to its end?
-    loses: what would not come back, through whatever it is released; '' where all does.
-    unset: what a restoration writes where there was no field before: its controller takes back nothing without it.
+    fields: the release sets them. any_value: the field releases with any value.
+    holds: why the status shows that it is not released; '' where it does not.
+    refuses: why it would not work. ended: whether it has run to its end.
+    loses: what a release would lose for good; '' where nothing.
+    unset: the restored value of a field that was absent, where the controller does not resume without it.
     scaled: autoscalers may set the same field.
     """
 
@@ -86,9 +85,9 @@ class ReleaseRule:
 
 
 class How(StrEnum):
-    CYCLE = "cycle"  # release it whole, see it released, restore it
-    EVICT = "evict"  # these Pods through the Eviction API, one after the other, each once the last one is back
-    ROLLOUT = "rollout"  # a new Pod first, the old one after it
+    CYCLE = "cycle"  # release the whole object, verify that, restore it
+    EVICT = "evict"  # these Pods through the Eviction API, one at a time, each once the last one is back
+    ROLLOUT = "rollout"  # the new Pod starts before the old one ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +103,9 @@ CYCLE = MovePlan(How.CYCLE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRule:
-    """How the Pods of an object are moved to other Nodes. choose: of the object, its live Pods, and those to move.
-    stays: why a Pod with these labels is never moved. one_by_one: where they are no gang, while all others are ready.
-    """
+    """How the Pods of an object are moved to other Nodes. choose: (object, its live Pods, those to move) → plan.
+    stays: why a Pod with these labels is never moved. one_by_one: Pods outside of a gang move one at a time, while all
+    others are ready."""
 
     choose: Callable[[Object, Sequence[Object], Sequence[Object]], MovePlan | Refused] = lambda *_: CYCLE
     stays: Callable[[Labels], str] = no_reason
@@ -120,8 +119,8 @@ Tree: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Where a kind has its Pod template. place: puts a Pod spec there; None where the Pods do not tell which part of
-    the object they are. frozen: it cannot be changed in place."""
+    """Where a kind has its Pod template. place: a patch with the Pod spec there; None where the Pods do not show which
+    part of the object they belong to. frozen: the template is immutable."""
 
     place: Callable[[Sequence[Pod], Tree], Tree | None]
     frozen: bool = False
@@ -133,13 +132,12 @@ _NOT_ON_TOP = Never("gpuwatch acts on top owners, and it is none.")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One resource. versions: those whose fields are known, newest first; the served one is chosen at run time. A
-    kind without any is not listed, so that its Pods have an owner of an unknown kind.
+    """One resource. versions: those whose fields are known, newest first; the served one is chosen at run time. A kind
+    without versions is not listed, so that its Pods have an owner of an unknown kind.
 
-    metadata_only: nothing but the metadata is in use, so that the server is asked for nothing else.
-    replicas, suspended: how the kind tells them, the latter from its annotations too; absent where it does not.
-    independent: its Pods do without each other, where its framework makes no gang of them.
-    pod_suffix: how its controller names its Pods after its own name, where they are named that way (a pattern).
+    metadata_only: only the metadata is read. replicas, suspended: read from the spec, the latter also from annotations;
+    None where the kind has neither. independent: its Pods do not need each other, unless its framework makes them a
+    gang. pod_suffix: pattern of what the controller appends to its own name in its Pods' names.
     """
 
     group: str
@@ -166,7 +164,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """The newest known."""
+        """Of the newest known version."""
         return f"{self.group}/{self.versions[0]}" if self.group else self.versions[0]
 
     @property
@@ -182,14 +180,13 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangRule:
-    """How Pods are told to be one gang, which the controllers of the framework's kinds make.
+    """How the Pods of a controller form gangs.
 
-    named_by: labels or annotations that name the controller on its Pods.
-    named_only_with: a label and its value without which `named_by` means another framework.
-    split_by: every value of it is a gang of its own.
-    whole_with: labels on the Pod or the owner; where given, a Pod without any of them and without `split_by` stands
-    alone.
-    minimum: Pods that are needed, of the owner's spec and the Pod's annotations; None where all are.
+    named_by: labels or annotations on the Pods with the controller's name.
+    named_only_with: a label and its value; without it `named_by` means another framework.
+    split_by: labels or annotations of which each value is a separate gang.
+    whole_with: labels on the Pod or the owner; if given, a Pod with none of them and without `split_by` has no gang.
+    minimum: needed Pods, by the owner's spec and the Pod's annotations; None where all are.
     """
 
     named_by: tuple[str, ...] = ()
@@ -201,7 +198,7 @@ class GangRule:
 
 @dataclass(frozen=True, slots=True)
 class PodGroups:
-    """A scheduler's groups, which Pods name themselves. minimum: what the group needs."""
+    """A scheduler's PodGroups, which Pods name themselves. minimum: Pods that the group needs."""
 
     kind: Kind
     named_by: tuple[str, ...]
@@ -210,12 +207,12 @@ class PodGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """name: as `Gang.framework` says it. kinds: that own Pods, or own what owns them.
+    """name: as in `Gang.framework`. kinds: those that own Pods directly or not.
 
-    by_convention: what makes a gang of an owner's Pods though nothing says so; '' where nothing does.
-    acts_on: what is written to in place of the owner.
-    release, move: why it is not done to gangs of it, whoever owns them. stays: see `MoveRule`, of a gang's Pods.
-    annotations: prefixes of those that are in use. queues: labels or annotations that name the queue of a Pod.
+    by_convention: the field of an owner by which its Pods count as a gang; '' where they do not.
+    acts_on: the kind that is written in place of the owner.
+    release, move: why its gangs are never released or moved, whatever their owner. stays: see `MoveRule`.
+    annotations: prefixes of those in use. queues: labels or annotations with a Pod's queue.
     """
 
     name: str

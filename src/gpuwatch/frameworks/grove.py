@@ -1,4 +1,4 @@
-"""Grove: its gangs are told by its PodGangs; its kinds are reported only."""
+"""Grove: gangs come from its PodGangs; its kinds are only reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the end of one restarts all."""
+"""JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the failure of one restarts all."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Absent:
-    """What a pointer finds where there is nothing; None would be JSON's null. Like that it counts as false."""
+    """Value of a missing field, since None is JSON's null. It counts as false."""
 
     def __bool__(self) -> bool:
         return False
@@ -20,24 +20,21 @@ class Absent:
 ABSENT = Absent()
 
 
-def parts(pointer: str) -> tuple[str, ...]:
-    """The names on the way; '' is the whole document."""
-    if pointer and not pointer.startswith("/"):
-        raise ValueError(f"{pointer!r} is no JSON pointer.")
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+def parts(path: str) -> tuple[str, ...]:
+    """The names in a pointer; '' is the whole document. ValueError for one without a leading slash."""
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} is no JSON pointer.")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
 
 
 def pointer(*names: str) -> str:
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
 
 
-_pointer = pointer  # for functions with a parameter of that name
-
-
-def value_at(document: object, pointer: str) -> Any:
-    """What the pointer finds, or ABSENT."""
+def value_at(document: object, path: str) -> Any:
+    """The value at a JSON pointer, or ABSENT."""
     here: Any = document
-    for name in parts(pointer):
+    for name in parts(path):
         if isinstance(here, Mapping) and name in here:
             here = here[name]
         elif isinstance(here, list) and name.isdecimal() and int(name) < len(here):
@@ -47,9 +44,9 @@ def value_at(document: object, pointer: str) -> Any:
     return here
 
 
-def put(document: Any, pointer: str, value: object) -> Any:
-    """A copy with the value there; objects on the way are made where they are missing. Lists are not entered."""
-    return _put(document, parts(pointer), value)
+def put(document: Any, path: str, value: object) -> Any:
+    """A copy with the value set; missing parent objects are created. Lists are not entered."""
+    return _put(document, parts(path), value)
 
 
 def _put(document: Any, names: tuple[str, ...], value: object) -> Any:
@@ -59,18 +56,18 @@ def _put(document: Any, names: tuple[str, ...], value: object) -> Any:
     return {**here, names[0]: _put(here.get(names[0]), names[1:], value)}
 
 
-def removed(document: Any, pointer: str) -> Any:
-    """A copy without what is there. Lists are not entered."""
-    names = parts(pointer)
+def removed(document: Any, path: str) -> Any:
+    """A copy without the field. Lists are not entered."""
+    names = parts(path)
     if not isinstance(document, Mapping) or names[0] not in document:
         return document
     if len(names) == 1:
         return {key: value for key, value in document.items() if key != names[0]}
-    return {**document, names[0]: removed(document[names[0]], _pointer(*names[1:]))}
+    return {**document, names[0]: removed(document[names[0]], pointer(*names[1:]))}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch that makes `after` of `before`. `after` must hold no null that `before` has not."""
+    """The merge patch from `before` to `after`, which must have no null that `before` lacks."""
     patch: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
         old = before.get(key, ABSENT)

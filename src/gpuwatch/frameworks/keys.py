@@ -1,52 +1,48 @@
-"""gpuwatch's own label, annotation and taint keys, all under `gpuwatch.dev/`.
-
-Owners set them as annotations (or labels) on a Pod, on its top owner, on its Namespace or on a Node.
-"""
+"""gpuwatch's own label, annotation and taint keys. Owners set them on a Pod, its top owner, its Namespace or a Node."""
 
 PREFIX = "gpuwatch.dev/"
 
 OPT_OUT = f"{PREFIX}opt-out"
-"""Annotation or label; anything but 'false': gpuwatch reports on the object, and never proposes to act on it."""
+"""Annotation or label; with any value but 'false' gpuwatch reports on the object and never proposes an action on it."""
 
 SNOOZE_UNTIL = f"{PREFIX}snooze-until"
-"""Annotation: a time such as 2026-01-31T18:00:00Z; nothing is proposed before it."""
+"""Annotation: a time such as 2026-01-31T18:00:00Z, before which nothing is proposed."""
 
 OBJECTION = f"{PREFIX}objection"
-"""Annotation: an owner's reason against an action of which gpuwatch notified; any text objects."""
+"""Annotation: an owner's objection to a notified action; any text objects."""
 
 MODE = f"{PREFIX}mode"
-"""observe, suggest or enforce on a Namespace: the milder of this and of the mode of the settings holds there."""
+"""On a Namespace: observe, suggest or enforce. The milder of this and the mode in the settings applies."""
 
 POOL = f"{PREFIX}pool"
-"""Label on a Node: the pool that budgets count it in, where the provider's own pool label does not fit."""
+"""Label on a Node: its pool for budgets, in place of the provider's pool label."""
 
 REMEDIATION = f"{PREFIX}remediation"
-"""Annotation that gpuwatch writes on whatever it changes, in the same request: the Remediation that did it. It goes in
-the request that takes the change back, so that a controller that was killed finds in it what it had done."""
+"""Annotation that gpuwatch writes on every object it changes: the Remediation. It is set in the request that makes the
+change and removed in the one that undoes it, so that a restarted controller knows what it had done."""
 
 NOTICE = f"{PREFIX}notice"
-"""Annotation that gpuwatch writes on the owner or the Node: which Remediation is coming, when, why, and how to
-object."""
+"""Annotation that gpuwatch writes on the owner or the Node: the coming Remediation, when, why, and how to object."""
 
 DEGRADED = f"{PREFIX}degraded"
-"""Taint on a Node (and on a device, by a DeviceTaintRule); its value is the finding kind behind it. A taint of this key
-with another value than gpuwatch wrote is somebody else's, and stays."""
+"""Taint on a Node (and on a device, by a DeviceTaintRule); its value is the finding kind. gpuwatch never removes one
+with another value than it wrote."""
 
 TAINT = f"{PREFIX}taint"
 """Annotation beside the taint: JSON with the Remediation, the reason and when the taint expires."""
 
 LAST_STORM = f"{PREFIX}last-storm"
-"""Annotation on gpuwatch's Lease: when too much looked degraded or idle at once, so that the cool-down outlasts a
+"""Annotation on gpuwatch's Lease: when too much last looked degraded or idle at once. It keeps the cool-down over a
 restart."""
 
 CONDITION = "GPUDegraded"
 """Type of the Node condition that gpuwatch writes beside its taint, for other controllers."""
 
 SAVED_STATE = f"{PREFIX}saved-state"
-"""Annotation on a released owner, written in the same request: what the changed fields were before, as JSON."""
+"""Annotation on a released owner, written in the same request: the changed fields' former values, as JSON."""
 
 LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
-"""Annotation on a Pod or its owner: when the job last saved its state, such as 2026-01-31T18:00:00Z."""
+"""Annotation on a Pod or its owner: time of the job's last checkpoint, such as 2026-01-31T18:00:00Z."""
 
 EXPECTED_END = f"{PREFIX}expected-end"
-"""Annotation on a Pod or its owner: when the job is expected to end by itself, written in the same way."""
+"""Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""

@@ -1,4 +1,4 @@
-"""KServe: InferenceServices; LLMInferenceServices are reported only."""
+"""KServe: InferenceServices; LLMInferenceServices are only reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubeflow's training operator (v1) and MPI operator. ScheduledWorkflow is Kubeflow Pipelines'; see report_only.py."""
+"""Kubeflow's training operator (v1) and MPI operator. For Kubeflow Pipelines' ScheduledWorkflow see report_only.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpuwatch.model.cluster import Pod
 
 _INDEX = "training.kubeflow.org/replica-index"
 _TYPE = "training.kubeflow.org/replica-type"
-# The labels are in lower case, the fields are not.
+# Labels are in lower case, fields are not.
 _TYPES = {name.lower(): name for name in ("Master", "Worker", "Launcher", "Chief", "PS", "Evaluator")}
 _RUN_POLICY = ReleaseRule(
     fields=common.sets("/spec/runPolicy/suspend", True),
@@ -50,7 +50,7 @@ def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
 
 
 def _elastic(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    """Workers above an elastic job's minimum, but not the first, where the others meet."""
+    """Evicts only workers above an elastic job's minimum, and never the first one, which is the rendezvous."""
     least = value_at(job, "/spec/elasticPolicy/minReplicas")
     workers = [pod for pod in there if common.label(pod, _TYPE).lower() == "worker" and common.is_ready(pod)]
     spare = len(workers) - least if isinstance(least, int) else 0
@@ -59,8 +59,8 @@ def _elastic(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> 
 
 
 def _counts_an_end(job: Object) -> bool:
-    """A Pod that is evicted fails before it is gone. That ends a PyTorchJob whose workers are not started again
-    whatever they exit with, and may count against a backoffLimit."""
+    """Whether an eviction may fail the PyTorchJob. An evicted Pod fails before it is gone: its workers have to be
+    restarted after any exit code, and a backoffLimit may count it."""
     policy = value_at(job, "/spec/pytorchReplicaSpecs/Worker/restartPolicy")
     again = policy is ABSENT or policy in ("OnFailure", "Always")
     return not again or value_at(job, "/spec/runPolicy/backoffLimit") is not ABSENT

@@ -1,4 +1,4 @@
-"""Kueue: where it manages an owner, its Workload is the only thing to write to."""
+"""Kueue: where it manages an owner, only its Workload may be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeaderWorkerSet: each group of a leader and its workers is a gang of its own."""
+"""LeaderWorkerSet: each leader and its workers are a gang."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _minimum(spec: OwnerSpec | None, annotations: Labels) -> int | None:
 
 
 def _move(_: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
-    """The end of a leader is the end of its group, and of no other."""
+    """The end of a leader ends its group only."""
     groups = {common.label(pod, _GROUP) for pod in chosen}
     leaders = [pod for pod in there if common.label(pod, _INDEX) == "0" and common.label(pod, _GROUP) in groups]
     if "" in groups or len(leaders) != len(groups):
@@ -44,7 +44,7 @@ def _move(_: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MoveP
 
 
 def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree:
-    # Without a template of its own the leader is made from the workers'.
+    # Without leaderTemplate the leader is created from workerTemplate.
     part = "leaderTemplate" if common.groups_of(pods, _INDEX) == ("0",) else "workerTemplate"
     return {"spec": {"leaderWorkerTemplate": {part: {"spec": pod_spec}}}}
 

@@ -12,10 +12,8 @@ from gpuwatch.frameworks.objects import Object, Patch, Refused, key_of, ref_of, 
 
 
 def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> MovePlan | Refused:
-    """How to move the Pods of these uids, which are among `pods`, all Pods of this owner.
-
-    object_: the top owner, or the Kueue Workload that holds it.
-    """
+    """How to move the Pods with the uids `wanted`. pods: all Pods of this owner. object_: the top owner, or the Kueue
+    Workload that manages it."""
     there = [pod for pod in pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     chosen = [pod for pod in there if pod["metadata"].get("uid") in wanted]
     if not chosen:
@@ -31,7 +29,7 @@ def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> Move
 
 
 def rollout(object_: Object, *, remediation: str, at: datetime) -> Patch:
-    """A new generation of a Deployment's Pods, as `kubectl rollout restart` asks for it. Nothing to restore."""
+    """A restart of a Deployment's Pods, as by `kubectl rollout restart`. Nothing has to be restored."""
     when = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": when}}}
     body = {"metadata": {"annotations": {keys.REMEDIATION: remediation}}, "spec": {"template": template}}

@@ -1,4 +1,4 @@
-"""Sessions of people: Kubeflow's Notebooks and Workspaces, and DevWorkspaces."""
+"""Interactive sessions: Kubeflow's Notebooks and Workspaces, and DevWorkspaces."""
 
 from __future__ import annotations
 

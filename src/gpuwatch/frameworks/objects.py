@@ -1,4 +1,4 @@
-"""Objects of the API server as their JSON says, and what is written to them. Pure."""
+"""Objects of the API server as JSON, and writes to them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.model.remediation import ObjectRef
 
 Object = dict[str, Any]
-"""An object of the API server as its JSON says it."""
+"""JSON of an object of the API server."""
 
 KindKey = tuple[str, str]
 """API group ('' for the core group) and kind."""
@@ -21,14 +21,14 @@ MANAGER = "gpuwatch"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why it is not done: a sentence for people."""
+    """reason: a sentence for people."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A merge patch. version: the resourceVersion that the object was read with."""
+    """A merge patch. version: the resourceVersion of the object as it was read."""
 
     target: ObjectRef
     body: Object
@@ -48,7 +48,6 @@ def key_of(object_: Object) -> KindKey:
 
 
 def ref_of(object_: Mapping[str, Any]) -> ObjectRef:
-    """The reference to an object that was read, with its uid."""
     metadata = object_["metadata"]
     return ObjectRef(
         object_["apiVersion"], object_["kind"], metadata["name"], metadata.get("namespace", ""), metadata.get("uid", "")
@@ -56,12 +55,11 @@ def ref_of(object_: Mapping[str, Any]) -> ObjectRef:
 
 
 def version_of(object_: Mapping[str, Any]) -> str:
-    """Its resourceVersion, to be named in a patch."""
     return str(object_["metadata"]["resourceVersion"])
 
 
 def condition(object_: Object, kind: str) -> bool | None:
-    """Whether the condition is True; None where it is not told."""
+    """Whether the condition is True; None where it is missing."""
     for item in value_at(object_, "/status/conditions") or ():
         if item.get("type") == kind:
             return bool(item.get("status") == "True")

@@ -1,4 +1,4 @@
-"""A controller on the way from a Pod to its top owner, and the fields of it that are in use. Pure."""
+"""Controllers between a Pod and its top owner, reduced to the fields in use. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwatch.frameworks.objects import KindKey
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Every field may be missing or null: the API leaves out what is empty, and hand-made files leave out more."""
+    """Every field may be missing or null: the API omits empty fields, and hand-written files omit more."""
 
 
 class OwnerRef(Wire, frozen=True):
@@ -84,7 +84,7 @@ class Predictor(Wire, frozen=True):
 
 
 class OwnerSpec(Wire, frozen=True):
-    """One for all kinds, which give the same name to the same thing; the comments say whose field it is."""
+    """One for all kinds, since a field has the same meaning in all; the comments name the kinds that have it."""
 
     replicas: int | None = None  # Deployment, StatefulSet, LeaderWorkerSet, PodCliqueSet
     suspend: bool | None = None  # Job, CronJob, JobSet, TrainJob, RayJob, RayCluster, AppWrapper, Workflow
@@ -109,7 +109,7 @@ class OwnerSpec(Wire, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One controller on the way up. A Pod that owns others is one as well."""
+    """One controller in the chain, or a Pod that owns others."""
 
     group: str
     kind: str

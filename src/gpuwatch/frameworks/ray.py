@@ -30,13 +30,13 @@ _ONLINE = Never("An online service: its traffic would be lost.")
 
 
 def _job_refuses(object_: Object) -> str:
-    # KubeRay fails a RayJob that asks for either.
+    # KubeRay fails a suspended RayJob without shutdownAfterJobFinishes or with a clusterSelector.
     if value_at(object_, "/spec/shutdownAfterJobFinishes") is not True:
         return "KubeRay suspends a RayJob only with shutdownAfterJobFinishes: true."
     if value_at(object_, "/spec/clusterSelector"):
         return "It runs on a RayCluster that it selected, and KubeRay does not suspend such a RayJob."
     told = value_at(object_, "/status/jobDeploymentStatus")
-    # In any other state KubeRay leaves the RayCluster as it is, whatever spec.suspend says.
+    # In any other state KubeRay ignores spec.suspend.
     if told and told not in ("Initializing", "Running"):
         return f"Its jobDeploymentStatus is {told}, and KubeRay suspends none but a running RayJob."
     return ""
@@ -137,7 +137,7 @@ CLUSTER = Framework(
             suspended=common.suspend,
             nature=Nature.SESSION,
             independent=True,
-            # KubeRay resumes a suspended RayCluster on false; the field's absence leaves it suspended.
+            # KubeRay resumes a suspended RayCluster on false; without the field it stays suspended.
             release=ReleaseRule(fields=common.sets("/spec/suspend", True), holds=_cluster_holds, unset=False),
             move=MoveRule(choose=_move_workers, stays=_stays),
             template=Template(_place(), note="Running Pods keep what they have: delete them."),

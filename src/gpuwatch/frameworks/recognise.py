@@ -1,8 +1,8 @@
-"""Which gang a Pod belongs to, by what the frameworks' files tell. Pure.
+"""Which gang a Pod belongs to. Pure.
 
-Resolution order: Kueue's management, the owners from the top down, PodGroups that a Pod names itself, the
-frameworks' labels where the owners could not be followed to the top, and last the conventions of plain Jobs and
-StatefulSets. An opt-out is the plan's business. A Pod that nothing recognises stands alone, like those of a Deployment.
+Resolution order: Kueue, the owners from the top down, PodGroups that a Pod names itself, the frameworks' labels where
+the top owner was not found, and last the conventions of plain Jobs and StatefulSets. Other Pods, such as a
+Deployment's, have no gang. The plan handles opt-outs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KUEUE_MARKS = (kueue.QUEUE, "kueue.x-k8s.io/managed", "kueue.x-k8s.io/podset")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What is looked at: one Pod, how far its owners were followed, and those found, from the Pod upwards."""
+    """One Pod. status: result of the search for its owners; chain: those found, from the Pod upwards."""
 
     namespace: str
     name: str
@@ -37,7 +37,7 @@ class Member:
     workload_ref: WorkloadRef | None = None
 
     def mark(self, names: Iterable[str]) -> tuple[str, str] | None:
-        """The first of these labels or annotations that the Pod carries, as (where it stands, value)."""
+        """The first of these labels or annotations on the Pod, as ('label NAME' or 'annotation NAME', value)."""
         for name in names:
             if self.labels.get(name):
                 return f"label {name}", self.labels[name]
@@ -48,10 +48,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The gang that a Pod belongs to.
-
-    min_available: as the framework counts, Pods without accelerators included; None where all are needed.
-    """
+    """A Pod's gang. min_available: includes Pods without accelerators, as the framework counts; None where all are
+    needed."""
 
     framework: str
     namespace: str
@@ -62,14 +60,14 @@ class Membership:
 
     @property
     def id(self) -> str:
-        """Framework/namespace/name, and the part where one owner has several gangs."""
+        """Framework/namespace/name, and /part where one owner has several gangs."""
         name = f"{self.framework.replace(' ', '-')}/{self.namespace}/{self.name}"
         return f"{name}/{self.part}" if self.part else name
 
 
 @dataclass(frozen=True, slots=True)
 class GangObjects:
-    """Objects that speak of gangs: Kueue's Workloads by the uid of the job they admit, and all by kind and name."""
+    """Objects that describe gangs: Kueue's Workloads by the uid of the job they admit, and all by kind and name."""
 
     by_job: Mapping[str, Owner] = field(default_factory=dict)
     by_name: Mapping[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
@@ -80,7 +78,7 @@ _GROUPS = tuple((item.name, item.groups) for item in FRAMEWORKS if item.groups i
 
 
 def group_kinds(members: Iterable[Member]) -> tuple[Kind, ...]:
-    """The PodGroup kinds that these Pods name, so that only those are listed."""
+    """The PodGroup kinds that these Pods name: the only ones to list."""
     found = dict.fromkeys(
         kind
         for member in members
@@ -94,7 +92,7 @@ def group_kinds(members: Iterable[Member]) -> tuple[Kind, ...]:
 
 
 def recognise(member: Member, objects: GangObjects) -> Membership | None:
-    """The gang of this Pod; None where it stands alone."""
+    """None for a Pod without a gang."""
     return (
         _kueue(member, objects)
         or _by_owner(member, objects)
@@ -118,7 +116,7 @@ def kueue_workload(member: Member, objects: GangObjects) -> Owner | None:
 def _kueue(member: Member, objects: GangObjects) -> Membership | None:
     group = member.labels.get(_KUEUE_GROUP)
     if group:
-        # A plain group's Pods come back from nobody; those of a StatefulSet do.
+        # Nothing recreates a plain group's Pods; a StatefulSet recreates its own.
         framework = (kueue.ADMITTED if member.chain else kueue.POD_GROUP).name
         total = member.annotations.get(_KUEUE_TOTAL, "")
         needed = int(total) if total.isdecimal() else None
@@ -171,7 +169,7 @@ def _of(
 
 
 def _own_group_minimum(member: Member, owner: Owner, objects: GangObjects) -> int | None:
-    """What the PodGroup says that this very controller made; schedulers also make groups of one for any Pod."""
+    """Minimum of the PodGroup that this controller created; schedulers also create groups of one for any Pod."""
     for _, groups in _GROUPS:
         named = member.mark(groups.named_by)
         group = objects.by_name.get((groups.kind.key, member.namespace, named[1])) if named else None
@@ -204,7 +202,7 @@ def _by_group(member: Member, objects: GangObjects) -> Membership | None:
         found = objects.by_name.get((groups.kind.key, member.namespace, named[1]))
         needed = groups.minimum(found.spec) if found is not None else None
         if needed is not None and needed <= 1:
-            continue  # a scheduler's own group around a single Pod, or Pods that do without each other
+            continue  # a scheduler's own group of a single Pod, or Pods that do not need each other
         return Membership(framework, member.namespace, named[1], "", needed, named[0])
     return None
 

@@ -1,4 +1,4 @@
-"""A release is one patch: the fields that release, what they were before, and which Remediation did it. Pure."""
+"""A release is one patch: the released fields, their former values, and the name of the Remediation. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpuwatch.model.remediation import Saved
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The writes, in this order, and what is saved on the object by the first of them. No writes: they were sent
-    before, in the name of the same Remediation."""
+    """The writes, in order, and the state that the first one saves on the object. No writes: the same Remediation sent
+    them before."""
 
     writes: tuple[Write, ...]
     saved: tuple[Saved, ...]
@@ -25,14 +25,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """The writes that give back what the release took. left: fields that somebody changed since, which stay."""
+    """The writes that undo a release. left: fields that others changed since, which stay."""
 
     writes: tuple[Write, ...]
     left: tuple[str, ...] = ()
 
 
 def _rule_of(object_: Object) -> ReleaseRule | Refused:
-    """The rule of this object's kind and version."""
     kind = WRITTEN.get(key_of(object_))
     if kind is None:
         return Refused(f"gpuwatch has no way to release a {object_['kind']} of {object_['apiVersion']}.")
@@ -44,7 +43,7 @@ def _rule_of(object_: Object) -> ReleaseRule | Refused:
 
 
 def owned_paths(object_: Object) -> tuple[str, ...]:
-    """The fields that a release of it would write; for telling who else writes them."""
+    """The fields that a release of it would write."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused) or rule.commands:
         return ()
@@ -52,10 +51,8 @@ def owned_paths(object_: Object) -> tuple[str, ...]:
 
 
 def release(object_: Object, *, remediation: str, at: datetime) -> Release | Refused:
-    """What would release this object, as it was read just now.
-
-    remediation: its name, which is written beside it. Who would undo it is `fights.fights`' business.
-    """
+    """The writes that release this object as read. remediation: name of the one that does it. `fights.fights` checks
+    who would undo it."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
         return rule
@@ -64,7 +61,7 @@ def release(object_: Object, *, remediation: str, at: datetime) -> Release | Ref
         done = saved_state(object_)
         if isinstance(done, Refused):
             return done
-        # The mark is written before the Command, so it alone does not tell that the Command was.
+        # The annotation is written before the Command, so the Command may be missing.
         if rule.commands and rule.holds(object_):
             return Release((Creation(rule.commands.release(object_, remediation)),), done)
         return Release((), done)
@@ -75,7 +72,7 @@ def release(object_: Object, *, remediation: str, at: datetime) -> Release | Ref
         return Refused(refusal)
     changed, saved = _changed(object_, rule.fields(object_, at))
     if rule.commands:
-        changed = object_  # its controller changes it when it is asked to
+        changed = object_  # its controller changes it on the Command
     for key, value in _marks(remediation, saved).items():
         changed = put(changed, pointer("metadata", "annotations", key), value)
     patch = Patch(ref_of(object_), difference(object_, changed), version_of(object_))
@@ -83,11 +80,8 @@ def release(object_: Object, *, remediation: str, at: datetime) -> Release | Ref
 
 
 def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Restoration | Refused:
-    """What gives back what the release saved, field by field where the object still has what the release wrote. Both
-    annotations go in the same write.
-
-    remediation: the name of the one that released it. No writes: it was done before, or never released.
-    """
+    """The writes that restore the saved fields, each where the object still has what the release wrote, and remove both
+    annotations. remediation: name of the one that released it. No writes: already restored, or never released."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
         return rule
@@ -116,19 +110,18 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
     for key in (keys.REMEDIATION, keys.SAVED_STATE):
         changed = removed(changed, pointer("metadata", "annotations", key))
     patch = Patch(target, difference(object_, changed), version_of(object_))
-    # The command comes first: were the marks gone before it, a restart in between would leave the Job aborted.
+    # The Command comes first: without the annotations, a restart in between would leave the Job aborted.
     if rule.commands and resumes:
         return Restoration((Creation(rule.commands.restore(object_, remediation)), patch), tuple(left))
     return Restoration((patch,), tuple(left))
 
 
 def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequence[Object] | None = ()) -> bool | None:
-    """Proof that its devices are free: it is still told to hold none, its status does not say otherwise, no Pod of it
-    is left that may hold one or is on its way out, and no PodGroup of it keeps room in a queue. None where that cannot
-    be told.
+    """Whether its devices are free: its fields still release it, its status agrees, all its Pods have ended and none is
+    being deleted, and none of its PodGroups reserves resources in a queue. None where unknown.
 
-    pods: all Pods whose owners lead to it, those that are being deleted included. pod_groups: Volcano's in its
-    Namespace. Either is None where it could not be read.
+    pods: all Pods that it owns directly or not, including those being deleted. pod_groups: Volcano's in its Namespace.
+    Either is None where it could not be read.
     """
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
@@ -144,30 +137,30 @@ def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequenc
 
 
 def still_holds(object_: Object) -> str:
-    """What its status says against it being released, for people; '' where nothing."""
+    """Why its status shows that it is not released, for people; '' where it does not."""
     rule = _rule_of(object_)
     return "" if isinstance(rule, Refused) else rule.holds(object_)
 
 
 def loses(object_: Object) -> str:
-    """What of it would not come back, through whatever it is released; '' where all does."""
+    """What a release would lose for good; '' where nothing."""
     rule = _rule_of(object_)
     return "" if isinstance(rule, Refused) else rule.loses(object_)
 
 
 def obeyed(object_: Object) -> bool:
-    """Has its controller begun to carry out the Command that releases it?"""
+    """Whether its controller has begun to carry out the Command that releases it."""
     rule = _rule_of(object_)
     return isinstance(rule, ReleaseRule) and rule.commands is not None and rule.commands.obeyed(object_)
 
 
 def held_by(object_: Object) -> str:
-    """The Remediation whose mark is on the object; '' where there is none."""
+    """The Remediation in the object's annotation; '' without one."""
     return str((object_["metadata"].get("annotations") or {}).get(keys.REMEDIATION, ""))
 
 
 def saved_state(object_: Object) -> tuple[Saved, ...] | Refused:
-    """What was saved on the object itself."""
+    """The saved state in the object's annotation."""
     written = (object_["metadata"].get("annotations") or {}).get(keys.SAVED_STATE)
     target = ref_of(object_)
     try:
@@ -197,8 +190,8 @@ def _is_set(object_: Object, fields: Fields, rule: ReleaseRule) -> bool:
 
 
 def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]]:
-    """The object with the fields set, and what they were. A parent that has to be made for a field is saved after it,
-    so that it goes where nothing but our field was put into it."""
+    """The object with the fields set, and their former values. A parent created for a field is saved after it, so that
+    the restoration removes it if nothing else was added to it."""
     target = ref_of(object_)
     changed, saved = object_, []
     for path, value in fields:
@@ -219,8 +212,8 @@ def _marks(remediation: str, saved: Sequence[Saved]) -> dict[str, str]:
 
 
 def _holds_nothing(pod: Object) -> bool:
-    """Not while it is being deleted either: a Pod that was stopped fails before it is gone, and Kubeflow fails a Job
-    that is resumed while such a Pod is left, where its restartPolicy is Never."""
+    """False while the Pod is being deleted: a stopped Pod fails before it is gone, and Kubeflow fails a Job with
+    restartPolicy Never that is resumed while such a Pod is left."""
     ended = value_at(pod, "/status/phase") in ("Succeeded", "Failed")
     return ended and "deletionTimestamp" not in pod["metadata"]
 

@@ -1,4 +1,4 @@
-"""Kinds that are recognised and reported, and never written to."""
+"""Kinds that are reported and never written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs of schedulers alone: Pods name a PodGroup, and whoever owns them is released and moved in its own way."""
+"""Gangs of schedulers: Pods name a PodGroup; release and move depend on their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubeflow Trainer (v2): a TrainJob owns a JobSet, which is left to it."""
+"""Kubeflow Trainer (v2): a TrainJob owns a JobSet, which gpuwatch does not write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwatch.model.cluster import Pod
 
 
 def _place(_: Sequence[Pod], pod_spec: Tree) -> Tree:
-    """Its trainer has resources of its own; the selector's field is named differently in each version."""
+    """Resources only: the field of the node selector depends on the version."""
     return {"spec": {"trainer": {"resourcesPerNode": common.resources(pod_spec)}}}
 
 

@@ -1,4 +1,4 @@
-"""Volcano: its Jobs, and the PodGroups that it makes for others' Pods too."""
+"""Volcano: its Jobs, and the PodGroups that it also creates for other controllers' Pods."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _obeyed(object_: Object) -> bool:
 
 def _command(action: str) -> Callable[[Object, str], Object]:
     def make(job: Object, remediation: str) -> Object:
-        """Volcano deletes it before it carries it out, so that it is carried out once at most."""
+        """Volcano deletes a Command before it carries it out, so it runs at most once."""
         metadata = job["metadata"]
         target = {
             "apiVersion": job["apiVersion"],
@@ -90,7 +90,7 @@ def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
 
 
 def _move(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    """The surplus above minAvailable, where no policy makes more of a Pod's end than that; else the whole Job."""
+    """Evicts Pods above minAvailable, unless a policy reacts to a Pod's failure; else cycles the whole Job."""
     needed = value_at(job, "/spec/minAvailable")
     if not isinstance(needed, int) or _makes_more_of_an_end(job) or _needed_by_task(job, there, chosen, needed):
         return CYCLE
@@ -98,9 +98,8 @@ def _move(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> Mov
 
 
 def _makes_more_of_an_end(job: Object) -> bool:
-    """A Pod that is evicted fails before it is gone, so what Volcano does about failures and exit codes it does about
-    evictions too. Every action but SyncJob, which is what happens without a policy, ends other Pods or counts as a
-    retry."""
+    """An evicted Pod fails before it is gone, so policies for failures and exit codes apply to evictions. Every action
+    but SyncJob, the default, ends other Pods or counts as a retry."""
     return any(
         policy.get("action") not in ("SyncJob", None)
         for holder in (job["spec"], *(value_at(job, "/spec/tasks") or ()))
@@ -110,8 +109,8 @@ def _makes_more_of_an_end(job: Object) -> bool:
 
 
 def _needed_by_task(job: Object, there: Sequence[Object], chosen: Sequence[Object], needed: int) -> bool:
-    """Volcano holds each task to its own minimum, which is all of it where none is told, unless the Job as a whole
-    needs less than those together; and the groups of a task that is split are not known here."""
+    """Whether a task would fall below its own minimum (default: all its replicas). Volcano enforces it unless the Job's
+    minimum is below their sum. The groups of a task with a partitionPolicy are unknown here, so its Pods are needed."""
     tasks = value_at(job, "/spec/tasks") or ()
     least = {task["name"]: task.get("minAvailable", task.get("replicas", 0)) for task in tasks if task.get("name")}
     moved = Counter(_task(pod) for pod in chosen)
@@ -149,7 +148,7 @@ VOLCANO = Framework(
                     release=_command("AbortJob"),
                     restore=_command("ResumeJob"),
                     obeyed=_obeyed,
-                    # A Command is withdrawn where it is undone before it is carried out.
+                    # Delete: an undo withdraws a Command that was not carried out yet.
                     rights=tuple(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get")),
                 ),
             ),
