@@ -1,1 +1,1 @@
-"""Reports on their way out: a folder, S3-compatible storage, and notifications. A failed delivery loses nothing."""
+"""Delivers reports to a folder, S3-compatible storage and notification services. A failed delivery loses nothing."""

@@ -1,4 +1,4 @@
-"""Delivers reports: into the outbox first, then to each destination once, taking up what earlier runs could not."""
+"""Delivers reports: into the outbox first, then to each destination; later runs retry what failed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Course:
     """How a long-running process delivers.
 
     now: a failed delivery waits for the policy's `retry_seconds`; None tries at once. stopping: once set, no attempt
-    begins and every wait ends. before_each: called before each attempt; what it raises ends the delivery.
-    already: destinations that another process has served. on_sent: called with each destination that got the report.
+    begins and every wait ends. before_each: called before each attempt; its exceptions end the delivery.
+    already: destinations to which another process has delivered. on_sent: called with each destination on success.
     """
 
     now: datetime | None = None
@@ -47,11 +47,10 @@ def deliver(
 ) -> tuple[Delivery, ...]:
     """Writes the report into the outbox, then sends it to every destination that does not have it yet.
 
-    A destination's failure is in its Delivery, and costs that destination alone; `deliver_pending` tries again. Folders
-    and S3 get a report once, however often it is sent: its name follows from its content, or from its `identity`.
-    Chats, mail and webhooks get it at least once: a process that is killed between their answer and its note of it
-    sends again, with the same Idempotency-Key. OutboxError where the outbox cannot be written, OutboxBusyError where
-    another process delivers.
+    A destination's failure is in its Delivery and does not stop the others; `deliver_pending` retries. Folders and S3
+    hold a report once, since its name derives from its content or `identity`. Chats, mail and webhooks get it at least
+    once: a process that is killed before it records their answer sends it again, with the same Idempotency-Key.
+    OutboxError where the outbox cannot be written, OutboxBusyError where another process delivers.
     """
     with box.locked(outbox):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
@@ -68,12 +67,10 @@ def enqueue(
     identity: str,
 ) -> tuple[Delivery, ...]:
     """Writes the report into the outbox for `deliver_pending`, unless it is there; returns its deliveries so far.
-
-    Sends nothing, and does not wait for a process that is sending. Raises OutboxError.
-    """
+    Sends nothing and does not wait for a process that is sending. Raises OutboxError."""
     with box.locked(outbox, ".enqueue"):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-        # One that was left without destinations by a kill is nobody else's yet.
+        # A process that was killed here may have left the report without deliveries.
         return report.deliveries or _meant_for(report, destinations(policy)).deliveries
 
 
@@ -89,10 +86,10 @@ def deliver_again(
 def deliver_pending(
     policy: DeliveryPolicy, outbox: Path, progress: Progress, course: Course = AT_ONCE
 ) -> tuple[Delivery, ...]:
-    """Sends what earlier runs could not, report by report, to the destinations that it was meant for then.
+    """Sends reports that earlier runs could not, to the destinations configured when each was written.
 
-    What was never tried goes first. A destination that fails is not asked again in this run, so that it holds up the
-    others once and not with each report.
+    Reports that were never tried go first. A destination that fails is skipped for the rest of this run, so that it
+    delays the others only once.
     """
     found: list[Delivery] = []
     if not outbox.is_dir():
@@ -123,12 +120,11 @@ def deliver_pending(
 
 
 def over(delivery: Delivery, policy: DeliveryPolicy) -> bool:
-    """Whether no attempt is left: it was sent, or given up."""
+    """Whether it was sent or given up."""
     return delivery.state is DeliveryState.SENT or delivery.attempts >= policy.max_attempts
 
 
 def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
-    """Whether it may be tried now."""
     if over(delivery, policy):
         return False
     if delivery.state is DeliveryState.PENDING or delivery.tried_at is None:
@@ -155,7 +151,7 @@ def _send(
     course: Course,
     silent: set[str] | None = None,
 ) -> Report:
-    """silent: destinations that failed in this run already; those that fail now are added."""
+    """silent: destinations that failed in this run; those that fail now are added."""
     by_name = {target.name: target for target in targets}
     silent = set() if silent is None else silent
     for delivery in report.deliveries:
@@ -211,7 +207,7 @@ def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progres
                 return _noted(report, replace(delivery, state=DeliveryState.FAILED))  # the wait was cut short
             with attempt:
                 course.before_each()
-                # Counted before it happens: a receiver that brings this process down must not do so for ever.
+                # Counted before the attempt, so that a receiver that crashes this process does not do so for ever.
                 delivery = replace(
                     delivery, state=DeliveryState.PENDING, attempts=delivery.attempts + 1, tried_at=course.now
                 )
@@ -222,8 +218,8 @@ def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progres
                     delivery = replace(delivery, error=str(error))
                     progress(f"{report.title}: {target.name}, attempt {delivery.attempts}: {error}")
                     raise
-                except Exception as error:  # noqa: BLE001 - a plug-in's fault costs its destination, not the others
-                    # Its text may hold anything, so only its kind is told.
+                except Exception as error:  # noqa: BLE001 - a plug-in's fault fails its destination only
+                    # The text may contain secrets, so only the type is recorded.
                     delivery = replace(delivery, error=f"unexpected {type(error).__name__}")
                     progress(f"{report.title}: {target.name}, attempt {delivery.attempts}: {delivery.error}")
                     raise SendError(delivery.error) from None

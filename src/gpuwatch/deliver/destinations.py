@@ -1,4 +1,4 @@
-"""Where a report can go: a folder, an S3 bucket, and whatever Apprise can reach. Each sends, or raises SendError."""
+"""Destinations of reports: a folder, an S3 bucket, and the services of Apprise. Each sends, or raises SendError."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from urllib.parse import unquote, urlsplit
 from gpuwatch.deliver.outbox import Report, write_file
 from gpuwatch.deliver.policy import DeliveryPolicy
 
-# Of these the host is an address; elsewhere (slack://token/…) it can be a secret.
+# In these schemes the host is an address; elsewhere (slack://token/…) it can be a secret.
 _HOST_IS_NO_SECRET = frozenset({"json", "jsons", "form", "forms", "xml", "xmls", "mailto", "mailtos", "workflows"})
 _TRY_AGAIN = frozenset({408, 425, 429})
 _ERROR_CHARS = 400
 
 
 class SendError(Exception):
-    """It was not sent. The message holds no secret. final: trying again at once cannot help."""
+    """The report was not sent. The message has no secret. final: an immediate retry cannot help."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Destination:
 
 
 def destinations(policy: DeliveryPolicy) -> tuple[Destination, ...]:
-    """All that the policy names. Nothing is read or connected to before `send`."""
+    """Nothing is read or connected to before `send`."""
     found = []
     if policy.folder is not None:
         folder = policy.folder
@@ -53,12 +53,11 @@ def destinations(policy: DeliveryPolicy) -> tuple[Destination, ...]:
 
 
 def names_of(policy: DeliveryPolicy) -> frozenset[str]:
-    """Names of all destinations."""
     return frozenset(target.name for target in destinations(policy))
 
 
 def of_people(policy: DeliveryPolicy) -> frozenset[str]:
-    """Names of the destinations that people read at once: chats, mail and webhooks, no folders."""
+    """Names of the notification services: chats, mail and webhooks."""
     return frozenset(_notification(entry, policy).name for entry in policy.urls)
 
 
@@ -73,7 +72,7 @@ def _to_folder(report: Report, folder: Path) -> None:
 
 
 def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
-    """Keys follow from the report's content, so that sending again overwrites equal by equal."""
+    """Keys derive from the report's content, so a retry overwrites objects with the same content."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -86,7 +85,7 @@ def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
             config=Config(
                 connect_timeout=policy.timeout_seconds,
                 read_timeout=policy.timeout_seconds,
-                retries={"total_max_attempts": 1},  # ours are counted and recorded
+                retries={"total_max_attempts": 1},  # `deliver` counts and records retries
                 # Since 1.36 boto3 adds checksums that many S3-compatible stores refuse.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
@@ -118,13 +117,12 @@ def _notification(entry: str, policy: DeliveryPolicy) -> Destination:
     else:
         parts = urlsplit(entry)
         host = f" {parts.hostname}" if parts.scheme.lower() in _HOST_IS_NO_SECRET and parts.hostname else ""
-        # Tells two of a kind apart; too short to find a secret by.
+        # The hash distinguishes URLs of one service; it is too short to find a secret by.
         name = f"{parts.scheme.lower()}{host} ({hashlib.sha256(entry.encode()).hexdigest()[:6]})"
     return Destination(name=name, send=lambda report: _notify(report, _resolve(entry), policy))
 
 
 def _resolve(entry: str) -> str:
-    """The URL behind an entry of `urls`."""
     kind, _, where = entry.partition(":")
     if kind == "env":
         url = os.environ.get(where, "").strip()
@@ -143,8 +141,8 @@ def _resolve(entry: str) -> str:
 
 
 def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
-    """At least once: a webhook or a mail server that took the report while this process was killed gets it again, with
-    the same Idempotency-Key where there are headers."""
+    """At least once: a process killed during the call sends the report again, with the same Idempotency-Key where there
+    are headers."""
     import apprise
 
     asset = apprise.AppriseAsset(async_mode=False, app_id="gpuwatch", app_desc="gpuwatch", app_url="")
@@ -161,8 +159,7 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
         if url.lower().startswith(("mailto:", "mailtos:")) and policy.attach_files:
             attach = [str(report.path(name)) for name in report.files]
         else:
-            # What is too long for the receiver is cut; nobody is served by a refusal. Of attachments Apprise would
-            # keep the first only.
+            # Too long a message is cut, not refused. Apprise would keep only the first attachment.
             plugin.overflow_mode = apprise.OverflowMode.TRUNCATE
         sender = apprise.Apprise(asset=asset)
         sender.add(plugin)
@@ -175,8 +172,8 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
 
 @contextmanager
 def _told() -> Iterator[list[str]]:
-    """What Apprise logs meanwhile. Its calls answer true or false (caronc/apprise#306): the reason is in the log, that
-    of a failed connection at DEBUG. There the log holds secrets too, so it is kept from the application's handlers."""
+    """Apprise's log lines. Its calls return only true or false (caronc/apprise#306): the reason is in the log, for a
+    failed connection at DEBUG. That level contains secrets, so the application's handlers do not get it."""
     lines: list[str] = []
 
     class Listener(logging.Handler):
@@ -200,7 +197,7 @@ def _told() -> Iterator[list[str]]:
 
 
 def _reason(lines: list[str], url: str) -> str:
-    """The log in one line, without anything of the URL that may be a secret."""
+    """The log in one line, without parts of the URL that may be secret."""
     text = re.sub(r"\s+", " ", "; ".join(line.strip().rstrip(".") for line in lines))
     for secret in _secrets(url):
         text = text.replace(secret, "***")
@@ -208,7 +205,7 @@ def _reason(lines: list[str], url: str) -> str:
 
 
 def _secrets(url: str) -> list[str]:
-    """Parts of the URL that must not be shown, the longest first. All of it but the scheme and a host that is none."""
+    """Parts of the URL that must not be shown, longest first: all but the scheme, a harmless host and `_WORDS`."""
     parts: Any = urlsplit(url)
     host = parts.hostname or "" if parts.scheme.lower() in _HOST_IS_NO_SECRET else ""
     rest = url.partition("://")[2]
@@ -218,5 +215,5 @@ def _secrets(url: str) -> list[str]:
     return sorted((item for item in found if item.lower() not in shown and len(item) > 2), key=len, reverse=True)
 
 
-# Words of URLs that are no secrets, and that an error needs to be read.
+# Words in URLs that are no secrets; without them error messages would be unreadable.
 _WORDS = frozenset({"hook", "smtp", "mode", "format", "verify", "yes", "from", "starttls", "ssl", "insecure"})

@@ -1,8 +1,7 @@
 """The outbox: a folder per report with its files and a small state file, so that a kill at any line loses nothing.
 
 A report appears in the outbox by one rename, complete and on disk. From then on only its state file changes, each time
-by writing another beside it and renaming. What is not known to have been sent is sent again, so that a destination
-gets a report at least once.
+by a rename. A report not recorded as sent is sent again, so a destination gets it at least once.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from pathlib import Path
 
 _STATE = "state.json"
 _FORMAT = 1
-# A dot first: neither hidden files nor a way up; the state file's name is taken.
+# No leading dot: neither hidden files nor the parent folder.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 class DeliveryState(StrEnum):
     SENT = "sent"
-    FAILED = "failed"  # as often as one run tries; the next run takes it up again
-    PENDING = "pending"  # not tried yet, or a run was cut short
+    FAILED = "failed"  # all attempts of one run failed; the next run retries
+    PENDING = "pending"  # not tried yet, or a run was interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One report to one destination. `destination` and `error` hold no secret. attempts: over all runs; tried_at: when
-    the last run tried, None where that is not known."""
+    """One report to one destination. `destination` and `error` have no secret. attempts: over all runs; tried_at: time
+    of the last attempt, None where unknown."""
 
     destination: str
     state: DeliveryState = DeliveryState.PENDING
@@ -47,7 +46,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A report in the outbox. id: from its content, so that the same report is the same folder."""
+    """A report in the outbox. id: derived from its content or identity; name of the folder."""
 
     id: str
     folder: Path
@@ -65,17 +64,17 @@ class Report:
 
 
 class OutboxError(Exception):
-    """The outbox cannot be read or written; the message names the place."""
+    """The outbox cannot be read or written; the message has the path."""
 
 
 class OutboxBusyError(OutboxError):
-    """Another process works on it."""
+    """Another process has the outbox locked."""
 
 
 @contextmanager
 def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
-    """One process at a time; the lock goes with its process. OutboxBusyError where another has it, OutboxError where
-    the outbox cannot be written, then or in the body."""
+    """Locks the outbox for one process; the kernel releases the lock at its end. OutboxBusyError where another has it,
+    OutboxError where the outbox cannot be written, here or in the body."""
     try:
         outbox.mkdir(parents=True, exist_ok=True)
         with (outbox / name).open("w") as file:
@@ -89,9 +88,9 @@ def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str, identity: str = "") -> Report:
-    """Puts a report into the outbox, where it is not there yet. ValueError for names that are no plain file names.
+    """Puts a report into the outbox, unless it is there. ValueError for an invalid file name.
 
-    identity: what makes it the same report whatever its content, which then is that of the first time.
+    identity: identifies the report whatever its content; the first content stays.
     """
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:
@@ -101,7 +100,7 @@ def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markd
     if not folder.exists():
         draft = outbox / f".draft-{name_of_report}"
         if draft.exists():
-            shutil.rmtree(draft)  # of a run that was killed; the lock keeps others away
+            shutil.rmtree(draft)  # of a run that was killed; the caller has the lock
         draft.mkdir()
         for name, content in files.items():
             _write(draft / name, content)
@@ -121,7 +120,7 @@ def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markd
 
 
 def report_id(files: Mapping[str, bytes], title: str, summary_markdown: str) -> str:
-    """Name of a report's folder: its title and what its content hashes to."""
+    """Name of a report's folder: its title and a hash of its content."""
     identity = hashlib.sha256()
     named = (part for name in sorted(files) for part in (name.encode(), files[name]))
     for part in (title.encode(), summary_markdown.encode(), *named):
@@ -130,7 +129,7 @@ def report_id(files: Mapping[str, bytes], title: str, summary_markdown: str) -> 
 
 
 def identified(title: str, identity: str) -> str:
-    """Name of the folder of a report that is known by its identity."""
+    """Name of the folder of a report that has an identity."""
     return _named(title, hashlib.sha256(identity.encode()).hexdigest())
 
 
@@ -140,7 +139,7 @@ def _named(title: str, digest: str) -> str:
 
 
 def token(outbox: Path) -> str:
-    """A word that no other outbox has, for the identities of its reports; made on first use."""
+    """Unique token of this outbox, for the identities of its reports; created on first use."""
     file = outbox / ".token"
     try:
         found = file.read_text(encoding="ascii").strip()
@@ -154,7 +153,7 @@ def token(outbox: Path) -> str:
 
 
 def load(folder: Path) -> Report:
-    """The report in a folder of the outbox. OutboxError where its state cannot be read."""
+    """OutboxError where the folder's state file cannot be read."""
     where = folder / _STATE
     try:
         state = json.loads(where.read_bytes())
@@ -182,12 +181,12 @@ def save(report: Report) -> None:
 
 
 def reports(outbox: Path) -> list[Path]:
-    """Folders of the outbox by name, which begins with the report's title."""
+    """Folders of the outbox, sorted by name, which begins with the report's title."""
     return sorted(item for item in outbox.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
 def write_file(target: Path, content: bytes) -> None:
-    """A file that is there as a whole or not at all, and after this call on disk."""
+    """Writes the file atomically and syncs it to disk."""
     draft = target.with_name(f".{target.name}.part")
     _write(draft, content)
     draft.rename(target)
@@ -220,7 +219,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Makes renames in the folder last."""
+    """Makes renames in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

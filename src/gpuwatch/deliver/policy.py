@@ -1,4 +1,4 @@
-"""Where reports go, and how hard to try."""
+"""Destinations of reports, and retries."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.DOTALL)
 class DeliveryPolicy:
     """Destinations of reports. A setting that is '' or None is no destination.
 
-    folder: a report becomes a folder of files in it.
+    folder: each report becomes a folder in it.
     s3_bucket, s3_prefix, s3_region: objects are named prefix/report/file. Credentials come from boto3's chain:
         environment, shared files, the Pod's identity.
     s3_endpoint: of an S3-compatible store, '' for AWS.
     urls: of Apprise, for Slack (slack://), Teams (workflows://), e-mail (mailtos://) and any webhook (jsons://). Each
-        is `env:NAME` or `file:PATH`, which hold the URL, or the URL itself; one that holds a secret belongs into a
-        variable or a file.
+        is the URL itself, or `env:NAME` or `file:PATH` that contains it; keep secrets in a variable or a file.
     attempts: in one run, each after a wait.
-    backoff_seconds, backoff_max_seconds: the wait after the first failed attempt, doubled with each up to the second,
-        with jitter: a minute in all outlasts a restart of the receiver, and does not hold up the next report.
-    retry_seconds, retry_max_seconds: a process that stays tries again so long after a run that failed, doubled with
-        each up to the second: with 4 attempts a run and 40 in all, an outage of eight hours is outlasted.
-    max_attempts: over all runs; then a report is given up for a destination, and its files stay in the outbox.
-    timeout_seconds: for a connection, and for an answer.
+    backoff_seconds, backoff_max_seconds: first wait after a failed attempt, and its maximum; it doubles each time, with
+        jitter. A minute in all outlasts a restart of the receiver and does not delay the next report.
+    retry_seconds, retry_max_seconds: first wait of a long-running process after a failed run, and its maximum; it
+        doubles each time. With 4 attempts a run and 40 in all, retries outlast an outage of eight hours.
+    max_attempts: over all runs; then gpuwatch gives the report up for a destination. Its files stay in the outbox.
+    timeout_seconds: for a connection, and for a response.
     attach_files: to e-mails.
     """
 
@@ -65,7 +64,7 @@ class DeliveryPolicy:
             if parts.username or parts.password:
                 raise ValueError("delivery.s3_endpoint holds credentials; put them into AWS_ACCESS_KEY_ID and so on")
         for number, url in enumerate(self.urls, 1):
-            # The value may be a secret, so only its place is named.
+            # The value may be a secret, so the message has only its position.
             if not _REFERENCE.fullmatch(url) and not _URL.fullmatch(url):
                 raise ValueError(
                     f"delivery.urls, entry {number}, is none of env:NAME, file:PATH and an Apprise URL such as "
@@ -75,7 +74,7 @@ class DeliveryPolicy:
             raise ValueError("delivery.urls names one destination twice")
 
     def again_after(self, attempts: int) -> float:
-        """Seconds after the last run until the next one, after so many attempts in all that failed.
+        """Seconds from the last run to the next one, after so many failed attempts in all.
 
         >>> policy = DeliveryPolicy()
         >>> [policy.again_after(attempts) for attempts in (0, 1, 4, 5, 8, 40)]

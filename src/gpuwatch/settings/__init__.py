@@ -1,7 +1,7 @@
-"""Settings: the policies that the rooms define, filled from a YAML file and `GPUWATCH_*` variables.
+"""Settings: the policies of the rooms, filled from a YAML file and `GPUWATCH_*` variables.
 
-Order: the command line, then environment variables, then the file, then the defaults in the rooms. A key or a
-variable that nobody knows is refused by name: a typo in a budget must not become the default budget.
+Precedence: command line, environment variables, file, defaults in the rooms. Unknown keys and variables are errors: a
+typo in a budget must not become the default budget.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DELIMITER = "__"
 
 
 class SettingsError(Exception):
-    """The settings are wrong; the message lists every fault with its place."""
+    """The message lists every fault with its place."""
 
 
 class Settings(BaseSettings):
@@ -58,18 +58,18 @@ class Settings(BaseSettings):
     delivery: DeliveryPolicy = DeliveryPolicy()
     run: ControllerPolicy = ControllerPolicy()
     state: Path | None = None
-    """SQLite file with the profiles, so that a run fetches only what is new, and with the advice that was given."""
+    """SQLite file with the profiles, so that a run fetches only new data, and with past recommendations."""
     prices: Path | None = None
-    """CSV or YAML with the operator's own prices of instance types, over those of the catalog."""
+    """CSV or YAML with the operator's own prices of instance types; they override the catalog's."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
-    """Of all sums of money: ISO 4217, three capital letters. Prices in another currency do not count, and the catalog's
-    are in USD: with EUR here, `prices` has to name the prices in EUR."""
+    """Of all sums of money: ISO 4217, three capital letters. Prices in another currency do not count. The catalog's are
+    in USD, so EUR here needs `prices` in EUR."""
     xid_overrides: Path | None = None
-    """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`; else the catalog's."""
+    """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`, over the catalog's."""
 
     @property
     def namespace(self) -> str:
-        """Of the Lease and of the pause: set, or that of this Pod, or the one that deploy/ makes."""
+        """Of the Lease and of the pause: run.namespace, else this Pod's, else that of deploy/."""
         return self.run.namespace or os.environ.get("POD_NAMESPACE", "") or "gpuwatch"
 
     @classmethod
@@ -81,14 +81,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # The file arrives as init values, and the environment goes before it: a Deployment's variable overrides
-        # the mounted ConfigMap.
+        # Init values are the file's: a Deployment's variable overrides the mounted ConfigMap.
         return env_settings, init_settings
 
 
 def load_settings(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the file and the environment. SettingsError names every fault: unknown keys with the nearest
-    known one, values out of bounds, a file that is no YAML mapping."""
+    """SettingsError names every fault: unknown keys with the nearest known one, values out of bounds, a file that is no
+    YAML mapping."""
     values = _read(file) if file is not None else {}
     names = os.environ if environment is None else environment
     faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(names)]
@@ -98,7 +97,7 @@ def load_settings(file: Path | None = None, environment: Mapping[str, str] | Non
         return Settings(**values)
     except ValidationError as error:
         where = f" (file {file} and {PREFIX}* variables)" if file else f" ({PREFIX}* variables)"
-        # A value of a connection or a destination may be a secret, so only the policies' values are shown.
+        # Values of a connection or a destination may be secrets, so they are not shown.
         lines = [
             f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
             + ("" if item["loc"][:1] in (("prometheus",), ("delivery",)) else f", got {item['input']!r}")
@@ -122,7 +121,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _fields(kind: object) -> dict[str, Any]:
-    """Name → type of the fields of a settings class or of a policy; {} for a leaf."""
+    """Field → type, of a settings class or a policy; {} for a leaf."""
     if isinstance(kind, type) and issubclass(kind, BaseSettings):
         return {name: _policy(field.annotation) for name, field in kind.model_fields.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -149,7 +148,7 @@ def _unknown_keys(values: Mapping[str, Any], kind: object, path: str) -> Iterato
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     groups = _fields(Settings)
     known = {PREFIX + name.upper() for name in groups}
-    open_ended = set()  # may be mappings with keys of their own, such as plan.modes
+    open_ended = set()  # may be mappings with any keys, such as plan.modes
     for name, kind in groups.items():
         for field, below in _fields(kind).items():
             variable = f"{PREFIX}{name}{DELIMITER}{field}".upper()

@@ -1,7 +1,5 @@
-"""Times as crontab(5) writes them, in UTC.
-
-APScheduler's own reading takes day 0 of the week for a Monday, and both day fields together for 'and'.
-"""
+"""Times in the format of crontab(5), in UTC. APScheduler's own parser differs: day 0 of the week is Monday there, and
+two day fields both have to match."""
 
 from __future__ import annotations
 
@@ -36,10 +34,10 @@ def cron_trigger(text: str) -> CronTrigger:
 
 
 def last_due(text: str, now: datetime, within: timedelta) -> datetime | None:
-    """The last moment up to `now` that the cron names; None where that is `within` ago or longer."""
+    """The last time of the cron up to `now`; None where that is `within` ago or longer."""
     trigger = cron_trigger(text)
     found: datetime | None = None
-    # The trigger names whole seconds from the moment that it is given on.
+    # The trigger gives whole seconds, from this moment on.
     following = trigger.get_next_fire_time(None, now - within + timedelta(microseconds=1))
     while following is not None and following <= now:
         found = following
@@ -48,7 +46,7 @@ def last_due(text: str, now: datetime, within: timedelta) -> datetime | None:
 
 
 def _days_of_week(field: str) -> str:
-    """With names for numbers, and ranges spelled out: APScheduler's weeks begin on Monday."""
+    """Names in place of numbers and ranges, since APScheduler's weeks begin on Monday."""
     if field == "*":
         return field
     found: set[int] = set()

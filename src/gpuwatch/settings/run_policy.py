@@ -1,4 +1,4 @@
-"""How `gpuwatch run` goes about its work. It stands here because the room of the process is above the settings."""
+"""Policy of `gpuwatch run`; in this room because settings may not import the app."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from gpuwatch.settings.cron import cron_trigger
 class ControllerPolicy:
     """When tasks run, where the process listens, and how replicas share the work.
 
-    cycle_interval_seconds: time between two cycles: one Snapshot, health, idleness, misfits and the plan, which weighs
-        all of them. A minute: two samples of an exporter at its usual 30 s.
-    remediation_interval_seconds: time between two rounds over the Remediations that wait, act, or are verified.
-    profile_interval_seconds: time between two updates of the profiles and the advice.
+    cycle_interval_seconds: time between two cycles (Snapshot, findings, plan). A minute: two samples of an exporter at
+        its usual 30 s.
+    remediation_interval_seconds: time between two passes over the open Remediations.
+    profile_interval_seconds: time between two updates of the profiles and the recommendations.
     cleanup_interval_seconds: time between two removals of old final Remediations.
     report_schedule: when the weekly report is due, in UTC, in the form of crontab(5); '' for never. Monday at six.
-    report_deadline_seconds: for so long after its due time a report is still made, and sent to those who did not take
-        it: no replica led, or a receiver was down. A day and a half: Monday's report comes until Tuesday evening.
+    report_deadline_seconds: how long after its due time a report is still written, and retried for destinations that
+        failed. A day and a half: Monday's report comes until Tuesday evening.
     listen_address, listen_port: of the pages, /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on
         any free one.
-    pages: whether the status page and the reports are served too; whoever reaches the port can read them.
-    lease_duration_seconds: a leader that was not heard of for so long is replaced; the leader itself writes nothing in
-        the last third. 15 s, as in kube-controller-manager.
+    pages: whether the status page and the reports are served too; anybody who reaches the port can read them.
+    lease_duration_seconds: a leader that has not renewed its Lease for this long is replaced; it writes nothing in the
+        last third. 15 s, as in kube-controller-manager.
     lease_retry_seconds: time between two renewals of the Lease. 2 s, as there.
     namespace: of the Lease and of the pause; '' is $POD_NAMESPACE, else 'gpuwatch'.
-    stuck_after_seconds: a task that runs longer than this, and than ten of its intervals, is stuck, and /healthz says
-        so. Half an hour: the first profiles of a large fleet take minutes.
-    shutdown_timeout_seconds: how long the step in hand may take after SIGTERM; below the 30 s after which Kubernetes
+    stuck_after_seconds: a task that runs longer than this, and than ten of its intervals, is stuck, and /healthz
+        fails. Half an hour: the first profiles of a large fleet take minutes.
+    shutdown_timeout_seconds: how long the current step may take after SIGTERM; below the 30 s after which Kubernetes
         kills.
-    settings_check_interval_seconds: time between two looks at the settings file.
-    folder: where the process keeps reports, notifications on their way out, and, where `state` is not set, the
-        profiles. It need not survive a restart.
+    settings_check_interval_seconds: time between two checks of the settings file.
+    folder: of reports, pending notifications and, without `state`, the profiles. It need not survive a restart.
     """
 
     cycle_interval_seconds: int = 60
