@@ -1,1 +1,1 @@
-"""Both sources into one Snapshot, every gap listed; saves and loads Snapshots."""
+"""Reads both sources into one Snapshot with all gaps; saves and loads Snapshots."""

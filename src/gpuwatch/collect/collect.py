@@ -1,8 +1,5 @@
-"""Read telemetry and the cluster once, and put them together into a Snapshot.
-
-Neither source is needed: without telemetry there is nothing to decide on but the gaps say so, without a cluster no
-Pod's owner is known and the plan refuses everything for that reason.
-"""
+"""Reads telemetry and the cluster once into a Snapshot. Both are optional: without telemetry there are no findings, and
+without a cluster no Pod's owner is known, so the plan refuses everything."""
 
 from __future__ import annotations
 
@@ -29,12 +26,11 @@ from gpuwatch.telemetry.samples import QueryTooLarge, StoreRefused, StoreUnreach
 from gpuwatch.telemetry.source import Inventory, TelemetrySource
 
 Progress = Callable[[str], None]
-"""Told the name of each step before it begins."""
+"""Called with the name of each step before it begins."""
 
-
-# Below so many devices the history of all of them costs less than choosing.
+# Up to this many devices, all histories cost less than a selection.
 _ALL_HISTORIES = 256
-# How many busy devices' histories are fetched beside the suspects', as the kin of young workloads.
+# How many busy devices' histories are fetched for comparison with young workloads.
 _KIN_DEVICES = 128
 
 
@@ -45,7 +41,7 @@ def collect(
     needs: TelemetryNeeds,
     progress: Progress = lambda _: None,
 ) -> Snapshot:
-    """The Snapshot of this moment. Whatever could not be read is a Gap; nothing is raised for it."""
+    """The Snapshot of this moment. What could not be read is a Gap, not an exception."""
     state, gaps = _read_cluster(cluster, at, progress)
     snapshot = Snapshot(at=at, cluster=state, gaps=tuple(gaps))
     if telemetry is None:
@@ -62,7 +58,6 @@ def collect(
 
 
 def gap_of(error: TelemetryError, what: str) -> Gap:
-    """The Gap that a telemetry error leaves."""
     kind = {
         StoreUnreachable: GapKind.UNREACHABLE,
         StoreRefused: GapKind.REFUSED,
@@ -128,7 +123,7 @@ def _read_telemetry(
         readings=readings,
         activity=tuple(activity),
         changes=tuple(changes),
-        # The same signal may be missing for several questions.
+        # A signal may be missing from several queries.
         gaps=tuple(dict.fromkeys(gaps)),
     )
 
@@ -136,10 +131,10 @@ def _read_telemetry(
 def _histories_wanted(
     inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
 ) -> frozenset[DeviceId] | None:
-    """Devices whose long history is worth its price; None for all of them.
+    """Devices whose long history is needed; None for all.
 
-    A device that was active within the suspect window is in use whatever its past, so only the silent ones need
-    theirs, and a sample of the busy ones serves as kin. A device without an answer is a suspect: unknown is not busy.
+    A device that was active within the suspect window is in use, so only inactive ones need their history, and a sample
+    of the busy ones serves for comparison. A device without data is a suspect: unknown is not busy.
     """
     if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
         return None

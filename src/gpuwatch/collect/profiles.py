@@ -1,6 +1,6 @@
-"""Bring the profiles up to date: only the windows that are new since the last time, in stretches that fit into memory.
+"""Updates the profiles with the windows since the last update, in stretches of time that fit into memory.
 
-A stretch that could not be read whole is not counted at all: the book ends before it, and the next update asks again.
+A stretch that could not be read completely is not counted: the book ends before it, and the next update retries it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuwatch.telemetry.windows import aligned
 
 SIGNALS = (
     Signal.BUSY_RATIO,
-    Signal.ENGINE_ACTIVE_RATIO,  # tells whether BUSY is the engine's activity or the coarser utilisation
+    Signal.ENGINE_ACTIVE_RATIO,  # where present, BUSY is engine activity, else the coarser utilisation
     Signal.SM_ACTIVE_RATIO,
     Signal.TENSOR_ACTIVE_RATIO,
     Signal.DRAM_ACTIVE_RATIO,
@@ -49,7 +49,7 @@ _XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 _RECOVERY = WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST)
 
 _FAILURES = frozenset({GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL})
-"""Gaps after which the same question may have another answer."""
+"""Gaps after which a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +57,16 @@ class FetchPolicy:
     """How profiles are read from telemetry.
 
     step_seconds: length of a window. 300: ten samples of the exporters' usual 30 s, so that one scrape more or less
-        does not matter, and phases of minutes stay apart.
-    history_seconds: how far back the first update goes, and the longest that a later one makes up for. A week: the
-        rhythm of work has it, and Prometheus keeps two by default.
-    settle_seconds: the newest part is left for the next time, as samples may still be on their way. 120: two scrapes
-        and a remote write.
-    throttled_ratio: share of a window in throttling above which it says nothing about the workload. 0.05: no more than
-        the rounding that ratios are allowed.
-    degraded_seconds: how long a fatal XID that is still shown makes a GPU's windows unfit. A day: exporters show the
-        last XID until the driver is loaded again, also of a GPU that has long been put right.
-    values_at_once: windows × signals × devices held at the same time; each takes some 40 bytes at the peak.
+        does not matter, and phases of minutes stay visible.
+    history_seconds: how far back the first update goes, and the longest gap that a later one fills. A week: the period
+        of most work; Prometheus keeps two by default.
+    settle_seconds: the newest part is left for the next update, since samples may arrive late. 120: two scrapes and a
+        remote write.
+    throttled_ratio: throttled share of a window above which the window is left out. 0.05: no more than the rounding of
+        ratios.
+    degraded_seconds: how long a fatal XID that is still exported makes a GPU's windows unfit. A day: exporters show the
+        last XID until the driver is reloaded, even after a repair.
+    values_at_once: windows × signals × devices in memory at the same time; each takes some 40 bytes at the peak.
     """
 
     step_seconds: int = 300
@@ -97,13 +97,12 @@ def update_profiles(
     fetch: FetchPolicy = FetchPolicy(),
     xids: Mapping[int, Xid] | None = None,
 ) -> tuple[ProfileBook, tuple[Gap, ...]]:
-    """The book with all whole windows up to `at`, less what is left to settle.
+    """The book with all whole windows up to `at` less settle_seconds.
 
-    Without a book it begins `history_seconds` before `at`; a book keeps its own step. `unfit`: stretches that the
-    caller knows, from findings, to say nothing about the workload; throttling, fatal XIDs and recovery actions are
-    found here. `xids`: the catalog where an operator has changed it. Nothing is raised for what the server does: what
-    could not be read is a Gap, and `until` stays before it. So it does where the newest windows of the whole fleet are
-    empty: their samples may be late.
+    Without a book it begins `history_seconds` before `at`; a book keeps its own step. unfit: times to leave out, from
+    the caller's findings; throttling, fatal XIDs and recovery actions are found here. xids: the catalog, if the
+    operator changed it. What could not be read is a Gap, not an exception, and `until` stays before it. `until` also
+    stays before the newest windows where the whole fleet has none: their samples may be late.
     """
     step = book.step_seconds if book else fetch.step_seconds
     end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
@@ -125,7 +124,7 @@ def update_profiles(
             progress(f"profiles: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
             known = [each for each in unfit if each.start < stretch.end and each.end > stretch.start]
             if stretch.windows:
-                # A book without anything in it has watched nobody begin.
+                # An empty book observed no start of a workload.
                 before = book if book.profiles or book.usage else None
                 found = (*known, *stretch.unfit)
                 with _uncollected():
@@ -133,7 +132,7 @@ def update_profiles(
             book = replace(book, until=stretch.end)
     except TelemetryError as error:
         gaps.append(gap_of(error, "profiles"))
-    # Most of what lacks, lacks in every stretch.
+    # Most gaps repeat in every stretch.
     return book, tuple({(gap.kind, gap.what): gap for gap in reversed(gaps)}.values())[::-1]
 
 
@@ -148,7 +147,7 @@ def _left_out(until: datetime, earliest: datetime) -> Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """What was read of (start, end]."""
+    """The data of (start, end]."""
 
     start: datetime
     end: datetime
@@ -177,7 +176,7 @@ class _StretchReader:
         self._live = {pod.ref: pod for pod in cluster.pods}
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
-        """Oldest first; one that failed is the last."""
+        """Oldest first; a failed one is the last."""
         schema, gaps = self._telemetry.discover(end)
         if not schema.signals or _failed(gaps):
             yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
@@ -207,12 +206,12 @@ class _StretchReader:
             begin, before = until, now
 
     def _length(self, devices: int) -> timedelta:
-        """Whole windows, a day at most: what the exporters speak is looked up once in each stretch."""
+        """Whole windows, a day at most, since discovery runs once for each stretch."""
         fitting = self._fetch.values_at_once // (max(devices, 1) * len(SIGNALS))
         return timedelta(seconds=self._step_seconds * max(1, min(fitting, 86400 // self._step_seconds)))
 
     def _inventory(self, start: datetime, end: datetime, schema: Schema) -> tuple[Inventory, tuple[Gap, ...]]:
-        """Devices of this time, with their Nodes. Hosts that are no Node are the analysis' to tell."""
+        """Devices of this time, with their Nodes. The analysis reports unresolved hosts."""
         seconds = round((end - start).total_seconds())
         known = self._cluster.exporter_pods
         inventory = self._telemetry.inventory(end, schema, seconds, exporter_pods=known)
@@ -234,7 +233,7 @@ class _StretchReader:
             windows, more = telemetry.windows(SIGNALS, start, end, step, schema, inventory)
         found = [*gaps, *more]
         if is_newest:
-            # Not a sample of any device: late ones more likely than a fleet that fell silent in one moment.
+            # Without a sample of any device, late samples are likelier than an outage of the whole fleet.
             end = max((_last_sample(each) for each in windows), default=start)
             windows = tuple(_cut(each, end) for each in windows)
         if _failed(found) or end <= start:
@@ -266,7 +265,8 @@ class _StretchReader:
         )
 
     def _attributed(self, windows: Sequence[HeldWindows]) -> Sequence[HeldWindows]:
-        """Where no row names a Pod although some hold GPUs, nobody's time is not known to be nobody's."""
+        """None where no row names a Pod although Pods have GPUs: then telemetry lacks attribution, and devices without
+        a Pod are not known to be free."""
         if any(each.pod for each in windows):
             return windows
         held = any(pod.phase == "Running" and pod.accelerators for pod in self._cluster.pods)
@@ -275,9 +275,8 @@ class _StretchReader:
     def _past(
         self, refs: Sequence[PodRef], start: datetime, end: datetime
     ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
-        """Pods that the cluster does not know any more; beside them those of the same namespaces that it knows, whose
-        top owners show what stands above the ones that kube-state-metrics tells of (a Notebook above a StatefulSet).
-        """
+        """Pods that the cluster no longer has, and the live ones of their namespaces, whose top owners show what owns
+        the owners that kube-state-metrics exports (a Notebook above a StatefulSet)."""
         gone = [ref for ref in refs if ref not in self._live or not self._live[ref].workload]
         if not gone:
             return {}, ()
@@ -287,7 +286,7 @@ class _StretchReader:
     def _degraded(
         self, start: datetime, end: datetime, schema: Schema, inventory: Inventory
     ) -> tuple[list[Unfit], tuple[Gap, ...]]:
-        """GPUs with a fatal XID or a recovery action, from then until it is cleared, or the end."""
+        """GPUs with a fatal XID or a recovery action, until it is cleared, or the end."""
         telemetry = self._telemetry
         now, gaps = telemetry.readings((_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
@@ -304,14 +303,14 @@ class _StretchReader:
         seconds = round((end - start).total_seconds())
         changes, more = telemetry.changes(tuple(CAUSES), end, seconds, schema, inventory)
         unfit = unfit_by_changes(open_since, changes, end, self._xids)
-        # What is not exported here is the analysis' to tell.
+        # The analysis reports signals that are not exported.
         return unfit, tuple(gap for gap in (*gaps, *more) if gap.kind in _FAILURES)
 
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the cyclic garbage collector, for a stretch: it would pass over the hundreds of thousands of objects of a
-    large fleet again and again (a quarter of an update's time), and windows and profiles form no cycles."""
+    """Turns the cyclic garbage collector off for a stretch: on a large fleet's hundreds of thousands of objects it took
+    a quarter of an update's time, and windows and profiles form no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -326,7 +325,6 @@ def _failed(gaps: Iterable[Gap]) -> bool:
 
 
 def _last_sample(windows: HeldWindows) -> datetime:
-    """End of the last window with a sample."""
     index = len(next(iter(windows.values.values())))
     while index and all(math.isnan(values[index - 1]) for values in windows.values.values()):
         index -= 1
@@ -334,7 +332,6 @@ def _last_sample(windows: HeldWindows) -> datetime:
 
 
 def _cut(windows: HeldWindows, end: datetime) -> HeldWindows:
-    """Those until the end, which is one of theirs."""
     count = round((end - windows.start).total_seconds()) // windows.step_seconds
     if all(len(values) <= count for values in windows.values.values()):
         return windows
@@ -342,8 +339,7 @@ def _cut(windows: HeldWindows, end: datetime) -> HeldWindows:
 
 
 def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
-    """What the exporters spoke at both ends of a stretch. A metric that changed its unit in between (DCGM 4.6 to 4.7)
-    is left out of it."""
+    """The metrics at either end of a stretch, without those that changed their unit in between (DCGM 4.6 to 4.7)."""
     if before is None or before.signals == now.signals:
         return now, ()
     spoken = {(each.signal, each.vocabulary, each.metric): each for each in before.signals}
@@ -370,7 +366,6 @@ def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
 
 
 def _above(shares: Sequence[float], bound: float, start: datetime, step: int) -> Iterator[tuple[datetime, datetime]]:
-    """Stretches of windows whose share is above the bound."""
     begin: int | None = None
     for index, share in enumerate((*shares, 0.0)):
         if share > bound:
@@ -385,7 +380,7 @@ def _values(readings: Readings, stat: WindowStat) -> Mapping[str, float]:
 
 
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:
-    """Workloads of Pods that are not in `live`, by the name that the cluster gives to the same owner's other Pods."""
+    """Workloads of Pods that are not in `live`, by the cluster's name for the same owner's live Pods."""
     names: dict[str, set[str]] = {}
     for ref, workload in live.items():
         if ref in past and past[ref].workload:

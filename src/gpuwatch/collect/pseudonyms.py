@@ -1,9 +1,8 @@
-"""Replace the names in a Snapshot, the same name by the same pseudonym, so that it can be shown to others.
+"""Replaces the names in a Snapshot by pseudonyms, the same name by the same one, so that it can be shared.
 
 Kept: GPU models, MIG profiles, kinds, resource names, and label keys and values of the vendors' and Kubernetes' own
 vocabulary. Replaced: names of Nodes, Pods, containers, namespaces, owners, queues, pools, images, addresses, GPU
-UUIDs, and every other label key and value. The key of the pseudonyms is random and thrown away, so that nobody can
-check a guessed name against one.
+UUIDs, and every other label key and value. The key is random and not kept, so that a guessed name cannot be checked.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gpuwatch.model.cluster import (
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Device, Exporter, Gap, Readings
 
-# Label keys whose keys and values are vocabulary, not names.
+# Labels whose keys and values contain no names.
 _PLAIN = re.compile(
     r"^(nvidia\.com/|(beta\.)?amd\.com/|gpu\.intel\.com/|gpuwatch\.dev/|kubernetes\.io/(arch|os)$|"
     r"node\.kubernetes\.io/instance-type$|topology\.kubernetes\.io/|karpenter\.sh/capacity-type$)"
@@ -39,7 +38,7 @@ _URL = re.compile(r"https?://[^\s'\",;]+")
 
 
 def pseudonymise(snapshot: Snapshot, key: bytes | None = None) -> Snapshot:
-    """The same Snapshot with other names. `key` makes them repeatable (for tests); without it they are random."""
+    """The Snapshot with other names. `key` makes them repeatable (for tests)."""
     alias = _Alias(key or secrets.token_bytes(32))
     return replace(
         snapshot,
@@ -71,7 +70,7 @@ class _Alias:
         return self("GPU", uuid) + slash + instance
 
     def ref(self, name: str) -> str:
-        """`namespace/name` of a Pod or a claim; whatever holds no slash is taken as a name."""
+        """`namespace/name` of a Pod or a claim; without a slash it is a name."""
         space, slash, rest = name.rpartition("/")
         return (self("ns", space) + slash if slash else "") + self("name", rest)
 
@@ -119,7 +118,7 @@ def _readings(item: Readings, alias: _Alias) -> Readings:
         variants={
             stat: {alias.device(key): value for key, value in found.items()} for stat, found in item.variants.items()
         },
-        # The matchers of single devices hold their ids; the expressions hold `$device`.
+        # Matchers of single devices contain their ids; the expressions contain `$device`.
         promql={key: text for key, text in item.promql.items() if not key.startswith("matcher:")},
     )
 
@@ -286,5 +285,5 @@ def _namespace(item: Namespace, alias: _Alias) -> Namespace:
 
 
 def _gap(item: Gap) -> Gap:
-    """Prose may quote any name, so only the kind of the gap goes along."""
+    """The text may quote any name, so only the kind stays."""
     return replace(item, what="(withheld)", detail="(withheld)")

@@ -1,8 +1,8 @@
-"""Whose Node is it? Telemetry's host name is never trusted until it is found among the cluster's Nodes.
+"""Resolves telemetry's host names to Nodes of the cluster.
 
-The value may be the Node's name, its host name without or with a domain, an address, the name of the exporter's Pod
-(old exporters), or `localhost` (a remote host engine, dcgm-exporter #572). What cannot be verified stays None, and
-nothing is written about such a device.
+The host may be the Node's name, its host name with or without a domain, an address, the name of the exporter's Pod (old
+exporters), or `localhost` (a remote host engine, dcgm-exporter #572). A host that matches no Node stays None, and
+nothing is written about its devices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind
 def resolve_nodes(
     devices: Sequence[Device], exporters: Sequence[Exporter], cluster: Cluster
 ) -> tuple[tuple[Device, ...], tuple[Exporter, ...], list[Gap]]:
-    """Devices and exporters with `node` filled in where it is certain, and a Gap for the hosts that are no Node."""
+    """Devices and exporters with `node` where it is certain, and a Gap for each host that is no Node."""
     if not cluster.known:
         return tuple(devices), tuple(exporters), []
     names = _names(cluster)
@@ -50,7 +50,7 @@ def resolve_nodes(
 
 
 def _names(cluster: Cluster) -> dict[str, str | None]:
-    """Every name by which a Node may be called; None where two Nodes share it."""
+    """Alias → Node; None where two Nodes share the alias."""
     names: dict[str, str | None] = {}
     for node in cluster.nodes:
         for alias in {node.name, node.labels.get("kubernetes.io/hostname", node.name)}:
@@ -75,7 +75,7 @@ def _node(host: str, instance: str, names: dict[str, str | None]) -> str | None:
 
 
 def _host(instance: str) -> str:
-    """The host of a scrape target: '10.0.0.7:9400' and '[fd00::7]:9400' without the port."""
+    """A scrape target ('10.0.0.7:9400', '[fd00::7]:9400') without the port."""
     if instance.startswith("["):
         return instance[1:].partition("]")[0]
     return instance.rpartition(":")[0] if instance.count(":") == 1 else instance

@@ -1,4 +1,4 @@
-"""A Snapshot in one file: gzipped JSON, versioned, so that any decision can be replayed and shared."""
+"""A Snapshot in one file of versioned, gzipped JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = 1
 
 
 class SnapshotFileError(Exception):
-    """The file is no Snapshot that this version can read; the message names the file and what to do."""
+    """This version cannot read the file; the message has its path and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class _File:
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Write the file whole or not at all."""
+    """Writes the file atomically."""
     part = path.with_name(path.name + ".part")
     data = msgspec.json.encode(_File(FORMAT, VERSION, snapshot))
-    # mtime=0: the same Snapshot gives the same bytes.
+    # mtime=0 makes the bytes reproducible.
     part.write_bytes(gzip.compress(data, mtime=0))
     part.replace(path)
 
 
 def is_snapshot(path: Path) -> bool:
-    """Does the file begin as one of ours? Reads a few bytes only."""
+    """By the first bytes of the file."""
     try:
         with gzip.open(path, "rb") as file:
             return FORMAT.encode() in file.read(64)
@@ -51,7 +51,7 @@ def is_snapshot(path: Path) -> bool:
 
 
 def load_snapshot(path: Path) -> Snapshot:
-    """Read a file that `save_snapshot` wrote; SnapshotFileError says what is wrong with any other."""
+    """Raises SnapshotFileError for any file that `save_snapshot` did not write."""
     try:
         data = gzip.decompress(path.read_bytes())
     except FileNotFoundError:
