@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from jinja2 import Environment, StrictUndefined, TemplateError, meta
 
 RUNBOOKS = "https://github.com/gpuwatch/gpuwatch/blob/main/docs/runbooks"
@@ -16,19 +15,9 @@ RUNBOOKS = "https://github.com/gpuwatch/gpuwatch/blob/main/docs/runbooks"
 
 ROOT = Path(__file__).resolve().parents[1]
 
-T = TypeVar("T")
-
 
 def runbook(alert: str) -> str:
     return f"{RUNBOOKS}/{alert}.md"
-
-
-def checked(value: object, kind: type[T], where: str) -> T:
-    """A value of a data file as `kind`. A missing, unknown or mistyped field is a ValueError that says where."""
-    try:
-        return msgspec.convert(value, type=kind)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 class Pieces:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.metrics import described
+from gpuwatch.app.metric_table import METRICS
 from gpuwatch.execute import requests
 from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import (
@@ -158,7 +158,7 @@ def metrics() -> Iterator[str]:
                     "; ".join(f"`{label}`: {meaning}" for label, meaning in item.labels.items()) or "–",
                     item.meaning,
                 )
-                for item in described()
+                for item in METRICS
                 if item.exported_by == exported_by
             ),
         )

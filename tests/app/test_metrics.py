@@ -16,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
 from gpuwatch.app.counted_writer import CountedWriter
-from gpuwatch.app.metric_table import ExportedBy, MetricDescription, MetricType
-from gpuwatch.app.metrics import Metrics, described
+from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.catalog.tables import CatalogError
 from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import Cluster
@@ -84,7 +85,7 @@ def labels_of(family: Metric) -> set[tuple[str, ...]]:
 
 def test_what_is_declared_is_what_is_exported(leader: Metrics) -> None:
     """Each metric has its type, its help and its labels, and the leader has a series of it."""
-    declared = {each.name: each for each in described()}
+    declared = {each.name: each for each in METRICS}
     found = exported(leader)
     assert set(found) == set(declared)
     for name, family in found.items():
@@ -93,10 +94,29 @@ def test_what_is_declared_is_what_is_exported(leader: Metrics) -> None:
         assert labels_of(family) == {tuple(sorted(each.labels))}, name
 
 
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"type": "meter"}, "Invalid enum value 'meter' - at `$.type`"),
+        ({"most_series": "many"}, "Expected `int`, got `str` - at `$.most_series`"),
+        ({"help": "twice"}, "Object contains unknown field `help`"),
+        ({"starts_with": ["colours"]}, "starts_with is ('colours',); expected one of actions"),
+        ({"starts_with": ["phases", "actions"]}, "expected one of actions, booleans"),
+        ({"labels": {"phase": "one of {colours}"}}, "labels have {colours}, which is no vocabulary"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named_with_its_field(wrong: Mapping[str, object], complaint: str) -> None:
+    row = {"name": "gpuwatch_x", "type": "gauge", "meaning": "What.", "labels": {"phase": "one of {phases}"}}
+    assert described(row, "metrics.yaml, row 1").labels == {"phase": "one of " + ", ".join(Phase)}
+    with pytest.raises(CatalogError, match=re.escape(complaint)) as raised:
+        described({**row, **wrong}, "metrics.yaml, row 1")
+    assert raised.value.place == "metrics.yaml, row 1, gpuwatch_x"
+
+
 def test_declarations_are_in_plain_words() -> None:
-    names = [each.name for each in described()]
+    names = [each.name for each in METRICS]
     assert len(names) == len(set(names))
-    for each in described():
+    for each in METRICS:
         assert re.fullmatch(r"gpuwatch_[a-z_]+", each.name)
         assert re.search(r"[.]$", each.meaning), each.name
         assert all(each.labels.values()), each.name
@@ -132,7 +152,7 @@ FROM_THE_START: Mapping[str, Iterable[tuple[str, ...]]] = {
     "gpuwatch_task_errors_total": product(("cycle",)),
     "gpuwatch_task_missed_total": product(("cycle",)),
     "gpuwatch_task_duration_seconds": product(("cycle",)),
-    "gpuwatch_series_dropped": product(each.name for each in described() if each.most_series),
+    "gpuwatch_series_dropped": product(each.name for each in METRICS if each.most_series),
 }
 OF_WHAT_IS_FOLLOWED = {"gpuwatch_inventory_lists_total", "gpuwatch_inventory_drift_total"}
 
@@ -140,7 +160,7 @@ OF_WHAT_IS_FOLLOWED = {"gpuwatch_inventory_lists_total", "gpuwatch_inventory_dri
 def test_counters_and_histograms_are_there_from_the_start_at_zero() -> None:
     metrics = Metrics()
     metrics.job("cycle")
-    for each in described():
+    for each in METRICS:
         if each.type is MetricType.GAUGE and each.name not in FROM_THE_START:
             continue
         if each.name in OF_WHAT_IS_FOLLOWED:  # resources are those that the cluster has
@@ -152,7 +172,7 @@ def test_counters_and_histograms_are_there_from_the_start_at_zero() -> None:
 
 def test_gauges_without_labels_are_there_from_the_start() -> None:
     found = exported(Metrics())
-    assert [each.name for each in described() if not each.labels and not found[each.name].samples] == []
+    assert [each.name for each in METRICS if not each.labels and not found[each.name].samples] == []
 
 
 def test_every_phase_of_a_course_is_among_the_declared(leader: Metrics) -> None:
@@ -179,7 +199,7 @@ def test_a_replica_that_leads_no_more_says_nothing_of_the_fleet(leader: Metrics)
     leader.stood_down()
     found = exported(leader)
     assert value(leader, "gpuwatch_leader") == 0
-    for each in described():
+    for each in METRICS:
         if each.exported_by is ExportedBy.LEADER and each.type is MetricType.GAUGE:
             values = [sample.value for sample in found[each.name].samples]
             assert values == ([] if each.labels else [0.0]), each.name
@@ -246,7 +266,7 @@ def finding(number: int, severity: Severity) -> Finding:
 
 def test_what_a_bound_leaves_out_is_counted() -> None:
     """The most severe findings stay, and the same ones each cycle; the same of the Nodes and of the Namespaces."""
-    most = {each.name: each.most_series for each in described()}
+    most = {each.name: each.most_series for each in METRICS}
     findings = [finding(number, Severity.INFO if number else Severity.CRITICAL) for number in reversed(range(1200))]
     devices = tuple(
         Device(
@@ -300,7 +320,7 @@ def test_no_metric_that_names_things_is_without_a_bound() -> None:
     def names_things(each: MetricDescription) -> bool:
         return bool(of_the_cluster & set(each.labels))
 
-    assert [each.name for each in described() if names_things(each) and not each.most_series] == []
+    assert [each.name for each in METRICS if names_things(each) and not each.most_series] == []
 
 
 def test_how_long_a_phase_lasts_is_counted_when_it_is_left() -> None:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from gpuwatch.catalog.tables import checked
 from tools.dashboards.queries import QUERIES
-from tools.generated import Pieces, checked
+from tools.generated import Pieces
 
 FOLDER = Path(__file__).parent
 Number = int | float

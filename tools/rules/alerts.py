@@ -10,9 +10,10 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from gpuwatch.catalog.tables import checked
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.telemetry.labels import NODE_LABELS
-from tools.generated import Pieces, checked, runbook
+from tools.generated import Pieces, runbook
 from tools.rules.recorded import first_of
 
 LIST = Path(__file__).with_name("alerts.yaml")

@@ -1,4 +1,7 @@
-"""What `gpuwatch run` says about itself and the fleet at /metrics; `metric_table` declares each metric."""
+"""What `gpuwatch run` says about itself and the fleet at /metrics; metrics.yaml declares each metric.
+
+Beside them there are the Python client's process_… and python_info.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gpuwatch import __version__
-from gpuwatch.app.metric_table import ALL_METRICS, DROPPED, METRICS, ExportedBy, MetricDescription, MetricType
+from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.cycle.culprits import culprits, health_unknown, tainted_since, worst_first
 from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.execute.precision import precision
@@ -26,14 +29,6 @@ from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each counter, that nobody asks for
-
-
-def described() -> tuple[MetricDescription, ...]:
-    """Every metric of gpuwatch's own, as /metrics is built from them. For the docs.
-
-    Beside them there are the Python client's process_… and python_info.
-    """
-    return ALL_METRICS
 
 
 class Metrics:
@@ -50,9 +45,13 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        for each in ALL_METRICS:
+        for each in METRICS:
             self._declare(each)
-        self._most = {each.name: each.most_series for each in ALL_METRICS}
+        self._most = {each.name: each.most_series for each in METRICS}
+        self._dropped = self._gauges["gpuwatch_series_dropped"]
+        for name, most in self._most.items():
+            if most:
+                self._dropped.labels(name)
         self._shown: dict[str, set[tuple[str, ...]]] = {}
         self._replacing = threading.Lock()
         self._followed: dict[str, Followed] = {}
@@ -78,7 +77,7 @@ class Metrics:
             )
         else:
             made = self._gauges[each.name] = Gauge(each.name, each.meaning, labels, registry=self.registry)
-        for values in each.initial:
+        for values in each.initial():
             made.labels(*values)
 
     def job(self, name: str) -> None:
@@ -256,4 +255,4 @@ class Metrics:
                 gauge.remove(*gone)
             self._shown[name] = shown
             if most:
-                self._gauges[DROPPED.name].labels(name).set(len(values) - len(kept))
+                self._dropped.labels(name).set(len(values) - len(kept))

@@ -1,4 +1,4 @@
-"""Reads the catalog's own tables: CSV files beside this module, checked row by row."""
+"""Reads the tables that stand as data files beside the code, checked row by row."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeVar
+
+import msgspec
 
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -110,11 +112,22 @@ def read_json(text: str, file: str) -> Any:
         raise CatalogError(f"{file}, line {problem.lineno}", f"no valid JSON ({problem.msg})") from None
 
 
+def checked(value: object, kind: type[T], place: str, *, strict: bool = True) -> T:
+    """A value of a data file as `kind`. A missing, unknown or mistyped field is a CatalogError that names it.
+
+    strict: False where numbers and flags are texts, as in a CSV file.
+    """
+    try:
+        return msgspec.convert(value, type=kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise CatalogError(place, str(error)) from error
+
+
 def bad_input(what: str, detail: str) -> Gap:
     """A Gap for what an operator wrote and gpuwatch cannot use."""
     return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
 
 
-def packaged(file: str) -> str:
+def packaged(file: str, package: str = "gpuwatch.catalog") -> str:
     """Text of a data file of this package."""
-    return resources.files("gpuwatch.catalog").joinpath(file).read_text(encoding="utf-8")
+    return resources.files(package).joinpath(file).read_text(encoding="utf-8")

@@ -8,21 +8,25 @@ are those of real exposition pages (67 W idle and 114 W with a model on H100; 17
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
+from gpuwatch.catalog.tables import checked, packaged, read_csv
 from gpuwatch.simulate.plan import FleetPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardModel:
+class CardModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU model. Demand in watts = floor + context + sm·SM + tensor·TENSOR + dram·DRAM, cut at the limit."""
 
+    name: str  # in the names of its nodes
+    pool: str
     label: str  # modelName as the exporter prints it
     product: str  # nvidia.com/gpu.product
     family: str
-    compute: tuple[int, int]
+    compute_major: int
+    compute_minor: int
     memory_mib: int
     reserved_mib: int
     floor_watts: float
@@ -46,119 +50,28 @@ class CardModel:
     machine: str
 
 
-A100 = CardModel(
-    label="NVIDIA A100-SXM4-80GB",
-    product="NVIDIA-A100-SXM4-80GB",
-    family="ampere",
-    compute=(8, 0),
-    memory_mib=81920,
-    reserved_mib=616,
-    floor_watts=62,
-    context_watts=24,
-    sm_watts=45,
-    tensor_watts=480,
-    dram_watts=90,
-    limit_watts=400,
-    idle_clock_mhz=210,
-    max_clock_mhz=1410,
-    idle_memory_clock_mhz=1593,
-    memory_clock_mhz=1593,
-    celsius_per_watt=0.068,
-    slowdown_celsius=85,
-    nvlink_megabytes_per_second=300_000,
-    pcie_bytes_per_second=26e9,
-    pcie_generation=4,
-    has_memory_sensor=True,
-    has_row_remap=True,
-    instance_type="p4de.24xlarge",
-    machine="DGXA100-920-23687-2530-000",
-)
-H100 = CardModel(
-    label="NVIDIA H100 80GB HBM3",
-    product="NVIDIA-H100-80GB-HBM3",
-    family="hopper",
-    compute=(9, 0),
-    memory_mib=81559,
-    reserved_mib=551,
-    floor_watts=67,
-    context_watts=46,
-    sm_watts=75,
-    tensor_watts=850,
-    dram_watts=150,
-    limit_watts=700,
-    idle_clock_mhz=345,
-    max_clock_mhz=1980,
-    idle_memory_clock_mhz=2619,
-    memory_clock_mhz=2619,
-    celsius_per_watt=0.056,
-    slowdown_celsius=87,
-    nvlink_megabytes_per_second=450_000,
-    pcie_bytes_per_second=52e9,
-    pcie_generation=5,
-    has_memory_sensor=True,
-    has_row_remap=True,
-    instance_type="p5.48xlarge",
-    machine="DGXH100",
-)
-L4 = CardModel(
-    label="NVIDIA L4",
-    product="NVIDIA-L4",
-    family="ada-lovelace",
-    compute=(8, 9),
-    memory_mib=23034,
-    reserved_mib=450,
-    floor_watts=16,
-    context_watts=12,
-    sm_watts=24,
-    tensor_watts=50,
-    dram_watts=16,
-    limit_watts=72,
-    idle_clock_mhz=210,
-    max_clock_mhz=2040,
-    idle_memory_clock_mhz=405,
-    memory_clock_mhz=6250,
-    celsius_per_watt=0.52,
-    slowdown_celsius=88,
-    nvlink_megabytes_per_second=0,
-    pcie_bytes_per_second=13e9,
-    pcie_generation=4,
-    has_memory_sensor=False,
-    has_row_remap=True,
-    instance_type="g6.12xlarge",
-    machine="g6.12xlarge",
-)
-T4 = CardModel(
-    label="Tesla T4",
-    product="Tesla-T4",
-    family="turing",
-    compute=(7, 5),
-    memory_mib=15360,
-    reserved_mib=400,
-    floor_watts=15,
-    context_watts=12,
-    sm_watts=20,
-    tensor_watts=50,
-    dram_watts=16,
-    limit_watts=70,
-    idle_clock_mhz=300,
-    max_clock_mhz=1590,
-    idle_memory_clock_mhz=405,
-    memory_clock_mhz=5000,
-    celsius_per_watt=0.68,
-    slowdown_celsius=90,
-    nvlink_megabytes_per_second=0,
-    pcie_bytes_per_second=12e9,
-    pcie_generation=3,
-    has_memory_sensor=False,
-    has_row_remap=False,
-    instance_type="g4dn.12xlarge",
-    machine="g4dn.12xlarge",
-)
+_MODELS = ("a100", "h100", "l4", "t4")
 
+
+def card_models(text: str, file: str) -> tuple[CardModel, ...]:
+    """One model per column, in the order of _MODELS. Raises CatalogError that names file, column and field."""
+    rows = list(read_csv(text, file, ("field", *_MODELS)))
+    return tuple(
+        checked(
+            {"name": model, **{row.text("field"): row.text(model) for row in rows}},
+            CardModel,
+            f"{file}, column {model!r}",
+            strict=False,
+        )
+        for model in _MODELS
+    )
+
+
+A100, H100, L4, T4 = card_models(packaged("cards.csv", "gpuwatch.simulate"), "cards.csv")
 
 # The same card by what its link carries of packets with their headers, which is what the counter counts: 92 % of
 # 15.75 GB/s (Neugebauer et al., SIGCOMM 2018).
-_LINKED_T4 = replace(T4, pcie_bytes_per_second=14.5e9)
+_LINKED_T4 = msgspec.structs.replace(T4, pcie_bytes_per_second=14.5e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +159,6 @@ _BLOCK = (
     ("gang", A100, 8),
     ("job8", H100, 8),
 )
-_POOLS = {A100.label: "a100-80gb", H100.label: "h100", L4.label: "l4", T4.label: "t4-shared"}
-_NAMES = {A100.label: "a100", H100.label: "h100", L4.label: "l4", T4.label: "t4"}
 
 
 def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
@@ -295,9 +206,9 @@ def _machine(
     rack, position = divmod(index, 200)
     return Machine(
         index=index,
-        name=f"{_NAMES[model.label]}-node-{number:02d}",
+        name=f"{model.name}-node-{number:02d}",
         uid=make_uid(rng),
-        pool=f"{_POOLS[model.label]}{'-mig' if role == 'mig' else ''}",
+        pool=f"{model.pool}{'-mig' if role == 'mig' else ''}",
         role=role,
         model=model,
         cards=_cards(rng, size, mig=role == "mig"),
