@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.metrics import METRICS
 from gpuwatch.simulate.plan import Floats
 from gpuwatch.simulate.scoring import Named
@@ -33,7 +33,7 @@ _ENGINE = {"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"}
 _READ = [metric for metric in METRICS if {metric.dcgm, metric.dcgm49} & (_UTIL | _ENGINE)]
 
 
-def fixed_rules(fleet: Fleet, moments: Sequence[datetime], rules: Sequence[FixedRule]) -> Iterator[Named]:
+def fixed_rules(fleet: SimulatedFleet, moments: Sequence[datetime], rules: Sequence[FixedRule]) -> Iterator[Named]:
     """What each rule names at each moment. A Pod younger than the rule's time is left alone."""
     samples = _use_of_pods(fleet)
     for at in moments:
@@ -50,7 +50,7 @@ def _silent(times: Floats, values: Floats, begin: float, end: float, expected: f
     return bool(last - first >= 0.8 * expected and values[first:last].max() == 0)
 
 
-def _use_of_pods(fleet: Fleet) -> dict[PodRef, list[tuple[Floats, Floats]]]:
+def _use_of_pods(fleet: SimulatedFleet) -> dict[PodRef, list[tuple[Floats, Floats]]]:
     """Pod → times and use of each of its devices."""
     label = "exported_" if fleet.plan.label_scheme == "exported" else ""
     exporters = {machine.exporter_pod for machine in fleet.machines}

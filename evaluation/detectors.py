@@ -27,8 +27,8 @@ from evaluation.scoring import Kept, Quality, added, kept_together, score_faults
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.simulate.fleet import Fleet, build_fleet
-from gpuwatch.simulate.plan import EVALUATION_SEEDS, FleetPlan
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
@@ -132,7 +132,7 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
     )
 
 
-def watch(fleet: Fleet, moments: Sequence[datetime], folder: Path, policies: Policies) -> list[Named]:
+def watch(fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, policies: Policies) -> list[Named]:
     """Runs the whole path at each moment, over files as a user has them."""
     write_fleet(fleet, folder)
     store = open_recording([folder / "telemetry.parquet"])
@@ -259,7 +259,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 @click.command()
-@click.option("--seeds", default=f"{EVALUATION_SEEDS[0]}-{EVALUATION_SEEDS[4]}", show_default=True)
+@click.option("--seeds", default="1000-1004", show_default=True)
 @click.option("--gpus", default=64, show_default=True, help="GPUs of each fleet.")
 @click.option("--days", default=7.0, show_default=True)
 @click.option("--every-hours", default=2.0, show_default=True, help="Distance of the regular moments.")

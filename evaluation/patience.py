@@ -14,8 +14,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from gpuwatch.simulate.behaviour import Activity, Behaviour, Hours, load_devices
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate.behaviour import Behaviour, Hours, WorkKind, load_devices
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan, Floats
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.schedule import Scheduler
@@ -36,7 +36,7 @@ _BEFORE_SECONDS, _AFTER_SECONDS = HOUR / 2, HOUR
 _MEMORY_MIB = 80_000.0
 
 
-def waits_of(fleet: Fleet) -> dict[str, timedelta]:
+def waits_of(fleet: SimulatedFleet) -> dict[str, timedelta]:
     """Pod → the wait from the moment at which it stopped, for every planted Pod that had worked."""
     return {
         f"{run.workload.namespace}/{pod.name}": timedelta(seconds=wait_seconds(fleet.plan, run))
@@ -70,9 +70,9 @@ def wait_seconds(plan: FleetPlan, run: Run) -> float:
 
 
 def _of_its_kind(kind: Scheduler, run: Run) -> Behaviour:
-    if run.behaviour.activity is Activity.SERVING:
+    if run.behaviour.activity is WorkKind.SERVING:
         return kind.service_behaviour(len(run.places))
-    return kind.tenant_behaviour("human" if run.behaviour.activity is Activity.HUMAN else "training")
+    return kind.tenant_behaviour("human" if run.behaviour.activity is WorkKind.HUMAN else "training")
 
 
 def _worked(plan: FleetPlan, run: Run, behaviour: Behaviour, rng: np.random.Generator) -> Floats:

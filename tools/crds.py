@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, cast, get_args, get_origin
@@ -16,7 +16,7 @@ import yaml
 
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import OF_NODES, OF_WORKLOADS, Phase
-from gpuwatch.store.api_fields import ATOMIC
+from gpuwatch.store.api_fields import ATOMIC, doc
 from gpuwatch.store.api_form import QUANTITY, TEXT_SUFFIX, NumberOrText, camel_enum, enum_members, form_fields
 from gpuwatch.store.conditions import MEANINGS, PENDING, TYPES, ConditionStatus
 from gpuwatch.store.custom_resources import (
@@ -27,7 +27,6 @@ from gpuwatch.store.custom_resources import (
     NODE_KIND,
     PROFILE_KIND,
     VERSION,
-    CheckpointSpec,
     RemediationSpec,
     RemediationStatus,
     WorkloadProfileSpec,
@@ -48,6 +47,16 @@ CONDITIONS: Mapping[str, Mapping[str, str]] = {
     PROFILE_KIND: {ADVISED: "something is recommended; where it is False, the reason says why not"},
 }
 """By kind and type, what is so where the condition is True."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """A piece of the state, in base64, or the list of its pieces."""
+
+    data: str = field(default="", metadata=doc("Rows of one table, in base64.", maxLength=1_400_000))
+    schema: int = field(default=0, metadata=doc("Version of the tables. An older gpuwatch refuses a later one."))
+    pieces: tuple[str, ...] = field(default=(), metadata=doc("The pieces that make up the state, by name."))
+    sweep: tuple[str, ...] = field(default=(), metadata=doc("Pieces that are not needed any more, or not yet."))
 
 
 def definitions() -> list[dict[str, Any]]:
@@ -240,11 +249,11 @@ def schema(kind: type) -> dict[str, Any]:
     required: list[str] = []
     either: list[str] = []
     for each in form_fields(cast("Hashable", kind)):
-        if not each.said.says:
+        if not each.api.says:
             raise TypeError(f"{kind.__name__}.{each.name} has no description")
         if each.kind is datetime and each.there != "time" and not each.there.endswith("Time"):
             raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.there} does not say so")
-        says = {"description": each.said.says}
+        says = {"description": each.api.says}
         if each.kind is NumberOrText:
             properties[each.there] = {**says, **_schema(float)}
             properties[each.there + TEXT_SUFFIX] = {
@@ -252,7 +261,7 @@ def schema(kind: type) -> dict[str, Any]:
                 "description": f"Instead of {each.there} where it is a text.",
             }
         else:
-            properties[each.there] = {**says, **_schema(each.kind), **each.said.more}
+            properties[each.there] = {**says, **_schema(each.kind), **each.api.more}
         if each.required and not each.optional:
             (either if each.kind is NumberOrText else required).append(each.there)
     found: dict[str, Any] = {"type": "object", "properties": properties}

@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwatch.app.cli import cli
-from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet, write_openmetrics
+from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet
 from parts.prometheus_server import ServerBuild, running
+from simulate.openmetrics import write_openmetrics
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

@@ -18,10 +18,11 @@ import pytest
 import yaml
 
 from deliver.receivers import webhook
-from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_openmetrics
+from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet
 from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild, running
+from simulate.openmetrics import write_openmetrics
 
 pytestmark = pytest.mark.slow
 

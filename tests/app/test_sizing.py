@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
 from gpuwatch.app.cli import cli
-from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet, write_openmetrics
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from parts.prometheus_server import ServerBuild, running
+from simulate.openmetrics import write_openmetrics
 
 END = datetime(2026, 3, 5, 12, tzinfo=UTC)
 PLAN = FleetPlan(
@@ -36,12 +37,12 @@ PLAN = FleetPlan(
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(PLAN)
 
 
 @pytest.fixture(scope="module")
-def sources(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def sources(fleet: SimulatedFleet, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     folder = tmp_path_factory.mktemp("fleet")
     write_fleet(fleet, folder)
     return ("--telemetry", str(folder / "telemetry.parquet"), "--cluster", str(folder / "cluster"))
@@ -72,7 +73,9 @@ def name_of(item: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
-def test_oversized_workloads_are_advised_and_others_have_a_reason(answered: dict[str, Any], fleet: Fleet) -> None:
+def test_oversized_workloads_are_advised_and_others_have_a_reason(
+    answered: dict[str, Any], fleet: SimulatedFleet
+) -> None:
     advised = {name_of(item) for item in answered["recommendations"]}
     planted = {name.partition("/")[2] for name in fleet.oversized}
     assert len(planted & advised) >= 2

@@ -14,14 +14,14 @@ from evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
 from evaluation.detectors import Evaluation, evaluate, evaluation_json, main, parse_seeds, watch
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
+from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(FleetPlan(seed=9, end=END, days=4))
 
 
@@ -30,7 +30,7 @@ def result() -> Evaluation:
     return evaluate([11], gpus=16, days=2, every_hours=12)
 
 
-def test_moments_are_regular_with_one_soon_after_each_planted_beginning(fleet: Fleet) -> None:
+def test_moments_are_regular_with_one_soon_after_each_planted_beginning(fleet: SimulatedFleet) -> None:
     moments = moments_of(fleet, 12)
     assert moments == sorted(set(moments))
     assert moments[-1] == fleet.plan.end
@@ -63,7 +63,7 @@ def test_every_pod_that_never_worked_is_named_within_two_hours(tmp_path: Path) -
         assert timedelta(minutes=90) <= at - truth.start <= NEVER_USED_LIMIT
 
 
-def test_the_common_rule_names_pods_that_work_and_is_right_about_those_that_never_did(fleet: Fleet) -> None:
+def test_the_common_rule_names_pods_that_work_and_is_right_about_those_that_never_did(fleet: SimulatedFleet) -> None:
     moments = moments_of(fleet, 6)
     named = list(fixed_rules(fleet, moments, [COMMON_RULE, SIX_HOURS]))
     never = {t.pods[0] for t in fleet.truth if t.kind is FindingKind.NEVER_USED and t.start < END - timedelta(hours=3)}
@@ -76,7 +76,7 @@ def test_the_common_rule_names_pods_that_work_and_is_right_about_those_that_neve
     assert longer < common
 
 
-def test_a_fixed_rule_leaves_a_pod_alone_until_it_is_as_old_as_the_rule(fleet: Fleet) -> None:
+def test_a_fixed_rule_leaves_a_pod_alone_until_it_is_as_old_as_the_rule(fleet: SimulatedFleet) -> None:
     truth = next(t for t in fleet.truth if t.kind is FindingKind.NEVER_USED and t.start > fleet.plan.start)
     rule = FixedRule(name="an hour", seconds=3600)
 

@@ -9,21 +9,21 @@ import pytest
 
 from evaluation.patience import REST_SECONDS, wait_seconds, waits_of
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import Fleet, FleetPlan, build_fleet
-from gpuwatch.simulate.behaviour import Activity, Behaviour
+from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet
+from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.plan import DAY, HOUR
-from gpuwatch.simulate.runs import Place, PodLife, Run, Workload
+from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload
 
 # The window begins on a Monday at midnight.
 PLAN = FleetPlan(seed=3, end=datetime(2026, 3, 16, tzinfo=UTC), interval_seconds=120)
 
 
-def stopped(activity: Activity, born: float, stops: float) -> Run:
+def stopped(activity: WorkKind, born: float, stops: float) -> Run:
     """Hours from Monday's midnight on."""
     behaviour = Behaviour(
         activity=activity, requests_per_second=1 / 120, request_seconds=60, stops_at_seconds=stops * HOUR
     )
-    workload = Workload(
+    workload = SimulatedWorkload(
         framework="Deployment", namespace="chat", name="api", uid="", created_seconds=born * HOUR, image=""
     )
     return Run(
@@ -38,22 +38,22 @@ def stopped(activity: Activity, born: float, stops: float) -> Run:
     )
 
 
-def wait_hours(activity: Activity, born: float, stops: float) -> float:
+def wait_hours(activity: WorkKind, born: float, stops: float) -> float:
     return wait_seconds(PLAN, stopped(activity, born, stops)) / HOUR
 
 
 def test_a_job_rests_for_nobody() -> None:
-    assert wait_hours(Activity.TRAINING, 9, 15) == REST_SECONDS / HOUR
+    assert wait_hours(WorkKind.TRAINING, 9, 15) == REST_SECONDS / HOUR
 
 
 def test_a_service_that_was_seen_for_days_is_waited_for_less_than_a_new_one() -> None:
     """Both fall silent on Thursday evening; the night is explained for the one that nobody knows yet."""
-    known, new = wait_hours(Activity.SERVING, 1, 3 * 24 + 21), wait_hours(Activity.SERVING, 3 * 24 + 20.8, 3 * 24 + 21)
+    known, new = wait_hours(WorkKind.SERVING, 1, 3 * 24 + 21), wait_hours(WorkKind.SERVING, 3 * 24 + 20.8, 3 * 24 + 21)
     assert REST_SECONDS / HOUR <= known < new < 24
 
 
 def test_a_notebook_is_waited_for_over_the_weekend() -> None:
-    tuesday, friday = (wait_hours(Activity.HUMAN, day * 24 + 14, day * 24 + 14.5) for day in (1, 4))
+    tuesday, friday = (wait_hours(WorkKind.HUMAN, day * 24 + 14, day * 24 + 14.5) for day in (1, 4))
     # At least one of a hundred takes the next day off; nobody is expected back on a Saturday.
     assert 36 < tuesday < 4 * 24
     assert friday > 2.5 * 24
@@ -61,16 +61,16 @@ def test_a_notebook_is_waited_for_over_the_weekend() -> None:
 
 
 def test_the_same_run_has_the_same_wait() -> None:
-    run = stopped(Activity.SERVING, 30, 40)
+    run = stopped(WorkKind.SERVING, 30, 40)
     assert wait_seconds(PLAN, run) == wait_seconds(PLAN, run)
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(FleetPlan(seed=4, end=PLAN.end, gpus=16, days=3, idle_allocations=4, faults=()))
 
 
-def test_there_is_one_for_every_planted_pod_that_worked(fleet: Fleet) -> None:
+def test_there_is_one_for_every_planted_pod_that_worked(fleet: SimulatedFleet) -> None:
     waits = waits_of(fleet)
     stopped_pods = {
         truth.pods[0]

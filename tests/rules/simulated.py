@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.node_objects import node_object
 from gpuwatch.telemetry.series import is_stale
 from parts.prometheus_server import ServerBuild
@@ -37,7 +37,13 @@ class Fired:
 
 
 def fired(
-    build: ServerBuild, fleet: Fleet, rules: Sequence[Path], folder: Path, *, step_seconds: int, look_minutes: int
+    build: ServerBuild,
+    fleet: SimulatedFleet,
+    rules: Sequence[Path],
+    folder: Path,
+    *,
+    step_seconds: int,
+    look_minutes: int,
 ) -> list[Fired]:
     """Every alert that fired at any step of step_seconds. Firings are looked up every look_minutes, each over those."""
     plan = fleet.plan
@@ -71,7 +77,7 @@ def fired(
     return _read(done.stdout + done.stderr)
 
 
-def _input(fleet: Fleet) -> Iterator[tuple[str, str]]:
+def _input(fleet: SimulatedFleet) -> Iterator[tuple[str, str]]:
     plan = fleet.plan
     start = round(plan.start.timestamp() * 1000)
     for series in fleet.series():

@@ -23,14 +23,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.simulate.behaviour import Activity
-from gpuwatch.simulate.fleet import Fleet, build_fleet
-from gpuwatch.simulate.plan import FaultKind, FleetPlan
+from gpuwatch.simulate.behaviour import WorkKind
+from gpuwatch.simulate.fault_kinds import FaultKind
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.symptoms import Fault
-from gpuwatch.simulate.writing import write_openmetrics
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 from rules.simulated import Fired, fired
+from simulate.openmetrics import write_openmetrics
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 
@@ -98,7 +99,7 @@ Place = tuple[str, int]
 """Node and index of the card; −1: the Node itself."""
 
 
-def expected(fleet: Fleet, fault: Fault) -> set[str]:
+def expected(fleet: SimulatedFleet, fault: Fault) -> set[str]:
     """What this fault fires, with what its exporter and its course add."""
     names = set(FIRES[fault.kind])
     if fault.kind in FAILS_WATCH and fleet.machines[fault.machine].has_health_watches:
@@ -110,7 +111,7 @@ def expected(fleet: Fleet, fault: Fault) -> set[str]:
     return names
 
 
-def places(fleet: Fleet, fault: Fault, name: str) -> set[Place]:
+def places(fleet: SimulatedFleet, fault: Fault, name: str) -> set[Place]:
     """Where the alert has to be: each card of the fault, or its Node."""
     nodes = [machine.name for machine in fleet.machines]
     if name not in OF_NODES:
@@ -119,7 +120,7 @@ def places(fleet: Fleet, fault: Fault, name: str) -> set[Place]:
     return {(nodes[fault.machine], -1)} if fault.machine >= 0 else {(node, -1) for node in nodes}
 
 
-def place(fleet: Fleet, alert: Fired) -> Place:
+def place(fleet: SimulatedFleet, alert: Fired) -> Place:
     for machine in fleet.machines:
         for card in machine.cards:
             if alert.labels.get("UUID") == card.uuid:
@@ -129,7 +130,7 @@ def place(fleet: Fleet, alert: Fired) -> Place:
     return alert.labels.get("node", ""), -1
 
 
-def planted(kinds: tuple[FaultKind, ...], *, gpus: int, hours: float, end: datetime = END) -> Fleet:
+def planted(kinds: tuple[FaultKind, ...], *, gpus: int, hours: float, end: datetime = END) -> SimulatedFleet:
     plan = FleetPlan(
         seed=3, end=end, gpus=gpus, days=hours / 24, vocabulary="mixed", extended_share=1.0, faults=kinds,
         idle_allocations=0,
@@ -239,7 +240,7 @@ def test_a_quiet_week_fires_nothing(newest_prometheus: ServerBuild, tmp_path: Pa
         seed=3, end=END, gpus=8, days=7, vocabulary="mixed", extended_share=1.0, faults=(), idle_allocations=0
     )
     whole = build_fleet(plan)
-    training = [run for run in whole.runs if run.behaviour.activity is Activity.TRAINING]
+    training = [run for run in whole.runs if run.behaviour.activity is WorkKind.TRAINING]
     assert len(training) > 20
-    fleet = Fleet(plan, whole.machines, training, list(whole.scripts), [])
+    fleet = SimulatedFleet(plan, whole.machines, training, list(whole.scripts), [])
     assert fired(newest_prometheus, fleet, FILES, tmp_path, step_seconds=300, look_minutes=LOOK_MINUTES) == []

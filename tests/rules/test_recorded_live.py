@@ -16,9 +16,9 @@ import yaml
 
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan, LabelScheme
-from gpuwatch.simulate.writing import write_openmetrics
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
+from simulate.openmetrics import write_openmetrics
 from tools.rules.recorded import rule_groups
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]

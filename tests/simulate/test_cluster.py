@@ -10,14 +10,14 @@ import pytest
 
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus, Sharing
-from gpuwatch.simulate import Fleet, FleetPlan, build_fleet, write_cluster
+from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet, write_cluster
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 MOMENTS = [END - timedelta(hours=hours) for hours in (0, 37, 90, 150)]
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(FleetPlan(seed=7, end=END))
 
 
@@ -28,7 +28,7 @@ def moment(request: pytest.FixtureRequest) -> datetime:
 
 
 @pytest.fixture
-def cluster(fleet: Fleet, moment: datetime, tmp_path: Path) -> Cluster:
+def cluster(fleet: SimulatedFleet, moment: datetime, tmp_path: Path) -> Cluster:
     write_cluster(fleet, tmp_path, moment)
     return RecordedCluster(tmp_path).read(moment)
 
@@ -38,7 +38,7 @@ def test_everything_is_read_without_a_gap(cluster: Cluster) -> None:
     assert cluster.gaps == ()
 
 
-def test_nodes_say_what_they_offer(fleet: Fleet, cluster: Cluster) -> None:
+def test_nodes_say_what_they_offer(fleet: SimulatedFleet, cluster: Cluster) -> None:
     assert {node.name for node in cluster.nodes} == {machine.name for machine in fleet.machines}
     assert sum(node.gpu_count for node in cluster.nodes) == 64
     by_name = {node.name: node for node in cluster.nodes}
@@ -66,7 +66,7 @@ def test_no_node_is_asked_for_more_than_it_has(cluster: Cluster) -> None:
         assert count <= capacity[node][resource]
 
 
-def test_every_owner_is_found_and_several_kinds_are_there(fleet: Fleet, cluster: Cluster) -> None:
+def test_every_owner_is_found_and_several_kinds_are_there(fleet: SimulatedFleet, cluster: Cluster) -> None:
     statuses = {workload.status for workload in cluster.workloads}
     assert statuses <= {OwnerStatus.FOUND, OwnerStatus.BARE}
     kinds = {workload.kind for workload in cluster.workloads}
@@ -75,14 +75,14 @@ def test_every_owner_is_found_and_several_kinds_are_there(fleet: Fleet, cluster:
     assert {workload.id for workload in cluster.workloads} <= ids
 
 
-def test_pods_are_those_that_hold_devices_now(fleet: Fleet, cluster: Cluster, moment: datetime) -> None:
+def test_pods_are_those_that_hold_devices_now(fleet: SimulatedFleet, cluster: Cluster, moment: datetime) -> None:
     at = (moment - fleet.plan.start).total_seconds()
     alive = {f"{r.workload.namespace}/{pod.name}" for r in fleet.runs for pod in r.pods if r.alive(at)}
     running = {pod.ref for pod in cluster.pods if pod.phase == "Running"}
     assert running == alive
 
 
-def test_exporters_and_addresses_lead_to_their_nodes(fleet: Fleet, cluster: Cluster) -> None:
+def test_exporters_and_addresses_lead_to_their_nodes(fleet: SimulatedFleet, cluster: Cluster) -> None:
     for machine in fleet.machines:
         assert cluster.exporter_nodes[machine.exporter_pod] == machine.name
         assert any(pod.endswith(f"/{machine.exporter_pod}") for pod in cluster.exporter_pods)
@@ -90,7 +90,7 @@ def test_exporters_and_addresses_lead_to_their_nodes(fleet: Fleet, cluster: Clus
         assert cluster.node_addresses[machine.address] == machine.name
 
 
-def test_gangs_budgets_and_priorities_are_read(fleet: Fleet, tmp_path: Path) -> None:
+def test_gangs_budgets_and_priorities_are_read(fleet: SimulatedFleet, tmp_path: Path) -> None:
     frameworks: set[str] = set()
     budgets = 0
     for number, at in enumerate(MOMENTS):

@@ -13,7 +13,7 @@ from evaluation.detectors import watch
 from evaluation.scoring import score_misfits
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import Fleet, FleetPlan, Truth, build_fleet
+from gpuwatch.simulate import FleetPlan, SimulatedFleet, Truth, build_fleet
 from gpuwatch.simulate.contention import BUSY_RATIO, dram_peak
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.scoring import MISFIT_KINDS, SURE, Named
@@ -22,11 +22,11 @@ END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(FleetPlan(seed=21, end=END, gpus=4, days=2, contended=4, faults=(), idle_allocations=0))
 
 
-def sharing(fleet: Fleet, truth: Truth) -> list[Run]:
+def sharing(fleet: SimulatedFleet, truth: Truth) -> list[Run]:
     """Runs on the card while the truth holds."""
     (machine,) = [item for item in fleet.machines if item.name in truth.nodes]
     (card,) = [item.index for item in machine.cards if item.uuid in truth.devices]
@@ -34,11 +34,11 @@ def sharing(fleet: Fleet, truth: Truth) -> list[Run]:
     return [run for run in fleet.runs if run.touches(machine.index, frozenset({card})) and run.alive(at)]
 
 
-def misfits(fleet: Fleet) -> list[Truth]:
+def misfits(fleet: SimulatedFleet) -> list[Truth]:
     return [truth for truth in fleet.truth if truth.kind in MISFIT_KINDS]
 
 
-def test_contenders_ask_for_more_than_the_peak_and_the_innocent_for_less(fleet: Fleet) -> None:
+def test_contenders_ask_for_more_than_the_peak_and_the_innocent_for_less(fleet: SimulatedFleet) -> None:
     counts: dict[tuple[str, bool], int] = defaultdict(int)
     for truth in misfits(fleet):
         machine = next(item for item in fleet.machines if item.name in truth.nodes)
@@ -63,7 +63,7 @@ def test_contenders_ask_for_more_than_the_peak_and_the_innocent_for_less(fleet: 
     }
 
 
-def test_a_card_shows_the_sum_or_its_peak(fleet: Fleet) -> None:
+def test_a_card_shows_the_sum_or_its_peak(fleet: SimulatedFleet) -> None:
     for truth in misfits(fleet):
         if truth.kind is not FindingKind.HBM_CONTENTION:
             continue
@@ -91,7 +91,7 @@ def test_the_rest_of_a_fleet_is_the_same_with_and_without() -> None:
         assert np.array_equal(item.values, other.values, equal_nan=True)
 
 
-def test_contention_is_found_from_files_as_a_user_has_them(fleet: Fleet, tmp_path: Path) -> None:
+def test_contention_is_found_from_files_as_a_user_has_them(fleet: SimulatedFleet, tmp_path: Path) -> None:
     """Every planted one is suspected, and proven where others of both have a card to themselves."""
     planted = [truth for truth in misfits(fleet) if not truth.harmless]
     moments = sorted(truth.start + timedelta(hours=2) for truth in planted)
@@ -103,7 +103,7 @@ def test_contention_is_found_from_files_as_a_user_has_them(fleet: Fleet, tmp_pat
         assert (sure.planted, sure.found, sure.false_found) == (2, 1, 0)
 
 
-def test_what_ended_within_the_hour_is_not_held_against_a_rule(fleet: Fleet) -> None:
+def test_what_ended_within_the_hour_is_not_held_against_a_rule(fleet: SimulatedFleet) -> None:
     truth = next(truth for truth in misfits(fleet) if not truth.harmless and truth.end is not None)
     assert truth.end is not None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import HARMLESS, FaultKind, Fleet, FleetPlan, Truth, build_fleet
+from gpuwatch.simulate import FaultKind, FleetPlan, SimulatedFleet, Truth, build_fleet
 from gpuwatch.simulate.physics import HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP
 from gpuwatch.telemetry.series import is_stale
 
@@ -47,6 +47,15 @@ class Planted:
         begin = truth.start.timestamp()
         end = truth.end.timestamp() if truth.end else END.timestamp()
         return values[times < begin], values[(times >= begin + 60) & (times < end)]
+
+
+HARMLESS = {
+    FaultKind.APPLICATION_XID,
+    FaultKind.TEARDOWN_XID,
+    FaultKind.PROCESS_XID,
+    FaultKind.POWER_CAP,
+    FaultKind.DRIVER_RELOAD,
+}
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))
@@ -170,7 +179,7 @@ def test_up_is_zero_while_exporters_are_gone(kind: FaultKind) -> None:
 
 
 def test_a_gone_node_is_not_ready_and_a_gone_exporter_changes_nothing_there() -> None:
-    def ready(fleet: Fleet, truth: Truth) -> str:
+    def ready(fleet: SimulatedFleet, truth: Truth) -> str:
         at = truth.start + (min(truth.end or END, END) - truth.start) / 2
         nodes = [item for item in fleet.cluster_objects(at) if item["kind"] == "Node"]
         node = next(item for item in nodes if item["metadata"]["name"] == truth.subject.name)

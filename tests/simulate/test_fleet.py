@@ -12,7 +12,7 @@ import pytest
 
 from catalog.platform_metrics import PLATFORM_METRICS
 from gpuwatch.catalog.metrics import metric_rows, plausible_range
-from gpuwatch.simulate import FaultKind, Fleet, FleetPlan, build_fleet
+from gpuwatch.simulate import FaultKind, FleetPlan, SimulatedFleet, build_fleet
 from gpuwatch.telemetry.series import RecordedSeries, is_stale
 
 END = datetime(2026, 3, 12, 6, tzinfo=UTC)
@@ -20,12 +20,12 @@ PLAN = FleetPlan(seed=3, end=END, days=2, vocabulary="mixed", label_scheme="expo
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(PLAN)
 
 
 @pytest.fixture(scope="module")
-def recorded(fleet: Fleet) -> dict[str, list[RecordedSeries]]:
+def recorded(fleet: SimulatedFleet) -> dict[str, list[RecordedSeries]]:
     by_metric: dict[str, list[RecordedSeries]] = defaultdict(list)
     for series in fleet.series():
         by_metric[series.metric].append(series)
@@ -80,7 +80,7 @@ def test_one_seed_is_one_fleet_and_another_seed_another() -> None:
         assert np.array_equal(one.values.view(np.uint64), two.values.view(np.uint64))
 
 
-def test_no_device_is_held_by_two_pods_at_once_unless_it_is_shared(fleet: Fleet) -> None:
+def test_no_device_is_held_by_two_pods_at_once_unless_it_is_shared(fleet: SimulatedFleet) -> None:
     spans = defaultdict(list)
     for run in fleet.runs:
         for place in run.places:
@@ -91,7 +91,7 @@ def test_no_device_is_held_by_two_pods_at_once_unless_it_is_shared(fleet: Fleet)
             assert end <= start
 
 
-def test_the_writer_gets_each_metric_in_one_piece_and_each_series_once(fleet: Fleet) -> None:
+def test_the_writer_gets_each_metric_in_one_piece_and_each_series_once(fleet: SimulatedFleet) -> None:
     metrics = [series.metric for series in fleet.series()]
     assert len(list(itertools.groupby(metrics))) == len(set(metrics))
     names = [(series.metric, tuple(sorted(series.labels.items()))) for series in fleet.series()]
@@ -212,7 +212,7 @@ def test_native_rows_carry_the_workload_and_idle_ones_the_exporter() -> None:
 
 
 def test_only_some_exporters_have_more_than_the_default_metrics(
-    fleet: Fleet, recorded: dict[str, list[RecordedSeries]]
+    fleet: SimulatedFleet, recorded: dict[str, list[RecordedSeries]]
 ) -> None:
     extended = {machine.name for machine in fleet.machines if machine.extended}
     assert 0 < len(extended) < len(fleet.machines)
@@ -221,7 +221,9 @@ def test_only_some_exporters_have_more_than_the_default_metrics(
             assert (series.labels.get("Hostname") or series.labels["hostname"]) in extended
 
 
-def test_prometheus_misses_scrapes_and_says_so(fleet: Fleet, recorded: dict[str, list[RecordedSeries]]) -> None:
+def test_prometheus_misses_scrapes_and_says_so(
+    fleet: SimulatedFleet, recorded: dict[str, list[RecordedSeries]]
+) -> None:
     assert len(recorded["up"]) == len(fleet.machines)
     failed = {s.labels["instance"]: s.times_ms[s.values == 0] for s in recorded["up"]}
     assert sum(len(times) for times in failed.values()) > 0
@@ -230,7 +232,7 @@ def test_prometheus_misses_scrapes_and_says_so(fleet: Fleet, recorded: dict[str,
         assert not np.isin(live, failed[series.labels["instance"]]).any()
 
 
-def test_objects_are_those_of_the_moment_and_a_moment_outside_is_refused(fleet: Fleet) -> None:
+def test_objects_are_those_of_the_moment_and_a_moment_outside_is_refused(fleet: SimulatedFleet) -> None:
     early, late = PLAN.start + timedelta(hours=5), PLAN.end
     pods = [
         {item["metadata"]["name"] for item in fleet.cluster_objects(at) if item["kind"] == "Pod"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.model.decision import FindingKind, SubjectKind
-from gpuwatch.simulate import Fleet, FleetPlan, Truth, build_fleet
+from gpuwatch.simulate import FleetPlan, SimulatedFleet, Truth, build_fleet
 from gpuwatch.telemetry.series import is_stale
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
@@ -19,12 +19,12 @@ WHISPER = 0.001
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> SimulatedFleet:
     return build_fleet(FleetPlan(seed=4, end=END, faults=()))
 
 
 @pytest.fixture(scope="module")
-def activity(fleet: Fleet) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+def activity(fleet: SimulatedFleet) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
     """(Pod, device) → times and engine activity."""
     found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     for series in fleet.series():
@@ -37,7 +37,7 @@ def activity(fleet: Fleet) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray
     return found
 
 
-def test_every_life_of_a_pod_has_one_truth(fleet: Fleet) -> None:
+def test_every_life_of_a_pod_has_one_truth(fleet: SimulatedFleet) -> None:
     pods = Counter(truth.pods for truth in fleet.truth if truth.subject.kind is SubjectKind.POD)
     lives = Counter(
         (f"{run.workload.namespace}/{pod.name}",)
@@ -48,14 +48,14 @@ def test_every_life_of_a_pod_has_one_truth(fleet: Fleet) -> None:
     assert pods == lives
 
 
-def test_each_class_of_idleness_is_planted(fleet: Fleet) -> None:
+def test_each_class_of_idleness_is_planted(fleet: SimulatedFleet) -> None:
     planted = Counter(truth.kind for truth in fleet.truth if truth.kind in IDLE)
     assert set(planted) == set(IDLE)
     assert not any(truth.harmless for truth in fleet.truth if truth.kind in IDLE)
 
 
 def test_the_idle_are_silent_from_the_start_of_their_truth_to_its_end(
-    fleet: Fleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+    fleet: SimulatedFleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 ) -> None:
     for truth in fleet.truth:
         for device in truth.devices if truth.kind in IDLE else ():
@@ -67,7 +67,7 @@ def test_the_idle_are_silent_from_the_start_of_their_truth_to_its_end(
 
 
 def test_what_stopped_had_worked_until_then(
-    fleet: Fleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+    fleet: SimulatedFleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 ) -> None:
     checked = 0
     for truth in fleet.truth:
@@ -84,7 +84,7 @@ def test_what_stopped_had_worked_until_then(
     assert checked >= 3
 
 
-def test_never_used_never_worked_and_holding_holds(fleet: Fleet) -> None:
+def test_never_used_never_worked_and_holding_holds(fleet: SimulatedFleet) -> None:
     used: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     for series in fleet.series():
         if series.metric == "DCGM_FI_DEV_FB_USED" and "exported_pod" in series.labels:
@@ -106,7 +106,7 @@ def test_never_used_never_worked_and_holding_holds(fleet: Fleet) -> None:
 
 
 def test_services_are_silent_for_long_and_work_again(
-    fleet: Fleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+    fleet: SimulatedFleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 ) -> None:
     """Most serving Pods have half an hour at 0 %, which is why the common rule is wrong about them."""
     longest = []
@@ -124,7 +124,7 @@ def test_services_are_silent_for_long_and_work_again(
 
 
 def test_one_of_eight_devices_keeps_its_pod_alive(
-    fleet: Fleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+    fleet: SimulatedFleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 ) -> None:
     kept = [truth for truth in fleet.truth if "must be kept" in truth.note]
     assert kept
@@ -135,7 +135,7 @@ def test_one_of_eight_devices_keeps_its_pod_alive(
         assert busy == [True] + [False] * 7
 
 
-def test_young_pods_are_there_at_the_end_and_harmless(fleet: Fleet) -> None:
+def test_young_pods_are_there_at_the_end_and_harmless(fleet: SimulatedFleet) -> None:
     young = [truth for truth in fleet.truth if truth.note.startswith("a young Pod")]
     assert young
     for truth in young:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
-from gpuwatch.store.codec import VERSION, Row, encode, row
+from gpuwatch.store.codec import VERSION, StoredRow, encode, row
 from gpuwatch.store.store import Store
 from store.values import HOUR, T0, book, books, key, profile, use
 
@@ -108,7 +108,7 @@ def test_what_another_process_saved_meanwhile_is_not_mixed_in(tmp_path: Path) ->
     assert loaded(path) == book(count=3, tag=1.0)
 
 
-def _replace_row(path: Path, kept: Row, where: str, table: str = "profile") -> None:
+def _replace_row(path: Path, kept: StoredRow, where: str, table: str = "profile") -> None:
     with sqlite3.connect(path) as db:
         changed = db.execute(
             f"UPDATE {table} SET version = ?, digest = ?, body = ? WHERE {where}",
@@ -185,7 +185,7 @@ def test_a_damaged_profile_costs_that_profile(tmp_path: Path, damage: str) -> No
     saved(path, book(count=4))
     digest, data = encode(profile(2))
     whole = row(digest, data)
-    _replace_row(path, Row(VERSION, digest, DAMAGES[damage](whole.body)), "workload = 'Job/team-2/job-2'")
+    _replace_row(path, StoredRow(VERSION, digest, DAMAGES[damage](whole.body)), "workload = 'Job/team-2/job-2'")
     with Store.open(path) as store:
         found, gaps = store.load_book()
         assert found is not None
@@ -201,7 +201,7 @@ def test_a_damaged_profile_costs_that_profile(tmp_path: Path, damage: str) -> No
 def test_a_damaged_profile_that_does_not_come_back_is_deleted(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     saved(path, book(count=2))
-    _replace_row(path, Row(VERSION, b"?", b"?"), "workload = 'Job/team-1/job-1'")
+    _replace_row(path, StoredRow(VERSION, b"?", b"?"), "workload = 'Job/team-1/job-1'")
     with Store.open(path) as store:
         found, gaps = store.load_book()
         assert found is not None
@@ -278,7 +278,7 @@ def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Pa
     assert loaded(path) == book(tag=2.0)
 
 
-def _row_of_version(version: int, data: bytes) -> Row:
+def _row_of_version(version: int, data: bytes) -> StoredRow:
     from gpuwatch.store import codec
 
     return replace(row(codec._digest(data, version), data), version=version)

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -27,7 +27,7 @@ from gpuwatch.kube.quantity import quantity
 from gpuwatch.model.decision import ActionKind, Evidence, Mode
 from gpuwatch.model.remediation import Phase, Proposal, Remediation, StepKind
 from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.store.api_fields import FIELDS, said
+from gpuwatch.store.api_fields import FIELDS, doc
 from gpuwatch.store.api_form import QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
 from gpuwatch.store.conditions import TYPES
 from gpuwatch.store.custom_resources import (
@@ -98,7 +98,7 @@ def test_a_patch_makes_the_new_of_the_old_and_keeps_what_it_does_not_know(
 def test_a_remediation_is_its_parts() -> None:
     given_ = remediation(**course())
     spec, status = parts_of(given_)
-    assert replace(remediation_of(given_.name, "", spec, status)) == given_
+    assert remediation_of(given_.name, "", spec, status) == given_
     spec_names = {each.name for each in fields(RemediationSpec)} - {"undo"}
     status_names = {each.name for each in fields(RemediationStatus)} - {"observed_generation", "conditions"}
     everything = {each.name for each in fields(Remediation)}
@@ -187,7 +187,7 @@ def test_the_shipped_definitions_are_those_of_the_model() -> None:
 def test_every_field_of_the_model_is_in_the_schema() -> None:
     properties = schema(RemediationSpec)["properties"]["proposal"]["properties"]
     assert set(properties) == {_name(Proposal, each.name) for each in fields(Proposal)}
-    names = {each.name: each.metadata["said"].name or camel(each.name) for each in fields(RemediationStatus)}
+    names = {each.name: each.metadata["doc"].name or camel(each.name) for each in fields(RemediationStatus)}
     assert set(schema(RemediationStatus)["properties"]) == set(names.values())
 
 
@@ -207,7 +207,7 @@ class Silent:
 
 @dataclass
 class Timeless:
-    created_at: datetime = field(metadata=said("When it was made."))
+    created_at: datetime = field(metadata=doc("When it was made."))
 
 
 @pytest.mark.parametrize(("kind", "why"), [(Silent, "no description"), (Timeless, "does not say so")])

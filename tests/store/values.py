@@ -35,7 +35,7 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
-from gpuwatch.store.codec import Row, decode
+from gpuwatch.store.codec import StoredRow, decode
 from gpuwatch.store.store import Store
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -227,4 +227,4 @@ def outcome(given: Recommendation, applied_at: datetime | None = None) -> Outcom
 def kept_outcomes(store: Store) -> tuple[Outcome, ...]:
     """The rows of outcomes, oldest recommendation first."""
     rows = store._db.execute("SELECT version, digest, body FROM outcome ORDER BY recommended_at, workload")
-    return tuple(decode(Row(*kept), Outcome) for kept in rows)
+    return tuple(decode(StoredRow(*kept), Outcome) for kept in rows)

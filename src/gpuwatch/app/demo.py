@@ -22,7 +22,7 @@ from gpuwatch.model.telemetry import PodRef
 from gpuwatch.report.layout import FoldedName
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
-from gpuwatch.simulate.fleet import Fleet, build_fleet
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, moments_of, named_of
 from gpuwatch.simulate.truth import Truth
@@ -74,7 +74,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     return 0
 
 
-def _report(fleet: Fleet, folder: Path, console: Console) -> Path:
+def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     """Prints the advice, held against what was planted, and writes the report; the HTML file's path."""
     from gpuwatch.app.sizing import size
     from gpuwatch.app.sizing_commands import report_files, week_of
@@ -104,7 +104,7 @@ def _report(fleet: Fleet, folder: Path, console: Console) -> Path:
 
 
 def _watch(
-    source: TelemetrySource, fleet: Fleet, moments: Sequence[datetime], folder: Path, progress: Progress
+    source: TelemetrySource, fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, progress: Progress
 ) -> tuple[list[Named], dict[PodRef, str]]:
     """Every moment as a user would see it then: the cluster as it was, telemetry up to it. What was named, and the
     last thing that was said of each Pod."""
@@ -125,7 +125,7 @@ def _compare(
     planted: Sequence[Truth],
     named: Sequence[Named],
     said: Mapping[PodRef, str],
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     moments: Sequence[datetime],
 ) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)

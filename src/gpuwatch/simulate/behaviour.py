@@ -39,7 +39,7 @@ SM_LEVELS = (
 )
 
 
-class Activity(StrEnum):
+class WorkKind(StrEnum):
     TRAINING = "training"
     HOST_BOUND = "host_bound"
     SERVING = "serving"
@@ -61,7 +61,7 @@ class Behaviour:
         while it computes and would have if it were alone; None: as its SM-active has it.
     """
 
-    activity: Activity
+    activity: WorkKind
     sm_level: float = 0.6
     memory_share: float = 0.75
     requests_per_second: float = 0.0
@@ -102,14 +102,17 @@ class Hours:
     start: datetime
 
     @property
+    def since_midnight(self) -> float:
+        """Of the window's start, in seconds."""
+        return self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
+
+    @property
     def hour(self) -> Floats:
-        midnight = self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
-        return ((self.seconds + midnight) % DAY) / HOUR
+        return ((self.seconds + self.since_midnight) % DAY) / HOUR
 
     @property
     def weekend(self) -> Mask:
-        midnight = self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
-        days = np.floor((self.seconds + midnight) / DAY).astype(np.int64)
+        days = np.floor((self.seconds + self.since_midnight) / DAY).astype(np.int64)
         weekend: Mask = (days + self.start.weekday()) % 7 >= 5
         return weekend
 
@@ -128,12 +131,12 @@ def load_devices(
     seconds = hours.seconds
     age = seconds - born_seconds
     makers = {
-        Activity.TRAINING: _training,
-        Activity.HOST_BOUND: _host_bound,
-        Activity.SERVING: _serving,
-        Activity.HUMAN: _human,
-        Activity.BATCH: _batch,
-        Activity.SILENT: _silent,
+        WorkKind.TRAINING: _training,
+        WorkKind.HOST_BOUND: _host_bound,
+        WorkKind.SERVING: _serving,
+        WorkKind.HUMAN: _human,
+        WorkKind.BATCH: _batch,
+        WorkKind.SILENT: _silent,
     }
     busy, wait, loaded_at = makers[behaviour.activity](behaviour, hours, age, rng)
     working = len(memory_mib) if behaviour.working_devices is None else behaviour.working_devices
@@ -161,7 +164,7 @@ def _device(
 ) -> Load:
     """busy: share of time with the real work on the device; wait: with a spinning collective instead."""
     size = len(busy)
-    level = 0.5 if behaviour.activity is Activity.HOST_BOUND else behaviour.sm_level
+    level = 0.5 if behaviour.activity is WorkKind.HOST_BOUND else behaviour.sm_level
     noise = rng.normal(1.0, 0.03, size) * rng.normal(1.0, 0.02)
     engine = np.clip(busy + wait, 0.0, 1.0)
     engine = np.where(engine > 0.97, 1.0 - np.abs(rng.normal(0.0, 0.012, size)), engine)
@@ -179,7 +182,7 @@ def _device(
     breathing = np.cumsum(np.where(rng.random(size) < 0.01, rng.normal(0.0, 40.0, size), 0.0))
     moving = holds & (engine > 0)
     memory = np.where(moving, memory + np.clip(breathing, -600.0, 0.03 * memory_mib), memory)
-    synchronous = behaviour.activity is Activity.TRAINING
+    synchronous = behaviour.activity is WorkKind.TRAINING
     return Load(
         engine=engine,
         sm=sm,
@@ -303,7 +306,6 @@ def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gener
     seconds = hours.seconds
     first_day = int(np.floor((seconds[0] - DAY) / DAY))
     last_day = int(np.ceil(seconds[-1] / DAY))
-    midnight = hours.start.hour * HOUR + hours.start.minute * 60.0 + hours.start.second
     starts: list[float] = []
     lengths: list[float] = []
     for day in range(first_day, last_day + 1):
@@ -314,7 +316,7 @@ def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gener
             hour = (float(rng.normal(9.8, 0.9)), float(rng.normal(14.2, 1.0)), float(rng.normal(20.5, 1.0)))[
                 min(session, 2)
             ]
-            at = day * DAY - midnight + hour * HOUR
+            at = day * DAY - hours.since_midnight + hour * HOUR
             until = at + float(rng.lognormal(np.log(1.8), 0.5)) * HOUR
             while at < until:
                 length = float(rng.lognormal(np.log(behaviour.request_seconds), 1.0))

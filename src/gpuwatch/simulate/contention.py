@@ -14,14 +14,14 @@ import numpy as np
 
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate import names
-from gpuwatch.simulate.behaviour import Activity, Behaviour
+from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan, Floats
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import FOREVER, Scheduler
 
 BUSY_RATIO = 0.87
-"""Share of the time in which such a Pod computes, as `Activity.BATCH` has it: 0.9 of it between pauses of 25 s, four an
+"""Share of the time in which such a Pod computes, as `WorkKind.BATCH` has it: 0.9 of it between pauses of 25 s, four an
 hour."""
 
 
@@ -126,5 +126,5 @@ def _asks(kind: FindingKind, demand: float, rng: np.random.Generator) -> Behavio
     level = float(rng.uniform(0.15, 0.45))
     memory = float(rng.uniform(0.3, 0.7))
     if kind is FindingKind.HBM_CONTENTION:
-        return Behaviour(activity=Activity.BATCH, sm_level=level, memory_share=memory, dram_demand=demand)
-    return Behaviour(activity=Activity.BATCH, sm_level=level, memory_share=memory, pcie_demand=demand)
+        return Behaviour(activity=WorkKind.BATCH, sm_level=level, memory_share=memory, dram_demand=demand)
+    return Behaviour(activity=WorkKind.BATCH, sm_level=level, memory_share=memory, pcie_demand=demand)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwatch.simulate.metrics import LINK_METRICS, METRICS, Metric, View
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
-from gpuwatch.simulate.script import CardScript, inside
+from gpuwatch.simulate.script import CardScript, Span, inside
 from gpuwatch.simulate.states import DeviceState, MachineState
 from gpuwatch.telemetry.series import RecordedSeries, mark_stale
 
@@ -38,13 +39,8 @@ _XID_MESSAGES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stamp:
-    """Which samples a series takes: times, their positions in the device's values, and which are markers."""
-
-    times_ms: NDArray[np.int64]
-    index: NDArray[np.int64]
-    stale: Mask
+_Samples: TypeAlias = tuple[NDArray[np.int64], Mask]
+"""The samples that a series has, by position, and which of them are markers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +67,11 @@ class MachineExporter:
         )
         self.prometheus_up = prometheus_up
         self.up = prometheus_up & ~self._down()
-        self.cards_up = [self._card_up(card.index) for card in self.machine.cards]
+        absent = [state.script.cards.get(card.index, CardScript()).absent for card in self.machine.cards]
+        self.cards_up = [self.up & ~inside(self.seconds, spans) for spans in absent]
         self.profiled = [self._profiled(card.index) for card in self.machine.cards]
         self.rows = [row for device in state.devices for row in self._rows(device)]
-        self._stamps: dict[tuple[int, bool], _Stamp] = {}
+        self._samples: dict[tuple[int, bool], _Samples] = {}
 
     def _down(self) -> Mask:
         """Scrapes that fail: planted outages, and now and then one that times out."""
@@ -83,10 +80,6 @@ class MachineExporter:
         for at in rng.uniform(0, self.plan.seconds, rng.poisson(0.35 * self.plan.days)):
             down |= inside(self.seconds, [(float(at), float(at + rng.exponential(1.5 * self.plan.interval_seconds)))])
         return down
-
-    def _card_up(self, card: int) -> Mask:
-        trouble = self.state.script.cards.get(card, CardScript())
-        return self.up & ~inside(self.seconds, trouble.absent)
 
     def _profiled(self, card: int) -> Mask:
         """Without the minutes in which somebody's profiler holds the performance counters."""
@@ -156,19 +149,15 @@ class MachineExporter:
 
     # Series
 
-    def _stamp(self, mask: Mask) -> _Stamp:
-        """Samples where the mask holds, and a marker at each first scrape after which it does not."""
-        ended = np.zeros(len(mask), dtype=bool)
-        ended[1:] = mask[:-1] & ~mask[1:]
-        ended &= self.prometheus_up
-        index = np.flatnonzero(mask | ended)
-        return _Stamp(times_ms=self.times_ms[index], index=index, stale=ended[index])
-
-    def _series(self, metric: str, labels: dict[str, str], values: Floats, stamp: _Stamp) -> RecordedSeries:
-        taken = values[stamp.index].astype(np.float64)
-        if stamp.stale.any():
-            mark_stale(taken, stamp.stale)
-        return RecordedSeries(metric, labels, stamp.times_ms, taken)
+    def _series(
+        self, metric: str, labels: dict[str, str], values: Floats, where: Mask | _Samples
+    ) -> Iterator[RecordedSeries]:
+        """The values at these samples; nothing where there are none."""
+        index, stale = where if isinstance(where, tuple) else samples(where, self.prometheus_up)
+        if index.size:
+            taken = values[index].astype(np.float64)
+            mark_stale(taken, stale)
+            yield RecordedSeries(metric, labels, self.times_ms[index], taken)
 
     def metric(self, metric: Metric) -> Iterator[RecordedSeries]:
         """Every series of one metric of METRICS."""
@@ -186,72 +175,62 @@ class MachineExporter:
                 values, computed = metric.values(row.view) * scale, device
                 if metric.dcgm49.endswith("_RATIO") and scale == 0.01:
                     values = np.round(values, 2)
-            stamp = self._stamps.get((number, metric.profiling))
-            if stamp is None:
+            where = self._samples.get((number, metric.profiling))
+            if where is None:
                 mask = row.mask & self.profiled[device.card.index] if metric.profiling else row.mask
-                stamp = self._stamps[number, metric.profiling] = self._stamp(mask)
-            if stamp.index.size:
-                yield self._series(name, row.labels, values, stamp)
+                where = self._samples[number, metric.profiling] = samples(mask, self.prometheus_up)
+            yield from self._series(name, row.labels, values, where)
 
     def xids(self) -> Iterator[RecordedSeries]:
         """The last XID, a series of its own for each code as its labels tell it; none before the first XID, except
         with old exporters, and none after the exporter was restarted."""
         name = "DCGM_FI_DEV_XID_ERROR" if self.machine.vocabulary == "dcgm49" else "DCGM_FI_DEV_XID_ERRORS"
         for row in self.rows:
-            codes = self._last_xid(row.view.device.card.index)
+            codes = self._last_xid(row.view.trouble)
             for code in np.unique(codes[codes >= 0]):
                 labels = row.labels | {"err_code": str(code), "err_msg": _XID_MESSAGES.get(int(code), "Unknown Error")}
-                stamp = self._stamp(row.mask & (codes == code))
-                if stamp.index.size:
-                    yield self._series(name, labels, codes, stamp)
+                yield from self._series(name, labels, codes, row.mask & (codes == code))
 
-    def _last_xid(self, card: int) -> Floats:
+    def _last_xid(self, trouble: CardScript) -> Floats:
         codes = np.full(len(self.seconds), 0.0 if self.machine.prints_zero_xid else -1.0)
-        trouble = self.state.script.cards.get(card, CardScript())
         for at, code in sorted(trouble.xids):
-            until = min((t for t in self.state.script.exporter_restarts if t > at), default=float("inf"))
-            codes[(self.seconds >= at) & (self.seconds < until)] = code
+            codes[(self.seconds >= at) & (self.seconds < self._restarted(at))] = code
         return codes
+
+    def _covering(self, spans: Sequence[Span]) -> Floats:
+        """How many of the spans cover each sample."""
+        count = np.zeros(len(self.seconds))
+        for span in spans:
+            count += inside(self.seconds, [span])
+        return count
+
+    def _restarted(self, after: float) -> float:
+        """When the exporter was restarted first after this time."""
+        return min((at for at in self.state.script.exporter_restarts if at > after), default=float("inf"))
 
     def xid_counts(self) -> Iterator[RecordedSeries]:
         """XIDs within the exporter's window, one row per code, or one row without a code where there were none."""
         if not self.machine.extended:
             return
-        window = {"window_size_in_ms": str(int(_XID_WINDOW_SECONDS * 1000))}
+        name, window = "DCGM_EXP_XID_ERRORS_COUNT", {"window_size_in_ms": str(int(_XID_WINDOW_SECONDS * 1000))}
         for row in self.rows:
-            trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
             none = np.ones(len(self.seconds), dtype=bool)
-            for code in sorted({code for _, code in trouble.xids}):
-                count = np.zeros(len(self.seconds))
-                for at, other in trouble.xids:
-                    if other == code:
-                        count += inside(self.seconds, [(at, at + _XID_WINDOW_SECONDS)])
+            for code, times in _by_code(row.view.trouble):
+                count = self._covering([(at, at + _XID_WINDOW_SECONDS) for at in times])
                 none &= count == 0
-                stamp = self._stamp(row.mask & (count > 0))
-                if stamp.index.size:
-                    yield self._series(
-                        "DCGM_EXP_XID_ERRORS_COUNT", row.labels | window | {"xid": str(code)}, count, stamp
-                    )
-            stamp = self._stamp(row.mask & none)
-            if stamp.index.size:
-                yield self._series("DCGM_EXP_XID_ERRORS_COUNT", row.labels | window, np.zeros(len(none)), stamp)
+                labels = row.labels | window | {"xid": str(code)}
+                yield from self._series(name, labels, count, row.mask & (count > 0))
+            yield from self._series(name, row.labels | window, np.zeros(len(none)), row.mask & none)
 
     def xid_totals(self) -> Iterator[RecordedSeries]:
         """XIDs since the exporter started: a counter per code that is born at its first XID."""
         if not self.machine.has_xid_totals:
             return
-        restarts = sorted(self.state.script.exporter_restarts)
         for row in self.rows:
-            trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
-            for code in sorted({code for _, code in trouble.xids}):
-                total = np.zeros(len(self.seconds))
-                for at in (at for at, other in trouble.xids if other == code):
-                    until = min((restart for restart in restarts if restart > at), default=float("inf"))
-                    total += inside(self.seconds, [(at, until)])
-                stamp = self._stamp(row.mask & (total > 0))
-                if stamp.index.size:
-                    labels = row.labels | {"xid": str(code)}
-                    yield self._series("DCGM_EXP_XID_ERRORS_TOTAL", labels, total, stamp)
+            for code, times in _by_code(row.view.trouble):
+                total = self._covering([(at, self._restarted(at)) for at in times])
+                labels = row.labels | {"xid": str(code)}
+                yield from self._series("DCGM_EXP_XID_ERRORS_TOTAL", labels, total, row.mask & (total > 0))
 
     def health(self) -> Iterator[RecordedSeries]:
         """DCGM's health watches: 0 pass, 10 warn, 20 fail; whole GPUs only."""
@@ -260,46 +239,55 @@ class MachineExporter:
         for row in self.rows:
             if row.view.device.instance is not None:
                 continue
-            trouble = self.state.script.cards.get(row.view.device.card.index, CardScript())
             for watch in _WATCHES:
+                labels = row.labels | {"health_watch": watch}
                 # Two faults with one error code are one series, whose value is the worse of both.
                 failing: dict[str, Floats] = {}
-                for begin, end, status, error in trouble.watches.get(watch, []):
+                for begin, end, status, error in row.view.trouble.watches.get(watch, []):
                     during = inside(self.seconds, [(begin + 60, end)])
                     values = failing.setdefault(error, np.zeros(len(self.seconds)))
                     np.maximum(values, np.where(during, status, 0), out=values)
                 passing = np.ones(len(self.seconds), dtype=bool)
                 for error, values in failing.items():
                     passing &= values == 0
-                    labels = row.labels | {"health_watch": watch, "health_error_code": error}
-                    stamp = self._stamp(row.mask & (values > 0))
-                    if stamp.index.size:
-                        yield self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, values, stamp)
-                stamp = self._stamp(row.mask & passing)
-                if stamp.index.size:
-                    labels = row.labels | {"health_watch": watch}
-                    yield self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, np.zeros(len(passing)), stamp)
+                    failed = labels | {"health_error_code": error}
+                    yield from self._series("DCGM_EXP_GPU_HEALTH_STATUS", failed, values, row.mask & (values > 0))
+                healthy = np.zeros(len(passing))
+                yield from self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, healthy, row.mask & passing)
 
     def target(self, metric: str) -> Iterator[RecordedSeries]:
         """What Prometheus says of the scrape itself: up, scrape_samples_scraped."""
         labels = self._target_labels() | self._pod_labels()
-        stamp = self._stamp(self.prometheus_up)
         values: Floats = self.up.astype(np.float64)
         if metric == "scrape_samples_scraped":
             devices: Floats = np.stack([row.mask for row in self.rows]).sum(axis=0).astype(np.float64)
             values = devices * (len(METRICS) if self.machine.extended else 23)
-        yield self._series(metric, labels, values, stamp)
+        yield from self._series(metric, labels, values, self.prometheus_up)
+
+
+def samples(mask: Mask, prometheus_up: Mask) -> _Samples:
+    """Where the mask holds, and a marker at each first scrape after which it does not."""
+    ended = np.zeros(len(mask), dtype=bool)
+    ended[1:] = mask[:-1] & ~mask[1:]
+    ended &= prometheus_up
+    index = np.flatnonzero(mask | ended)
+    return index, ended[index]
+
+
+def _by_code(trouble: CardScript) -> Iterator[tuple[int, list[float]]]:
+    """Each XID of the card, and when it came."""
+    for code in sorted({code for _, code in trouble.xids}):
+        yield code, [at for at, other in trouble.xids if other == code]
 
 
 def prometheus_up(plan: FleetPlan) -> Mask:
     """When Prometheus itself was there: it is restarted now and then and misses some minutes of everything."""
     rng = plan.rng("prometheus")
-    seconds = np.arange(plan.steps) * float(plan.interval_seconds)
     down = [
         (float(at), float(at + rng.uniform(90, 330)))
         for at in rng.uniform(0, plan.seconds, rng.poisson(0.2 * plan.days))
     ]
-    return ~inside(seconds, down)
+    return ~inside(plan.sample_seconds, down)
 
 
 def fleet_series(

@@ -11,80 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuwatch.simulate.behaviour import Activity, dram_share, tensor_share
+from gpuwatch.simulate.behaviour import WorkKind, dram_share, tensor_share
 from gpuwatch.simulate.cards import Machine
-from gpuwatch.simulate.plan import HOUR, FaultKind, FleetPlan
+from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
+from gpuwatch.simulate.plan import HOUR, FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript, Span
 from gpuwatch.simulate.symptoms import Fault, show
-
-# Hours for which each lasts until somebody repairs it: (median, sigma of the logarithm). inf: never repaired here.
-_LASTING = {
-    FaultKind.FALLEN_OFF_BUS: (14, 0.5),
-    FaultKind.VANISHED: (12, 0.5),
-    FaultKind.DOUBLE_BIT: (10, 0.5),
-    FaultKind.GSP_TIMEOUT: (9, 0.5),
-    FaultKind.ROW_REMAP_PENDING: (30, 0.5),
-    FaultKind.ROW_REMAP_FAILED: (float("inf"), 0),
-    FaultKind.RECOVERY_RESET: (8, 0.5),
-    FaultKind.RECOVERY_REBOOT: (10, 0.5),
-    FaultKind.PCIE_REPLAYS: (40, 0.4),
-    FaultKind.NVLINK_ERRORS: (36, 0.4),
-    FaultKind.OVERHEATING: (24, 0.4),
-    FaultKind.POWER_BRAKE: (8, 0.6),
-    FaultKind.HUNG: (12, 0.5),
-    FaultKind.EXPORTER_DOWN: (3, 0.6),
-    FaultKind.NODE_GONE: (10, 0.5),
-    FaultKind.TELEMETRY_MISSING: (0.45, 0.3),
-    FaultKind.APPLICATION_XID: (1, 0),
-    FaultKind.TEARDOWN_XID: (1, 0),
-    FaultKind.PROCESS_XID: (1, 0),
-    FaultKind.POWER_CAP: (1, 0),
-    FaultKind.DRIVER_RELOAD: (0.3, 0.2),
-}
-_NEEDS_EXTENDED = {
-    FaultKind.GSP_TIMEOUT,  # the gauge shows one XID 119 as it shows ten; only counts tell that it repeats
-    FaultKind.RECOVERY_RESET,
-    FaultKind.RECOVERY_REBOOT,
-    FaultKind.NVLINK_ERRORS,
-    FaultKind.OVERHEATING,
-    FaultKind.POWER_BRAKE,
-    FaultKind.POWER_CAP,
-}
-_WHOLE_NODE = {
-    FaultKind.POWER_BRAKE,
-    FaultKind.EXPORTER_DOWN,
-    FaultKind.NODE_GONE,
-    FaultKind.DRIVER_RELOAD,
-}
-# The job that runs there dies with it.
-_STOPS_WORK = {
-    FaultKind.FALLEN_OFF_BUS,
-    FaultKind.VANISHED,
-    FaultKind.DOUBLE_BIT,
-    FaultKind.GSP_TIMEOUT,
-    FaultKind.ROW_REMAP_FAILED,
-    FaultKind.RECOVERY_RESET,
-    FaultKind.RECOVERY_REBOOT,
-    FaultKind.NODE_GONE,
-}
-_ENDS_IN_REBOOT = {
-    FaultKind.FALLEN_OFF_BUS,
-    FaultKind.VANISHED,
-    FaultKind.GSP_TIMEOUT,
-    FaultKind.RECOVERY_REBOOT,
-}
-_ENDS_IN_RESET = {FaultKind.DOUBLE_BIT, FaultKind.ROW_REMAP_PENDING, FaultKind.RECOVERY_RESET}
-_NEEDS_REMAP = {FaultKind.DOUBLE_BIT, FaultKind.ROW_REMAP_PENDING, FaultKind.ROW_REMAP_FAILED}
-_FOLLOWS_JOB = {
-    FaultKind.APPLICATION_XID,
-    FaultKind.TEARDOWN_XID,
-    FaultKind.PROCESS_XID,
-    FaultKind.HUNG,
-    FaultKind.OVERHEATING,
-    FaultKind.POWER_CAP,
-}
 
 
 class FaultPlanter:
@@ -122,7 +56,7 @@ class FaultPlanter:
             wanted.extend(kinds[i] for i in order)
         wanted = wanted[: round(times * len(kinds))]
         # What takes the most room goes first; the fleet-wide outage happens once.
-        wanted.sort(key=lambda kind: (kind not in _WHOLE_NODE, kind not in _FOLLOWS_JOB))
+        wanted.sort(key=lambda kind: (not FAULTS[kind].whole_node, not FAULTS[kind].follows_job))
         return [*wanted, FaultKind.TELEMETRY_MISSING] if self.plan.days >= 2 else wanted
 
     # Choosing
@@ -130,26 +64,26 @@ class FaultPlanter:
     def _candidate(self, kind: FaultKind) -> Fault | None:
         rng = self.rng
         window = self.plan.seconds
-        median, sigma = _LASTING[kind]
-        lasting = median * HOUR * (1.0 if sigma == 0 else float(rng.lognormal(0.0, sigma)))
+        traits = FAULTS[kind]
+        lasting = traits.hours * HOUR * (1.0 if traits.sigma == 0 else float(rng.lognormal(0.0, traits.sigma)))
         lasting = lasting if np.isinf(lasting) else min(lasting, 0.4 * window)
         start = float(rng.uniform(0.05, 0.88)) * window
         strength = float(rng.random())
         if kind is FaultKind.TELEMETRY_MISSING:
             return Fault(kind=kind, machine=-1, cards=(), start=start, end=start + lasting, strength=strength)
-        if kind in _FOLLOWS_JOB:
+        if traits.follows_job:
             return self._on_job(kind, start, lasting, strength)
         machine = self.machines[int(rng.integers(self._ordinary))]
-        if kind in _NEEDS_EXTENDED and not machine.extended:
+        if traits.extended and not machine.extended:
             return None
         if kind is FaultKind.NVLINK_ERRORS and not machine.model.nvlink_megabytes_per_second:
             return None
-        if kind in _NEEDS_REMAP and not machine.model.has_row_remap:
+        if traits.remaps and not machine.model.has_row_remap:
             return None
-        cards = tuple(range(len(machine.cards))) if kind in _WHOLE_NODE else (int(rng.integers(len(machine.cards))),)
+        cards = tuple(range(len(machine.cards))) if traits.whole_node else (int(rng.integers(len(machine.cards))),)
         if len(machine.cards) < 2 and kind in (FaultKind.FALLEN_OFF_BUS, FaultKind.VANISHED):
             return None  # with no sibling left, nothing tells it from a lost exporter
-        if kind not in _WHOLE_NODE and machine.cards[cards[0]].instances:
+        if not traits.whole_node and machine.cards[cards[0]].instances:
             return None
         return Fault(kind=kind, machine=machine.index, cards=cards, start=start, end=start + lasting, strength=strength)
 
@@ -166,7 +100,7 @@ class FaultPlanter:
         running = [
             run
             for run in self.runs
-            if run.behaviour.activity is Activity.TRAINING
+            if run.behaviour.activity is WorkKind.TRAINING
             and not run.planted
             and run.start + HOUR < start
             and run.end > start
@@ -178,7 +112,7 @@ class FaultPlanter:
         run = running[int(self.rng.integers(len(running)))]
         first = run.places[int(self.rng.integers(len(run.places)))]
         machine = self.machines[first.machine]
-        if kind in _NEEDS_EXTENDED and not machine.extended:
+        if FAULTS[kind].extended and not machine.extended:
             return None
         begin, end = start, start + lasting
         cards: tuple[int, ...] = (first.card,)
@@ -214,7 +148,7 @@ class FaultPlanter:
             until = fault.start + 2 * HOUR
         own = [(fault.machine, card, (fault.start - HOUR, until)) for card in fault.cards]
         own += [(machine, card, (fault.start - HOUR, until)) for machine, card in fault.others]
-        if fault.kind in _ENDS_IN_REBOOT:
+        if FAULTS[fault.kind].repair == "reboot":
             everyone = range(len(self.machines[fault.machine].cards))
             own += [(fault.machine, card, (fault.end - HOUR / 2, fault.end + HOUR)) for card in everyone]
         return own
@@ -256,17 +190,17 @@ class FaultPlanter:
         self._change_runs(fault, script)
 
     def _change_runs(self, fault: Fault, script: MachineScript) -> None:
-        kind = fault.kind
+        kind, traits = fault.kind, FAULTS[fault.kind]
         cards = frozenset(fault.cards)
         everyone = frozenset(range(len(self.machines[fault.machine].cards)))
         delay = float(self.rng.uniform(60, 420))
-        if kind in _STOPS_WORK:
+        if traits.stops_work:
             self._interrupt(fault.machine, cards, fault.start + delay, fault.end + 900)
             script.unallocatable.extend((fault.start + 60, fault.end, card) for card in cards)
-        if kind in _ENDS_IN_REBOOT and fault.end < self.plan.seconds:
+        if traits.repair == "reboot" and fault.end < self.plan.seconds:
             self._interrupt(fault.machine, everyone - cards, fault.end - 60, fault.end + 900)
             script.reboot(fault.end)
-        elif kind in _ENDS_IN_RESET and fault.end < self.plan.seconds:
+        elif traits.repair == "reset" and fault.end < self.plan.seconds:
             self._interrupt(fault.machine, cards, fault.end - 60, fault.end + 600)
             script.exporter_restarts.append(fault.end)
         if kind is FaultKind.DRIVER_RELOAD:

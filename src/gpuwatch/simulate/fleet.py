@@ -10,13 +10,14 @@ from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
 from gpuwatch.simulate.contention import Shared, fill_contended
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
+from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.idle import plant_idle
 from gpuwatch.simulate.kube_state_metrics import owner_series
 from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
 from gpuwatch.simulate.oversized import make_oversized
-from gpuwatch.simulate.plan import FaultKind, FleetPlan
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript
@@ -27,7 +28,7 @@ from gpuwatch.simulate.workload_objects import Scene, workload_objects
 from gpuwatch.telemetry.series import RecordedSeries
 
 
-class Fleet:
+class SimulatedFleet:
     """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards."""
 
     def __init__(
@@ -99,7 +100,7 @@ class Fleet:
         return [*nodes, *exporter_objects(self.plan, self.machines), *workload_objects(scene)]
 
 
-def build_fleet(plan: FleetPlan) -> Fleet:
+def build_fleet(plan: FleetPlan) -> SimulatedFleet:
     """The fleet of this plan: cards, workloads, idle allocations, faults and contended cards, in this order."""
     machines = build_machines(plan)
     scheduler = Scheduler(plan, machines, plan.rng("schedule"))
@@ -109,4 +110,6 @@ def build_fleet(plan: FleetPlan) -> Fleet:
     planter.plant()
     oversized = make_oversized(plan, machines, planter.runs)
     contended, shared = fill_contended(plan, machines, scheduler)
-    return Fleet(plan, machines, [*planter.runs, *contended], planter.scripts, planter.faults, oversized, shared)
+    return SimulatedFleet(
+        plan, machines, [*planter.runs, *contended], planter.scripts, planter.faults, oversized, shared
+    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate import names
-from gpuwatch.simulate.behaviour import Activity, Behaviour
+from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.schedule import Scheduler, Slot
@@ -32,12 +32,12 @@ class Wish:
 
 def _never(context: bool) -> Callable[[np.random.Generator], Behaviour]:
     def make(_: np.random.Generator) -> Behaviour:
-        return Behaviour(activity=Activity.SILENT, memory_share=0.0, keeps_context=context)
+        return Behaviour(activity=WorkKind.SILENT, memory_share=0.0, keeps_context=context)
 
     return make
 
 
-def _then_stops(activity: Activity, *, memory: bool, context: bool) -> Callable[[np.random.Generator], Behaviour]:
+def _then_stops(activity: WorkKind, *, memory: bool, context: bool) -> Callable[[np.random.Generator], Behaviour]:
     def make(rng: np.random.Generator) -> Behaviour:
         return Behaviour(
             activity=activity,
@@ -53,11 +53,11 @@ def _then_stops(activity: Activity, *, memory: bool, context: bool) -> Callable[
 
 
 def _starts_soon(rng: np.random.Generator) -> Behaviour:
-    return Behaviour(activity=Activity.TRAINING, sm_level=0.7, warmup_seconds=float(rng.uniform(2400, 4800)))
+    return Behaviour(activity=WorkKind.TRAINING, sm_level=0.7, warmup_seconds=float(rng.uniform(2400, 4800)))
 
 
 def _one_device(rng: np.random.Generator) -> Behaviour:
-    return Behaviour(activity=Activity.TRAINING, sm_level=float(rng.uniform(0.4, 0.8)), working_devices=1)
+    return Behaviour(activity=WorkKind.TRAINING, sm_level=float(rng.uniform(0.4, 0.8)), working_devices=1)
 
 
 _JOB, _HUMAN = ("job",), ("human", "job")
@@ -65,7 +65,7 @@ _WISHES = (
     Wish(
         gpus=1, uses=_HUMAN, framework="Notebook", kind=FindingKind.ABANDONED, works_hours=(3, 20),
         note="a notebook was used, then its kernel was shut down and nobody came back",
-        behaviour=_then_stops(Activity.HUMAN, memory=False, context=False),
+        behaviour=_then_stops(WorkKind.HUMAN, memory=False, context=False),
     ),
     Wish(
         gpus=1, uses=_HUMAN, framework="Bare", kind=FindingKind.NEVER_USED,
@@ -74,7 +74,7 @@ _WISHES = (
     Wish(
         gpus=1, uses=_JOB, framework="Deployment", kind=FindingKind.MODEL_LOADED, works_hours=(8, 40),
         note="a service whose traffic was moved away for good; the model stays in memory",
-        behaviour=_then_stops(Activity.SERVING, memory=True, context=True),
+        behaviour=_then_stops(WorkKind.SERVING, memory=True, context=True),
     ),
     Wish(
         gpus=8, uses=_JOB, framework="PyTorchJob", kind=FindingKind.NEVER_USED,
@@ -91,7 +91,7 @@ _WISHES = (
     Wish(
         gpus=1, uses=_JOB, framework="Job", kind=FindingKind.ABANDONED, works_hours=(2, 12),
         note="training ended, but its container sleeps on",
-        behaviour=_then_stops(Activity.TRAINING, memory=False, context=True),
+        behaviour=_then_stops(WorkKind.TRAINING, memory=False, context=True),
     ),
     Wish(
         gpus=1, uses=_HUMAN, framework="Job", kind=None, young=True,
@@ -100,7 +100,7 @@ _WISHES = (
     Wish(
         gpus=1, uses=_HUMAN, framework="Notebook", kind=FindingKind.MODEL_LOADED, works_hours=(2, 10),
         note="a notebook with a loaded model that nobody came back to",
-        behaviour=_then_stops(Activity.HUMAN, memory=True, context=True),
+        behaviour=_then_stops(WorkKind.HUMAN, memory=True, context=True),
     ),
     Wish(
         gpus=4, uses=_JOB, framework="JobSet", kind=FindingKind.NEVER_USED,
@@ -109,7 +109,7 @@ _WISHES = (
     Wish(
         gpus=2, uses=_JOB, framework="Deployment", kind=FindingKind.MODEL_LOADED, works_hours=(0.2, 0.2),
         note="a service that loaded its model and never got a request",
-        behaviour=_then_stops(Activity.SERVING, memory=True, context=True),
+        behaviour=_then_stops(WorkKind.SERVING, memory=True, context=True),
     ),
     Wish(
         gpus=1, uses=_HUMAN, framework="Job", kind=None, young=True,

@@ -11,9 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from gpuwatch.simulate.exporter import samples
 from gpuwatch.simulate.plan import FleetPlan, Mask
 from gpuwatch.simulate.runs import Run
-from gpuwatch.simulate.workload_objects import Owner, kept_until, owner_chain
+from gpuwatch.simulate.workload_objects import OwnerName, kept_until, owner_chain
 from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
 _TARGET = {"instance": "10.44.0.9:8080", "job": "kube-state-metrics"}
@@ -21,7 +22,7 @@ _TARGET = {"instance": "10.44.0.9:8080", "job": "kube-state-metrics"}
 
 def owner_series(plan: FleetPlan, runs: Sequence[Run], prometheus_up: Mask) -> Iterator[RecordedSeries]:
     """kube_pod_owner, kube_replicaset_owner and kube_job_owner, those of one metric together. Values are 1."""
-    seconds = np.arange(plan.steps) * float(plan.interval_seconds)
+    seconds = plan.sample_seconds
     times_ms = (int(plan.start.timestamp()) * 1000 + seconds * 1000).astype(np.int64)
     lives: dict[tuple[str, tuple[tuple[str, str], ...]], Mask] = {}
     for run in runs:
@@ -32,13 +33,9 @@ def owner_series(plan: FleetPlan, runs: Sequence[Run], prometheus_up: Mask) -> I
             key = (metric, tuple(sorted(named.items())))
             lives[key] = lives[key] | during if key in lives else during
     for metric, labels in sorted(lives):
-        mask = lives[metric, labels]
-        ended = np.zeros(len(mask), dtype=bool)
-        ended[1:] = mask[:-1] & ~mask[1:]
-        ended &= prometheus_up
-        index = np.flatnonzero(mask | ended)
+        index, stale = samples(lives[metric, labels], prometheus_up)
         values: FloatArray = np.ones(len(index), dtype=np.float64)
-        mark_stale(values, ended[index])
+        mark_stale(values, stale)
         yield RecordedSeries(metric, _TARGET | dict(labels), times_ms[index], values)
 
 
@@ -58,5 +55,5 @@ def _owners(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
             yield "kube_job_owner", namespace | {"job_name": child.name} | owner
 
 
-def _owner_labels(owner: Owner) -> dict[str, str]:
+def _owner_labels(owner: OwnerName) -> dict[str, str]:
     return {"owner_kind": owner.kind, "owner_name": owner.name, "owner_is_controller": "true"}

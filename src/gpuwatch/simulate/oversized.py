@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.runs import Run, Workload
+from gpuwatch.simulate.runs import Run, SimulatedWorkload
 
 _FRAMEWORKS = ("Deployment", "Notebook", "CronJob")
 
@@ -36,7 +36,7 @@ def make_oversized(plan: FleetPlan, machines: Sequence[Machine], runs: Sequence[
     return tuple(sorted(mine[0].workload.id for mine in chosen))
 
 
-def _fits(workload: Workload, runs: Sequence[Run], machines: Sequence[Machine]) -> bool:
+def _fits(workload: SimulatedWorkload, runs: Sequence[Run], machines: Sequence[Machine]) -> bool:
     """One whole card that could be cut, for each Pod, and nothing planted in it."""
     return workload.framework in _FRAMEWORKS and all(
         not run.planted

@@ -1,4 +1,4 @@
-"""What a simulated fleet should be like, and the seeds that may be looked at.
+"""What a simulated fleet should be like.
 
 Seeds 0–99 are for development: thresholds, tests and demos may use them. Seeds from 1000 on are for evaluation:
 nobody looks at what they plant while a threshold is chosen, so that the printed precision and recall mean something.
@@ -9,68 +9,20 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpuwatch.simulate.fault_kinds import FaultKind
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Mask: TypeAlias = NDArray[np.bool_]
 Vocabulary: TypeAlias = Literal["dcgm", "dcgm49", "mixed"]
 LabelScheme: TypeAlias = Literal["exported", "native"]
 
-DEVELOPMENT_SEEDS = range(100)
-EVALUATION_SEEDS = range(1000, 2000)
-
 HOUR = 3600.0
 DAY = 24 * HOUR
-
-
-class FaultKind(StrEnum):
-    """What can be planted beside idle allocations. Those in `HARMLESS` must not be taken for a broken GPU."""
-
-    FALLEN_OFF_BUS = "fallen_off_bus"  # XID 79, then every series of the GPU ends; its node goes on
-    VANISHED = "vanished"  # the same without any warning
-    DOUBLE_BIT = "double_bit"  # XID 48 with an uncorrectable ECC error
-    GSP_TIMEOUT = "gsp_timeout"  # XID 119, several times
-    ROW_REMAP_PENDING = "row_remap_pending"  # XID 63, a reset would finish the remapping
-    ROW_REMAP_FAILED = "row_remap_failed"  # XID 64, the memory cannot be repaired
-    RECOVERY_RESET = "recovery_reset"  # XID 154, the driver asks for a GPU reset
-    RECOVERY_REBOOT = "recovery_reboot"  # XID 154, the driver asks for a reboot
-    PCIE_REPLAYS = "pcie_replays"  # far more replays than the link's rate explains
-    NVLINK_ERRORS = "nvlink_errors"
-    OVERHEATING = "overheating"  # more degrees per watt, until it throttles
-    POWER_BRAKE = "power_brake"  # the power supply slows down all GPUs of a node
-    HUNG = "hung"  # a kernel that never ends: busy, low power, no memory traffic
-    EXPORTER_DOWN = "exporter_down"  # up is 0, the GPUs work on
-    NODE_GONE = "node_gone"
-    TELEMETRY_MISSING = "telemetry_missing"  # every exporter at once: the network, not the GPUs
-    APPLICATION_XID = "application_xid"  # XID 13 or 31 on all GPUs of one job
-    TEARDOWN_XID = "teardown_xid"  # XID 45 on all GPUs of a job that is killed
-    PROCESS_XID = "process_xid"  # XID 43 on the GPU of one process
-    POWER_CAP = "power_cap"  # clocks below the maximum because the card draws its limit: normal
-    DRIVER_RELOAD = "driver_reload"  # every counter starts again at zero
-
-
-HARMLESS = frozenset(
-    {
-        FaultKind.APPLICATION_XID,
-        FaultKind.TEARDOWN_XID,
-        FaultKind.PROCESS_XID,
-        FaultKind.POWER_CAP,
-        FaultKind.DRIVER_RELOAD,
-    }
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mix:
-    """Shares of the workload kinds that follow each other on GPUs for jobs; they need not add up to 1."""
-
-    training: float = 0.6
-    short: float = 0.28
-    host_bound: float = 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +38,7 @@ class FleetPlan:
         reasons, NVLink errors, XID counts, …). Where a fault shows only there, it is planted only there.
     idle_allocations: idle allocations and their look-alikes to plant; None: 12 for each 64 GPUs.
     faults: faults to plant, in this order; None: every kind once for each 64 GPUs. One that finds no room
-        (no fitting card or job) is left out, so `Fleet.truth` alone says what is there.
+        (no fitting card or job) is left out, so `SimulatedFleet.truth` alone says what is there.
     oversized: workloads to put on far more GPU than they can use, as many as there is room for.
     contended: nodes of 4 shared T4 cards to add to `gpus`, on which workloads are in each other's way, or nearly; the
         rest of the fleet is the same without them.
@@ -105,7 +57,6 @@ class FleetPlan:
     faults: tuple[FaultKind, ...] | None = None
     oversized: int = 0
     contended: int = 0
-    mix: Mix = Mix()
 
     def __post_init__(self) -> None:
         if self.end.tzinfo is None:
@@ -143,6 +94,16 @@ class FleetPlan:
     def steps(self) -> int:
         """Samples of a series that is there all the time."""
         return int(self.seconds // self.interval_seconds)
+
+    @property
+    def sample_seconds(self) -> Floats:
+        """Times of the samples, from the window's start."""
+        seconds: Floats = np.arange(self.steps) * float(self.interval_seconds)
+        return seconds
+
+    def until(self, seconds: float) -> datetime | None:
+        """As `moment`; None where it is not within the window."""
+        return self.moment(seconds) if seconds < self.seconds else None
 
     def moment(self, seconds: float) -> datetime:
         """The time `seconds` after the window's start, to the second below."""

@@ -20,7 +20,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class SimulatedWorkload:
     """The top owner. `framework` is one of: Job, JobSet, PyTorchJob, VolcanoJob, Deployment, CronJob, Notebook,
     StatefulSet, Bare."""
 
@@ -73,7 +73,7 @@ class Run:
     from `idle_from` on; None where the workload goes on working.
     """
 
-    workload: Workload
+    workload: SimulatedWorkload
     pods: tuple[PodLife, ...]
     start: float
     end: float

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwatch.simulate import names
-from gpuwatch.simulate.behaviour import SM_LEVELS, Activity, Behaviour
+from gpuwatch.simulate.behaviour import SM_LEVELS, Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine, make_suffix, make_uid
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
-from gpuwatch.simulate.runs import Place, PodLife, Run, Workload, resource_name
+from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload, resource_name
 
 FOREVER = float("inf")
 
@@ -69,7 +69,7 @@ class Scheduler:
         return slots
 
     def fill(self, slots: list[Slot]) -> list[Run]:
-        services: dict[int, tuple[Workload, Behaviour]] = {}
+        services: dict[int, tuple[SimulatedWorkload, Behaviour]] = {}
         runs: list[Run] = []
         for slot in slots:
             if slot.use == "serve":
@@ -102,8 +102,7 @@ class Scheduler:
             return "human"
         if slot.use == "gang" or slot.size >= 8:
             return "training"
-        mix = self.plan.mix
-        weights = np.array([mix.training, mix.short, mix.host_bound])
+        weights = np.array([0.6, 0.28, 0.12])
         return str(self.rng.choice(["training", "short", "host_bound"], p=weights / weights.sum()))
 
     def _length(self, kind: str, slot: Slot) -> float:
@@ -146,7 +145,7 @@ class Scheduler:
 
     def run(
         self,
-        workload: Workload,
+        workload: SimulatedWorkload,
         seats: tuple[tuple[Place, ...], ...],
         start: float,
         end: float,
@@ -178,13 +177,13 @@ class Scheduler:
         rng = self.rng
         if kind == "host_bound":
             return Behaviour(
-                activity=Activity.HOST_BOUND,
+                activity=WorkKind.HOST_BOUND,
                 sm_level=float(rng.uniform(0.03, 0.12)),
                 memory_share=float(rng.uniform(0.1, 0.4)),
             )
         if kind == "human":
             return Behaviour(
-                activity=Activity.HUMAN,
+                activity=WorkKind.HUMAN,
                 sm_level=float(rng.uniform(0.15, 0.7)),
                 memory_share=float(rng.uniform(0.05, 0.5)),
                 request_seconds=float(rng.uniform(60, 240)),
@@ -193,7 +192,7 @@ class Scheduler:
         # Consecutive jobs take well-spread quantiles, so that even a small fleet comes near the distribution.
         self._levels = (self._levels + 0.6180339887) % 1.0
         return Behaviour(
-            activity=Activity.TRAINING,
+            activity=WorkKind.TRAINING,
             sm_level=float(np.interp(self._levels, [share for share, _ in SM_LEVELS], [sm for _, sm in SM_LEVELS])),
             memory_share=float(np.clip(rng.normal(0.77 if kind == "training" else 0.5, 0.1), 0.1, 0.93)),
             warmup_seconds=float(rng.uniform(120, 600)) if kind == "training" else float(rng.uniform(20, 120)),
@@ -201,7 +200,7 @@ class Scheduler:
 
     # Services
 
-    def _service(self, replicas: int, slot: Slot) -> tuple[Workload, Behaviour]:
+    def _service(self, replicas: int, slot: Slot) -> tuple[SimulatedWorkload, Behaviour]:
         """Busy, steady with quiet nights, seldom asked, or used in office hours only."""
         rng = self.rng
         team = str(rng.choice(names.PRODUCTS))
@@ -226,7 +225,7 @@ class Scheduler:
         kind = str(rng.choice(["busy", "nightly", "seldom", "office"], p=[0.1, 0.25, 0.5, 0.15]))
         quiet = float(rng.uniform(4, 10))
         common = Behaviour(
-            activity=Activity.SERVING,
+            activity=WorkKind.SERVING,
             sm_level=float(rng.uniform(0.2, 0.65)),
             memory_share=0.88 if gpus > 1 or rng.random() < 0.6 else float(rng.uniform(0.15, 0.6)),
             quiet_from_hour=(3.0 - quiet / 2 + float(rng.normal(0, 1))) % 24,
@@ -262,7 +261,7 @@ class Scheduler:
             weekend_factor=float(rng.uniform(0.15, 0.4)),
         )
 
-    def _replica_lives(self, slot: Slot, workload: Workload, behaviour: Behaviour) -> Iterator[Run]:
+    def _replica_lives(self, slot: Slot, workload: SimulatedWorkload, behaviour: Behaviour) -> Iterator[Run]:
         """Rolled out anew now and then, in working hours."""
         rng = self.rng
         start = max(workload.created_seconds, -float(rng.uniform(0.5, 20)) * DAY)
@@ -290,7 +289,7 @@ class Scheduler:
             names.IMAGES["batch"],
         )
         behaviour = Behaviour(
-            activity=Activity.BATCH,
+            activity=WorkKind.BATCH,
             sm_level=float(rng.uniform(0.4, 0.8)),
             memory_share=float(rng.uniform(0.3, 0.7)),
         )
@@ -314,10 +313,10 @@ class Scheduler:
         *,
         priority_class: str = "",
         protected: bool = False,
-    ) -> Workload:
+    ) -> SimulatedWorkload:
         number = self._used_names.get((namespace, name), 0)
         self._used_names[namespace, name] = number + 1
-        return Workload(
+        return SimulatedWorkload(
             framework=framework,
             namespace=namespace,
             name=name if number == 0 else f"{name}-{number + 1}",
@@ -328,7 +327,7 @@ class Scheduler:
             protected=protected,
         )
 
-    def _pod_name(self, workload: Workload, index: int, pods: int, generation: int) -> str:
+    def _pod_name(self, workload: SimulatedWorkload, index: int, pods: int, generation: int) -> str:
         suffix = make_suffix(self.rng)
         if workload.framework == "Job":
             return f"{workload.name}-{index}-{suffix}" if pods > 1 else f"{workload.name}-{suffix}"
@@ -347,7 +346,7 @@ class Scheduler:
         return f"{workload.name}-0"
 
 
-def template_hash(workload: Workload, generation: int) -> str:
+def template_hash(workload: SimulatedWorkload, generation: int) -> str:
     return make_suffix(np.random.default_rng([int(workload.uid[:8], 16), generation]), 10)
 
 

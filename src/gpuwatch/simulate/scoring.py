@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.truth import REBOOT, Truth
 
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
@@ -48,7 +48,7 @@ class Named:
     node: str = ""
 
 
-def moments_of(fleet: Fleet, every_hours: float) -> list[datetime]:
+def moments_of(fleet: SimulatedFleet, every_hours: float) -> list[datetime]:
     """Regular moments after the first day (or the first seventh), one soon after each planted beginning, and several
     within the time that a Pod which never worked may take to be named."""
     plan = fleet.plan

@@ -55,16 +55,8 @@ def first_sample(seconds: float, interval: float, steps: int) -> int:
 
 
 def idle_load(size: int) -> Load:
-    return Load(
-        engine=np.zeros(size),
-        sm=np.zeros(size),
-        tensor=np.zeros(size),
-        dram=np.zeros(size),
-        link=np.zeros(size),
-        pcie=np.zeros(size),
-        memory_mib=np.zeros(size),
-        context=np.zeros(size, dtype=bool),
-    )
+    numbers = ("engine", "sm", "tensor", "dram", "link", "pcie", "memory_mib")
+    return Load(**{name: np.zeros(size) for name in numbers}, context=np.zeros(size, dtype=bool))
 
 
 def device_memory_mib(machine: Machine, card: Card, gi: str) -> float:
@@ -107,7 +99,7 @@ def play_machine(
     """placed: the runs that touch this machine, each with its first sample and its loads."""
     steps = plan.steps
     interval = float(plan.interval_seconds)
-    seconds = np.arange(steps) * interval
+    seconds = plan.sample_seconds
     devices = [
         DeviceState(card=card, instance=instance, load=idle_load(steps), tenures=[])
         for card in machine.cards

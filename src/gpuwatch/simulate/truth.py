@@ -10,10 +10,11 @@ import numpy as np
 
 from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.simulate.behaviour import Activity
+from gpuwatch.simulate.behaviour import WorkKind
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.contention import Shared
-from gpuwatch.simulate.plan import HARMLESS, FaultKind, FleetPlan
+from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.states import MachineState
 from gpuwatch.simulate.symptoms import Fault
@@ -63,7 +64,7 @@ def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: list
                 kind=kind,
                 subject=Subject(SubjectKind.POD, ref),
                 start=plan.moment(since),
-                end=plan.moment(run.end) if run.end < plan.seconds else None,
+                end=plan.until(run.end),
                 devices=tuple(device_id(machines, place) for place in pod.places),
                 note=note,
                 harmless=harmless,
@@ -79,11 +80,11 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
     activity = run.behaviour.activity
     if run.note:
         return FindingKind.IN_USE, run.start, run.note, True
-    if activity is Activity.HOST_BOUND:
+    if activity is WorkKind.HOST_BOUND:
         return FindingKind.HOST_BOUND, run.start, "a job that waits for its host", True
-    if activity is Activity.SERVING:
+    if activity is WorkKind.SERVING:
         return FindingKind.BURSTY, run.start, "a service with silences that goes on serving", True
-    if activity is Activity.HUMAN:
+    if activity is WorkKind.HUMAN:
         return FindingKind.BURSTY, run.start, "a notebook or development Pod whose owner comes back", True
     return FindingKind.IN_USE, run.start, "a job that works until it ends", True
 
@@ -96,7 +97,7 @@ def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared)
         kind=shared.kind,
         subject=Subject(SubjectKind.DEVICE, device),
         start=plan.moment(shared.start),
-        end=plan.moment(shared.end) if shared.end < plan.seconds else None,
+        end=plan.until(shared.end),
         devices=(device,),
         note=shared.note,
         harmless=not shared.contended,
@@ -105,62 +106,6 @@ def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared)
 
 
 # Faults
-
-_KINDS: dict[FaultKind, tuple[FindingKind, ...]] = {
-    FaultKind.FALLEN_OFF_BUS: (FindingKind.XID, FindingKind.GPU_MISSING),
-    FaultKind.VANISHED: (FindingKind.GPU_MISSING,),
-    FaultKind.DOUBLE_BIT: (FindingKind.XID,),
-    FaultKind.GSP_TIMEOUT: (FindingKind.XID,),
-    FaultKind.ROW_REMAP_PENDING: (FindingKind.ROW_REMAP,),
-    FaultKind.ROW_REMAP_FAILED: (FindingKind.XID, FindingKind.ROW_REMAP),
-    FaultKind.RECOVERY_RESET: (FindingKind.RECOVERY_ACTION,),
-    FaultKind.RECOVERY_REBOOT: (FindingKind.RECOVERY_ACTION,),
-    FaultKind.PCIE_REPLAYS: (FindingKind.PCIE_REPLAY,),
-    FaultKind.NVLINK_ERRORS: (FindingKind.NVLINK_ERRORS,),
-    FaultKind.OVERHEATING: (FindingKind.THERMAL_THROTTLE,),
-    FaultKind.POWER_BRAKE: (FindingKind.POWER_BRAKE,),
-    FaultKind.HUNG: (FindingKind.HUNG,),
-    FaultKind.EXPORTER_DOWN: (FindingKind.EXPORTER_DOWN,),
-    FaultKind.NODE_GONE: (FindingKind.EXPORTER_DOWN,),
-    FaultKind.TELEMETRY_MISSING: (FindingKind.TELEMETRY_MISSING,),
-    FaultKind.APPLICATION_XID: (FindingKind.XID,),
-    FaultKind.TEARDOWN_XID: (FindingKind.XID,),
-    FaultKind.PROCESS_XID: (FindingKind.XID,),
-    FaultKind.POWER_CAP: (FindingKind.POWER_BRAKE, FindingKind.THERMAL_THROTTLE),
-    FaultKind.DRIVER_RELOAD: (FindingKind.ECC, FindingKind.PCIE_REPLAY, FindingKind.NVLINK_ERRORS),
-}
-_FAILS_WATCH = frozenset(
-    {
-        FaultKind.DOUBLE_BIT,
-        FaultKind.ROW_REMAP_FAILED,
-        FaultKind.RECOVERY_RESET,
-        FaultKind.RECOVERY_REBOOT,
-        FaultKind.NVLINK_ERRORS,
-    }
-)
-_NOTES = {
-    FaultKind.FALLEN_OFF_BUS: "XID 79, then the GPU's series end while its node's other GPUs report",
-    FaultKind.VANISHED: "the GPU's series end without an XID while its node's other GPUs report",
-    FaultKind.DOUBLE_BIT: "XID 48 and an uncorrectable ECC error",
-    FaultKind.GSP_TIMEOUT: "XID 119 again and again",
-    FaultKind.ROW_REMAP_PENDING: "XID 63; a row remapping waits for a reset",
-    FaultKind.ROW_REMAP_FAILED: "XID 64; a row could not be remapped",
-    FaultKind.RECOVERY_RESET: "the driver asks for a reset of the GPU",
-    FaultKind.RECOVERY_REBOOT: "the driver asks for a reboot of the node",
-    FaultKind.PCIE_REPLAYS: "PCIe replays far above what the link explains",
-    FaultKind.NVLINK_ERRORS: "NVLink CRC, replay and recovery errors",
-    FaultKind.OVERHEATING: "hotter at equal power until it throttles",
-    FaultKind.POWER_BRAKE: "the power supply brakes every GPU of the node",
-    FaultKind.HUNG: "a kernel that never ends: busy, near idle power, no memory traffic",
-    FaultKind.EXPORTER_DOWN: "the exporter does not answer; its GPUs work on",
-    FaultKind.NODE_GONE: "the node is gone, and its exporter with it",
-    FaultKind.TELEMETRY_MISSING: "no exporter answers: the network, not the GPUs",
-    FaultKind.APPLICATION_XID: "XID 13 or 31 on all GPUs of one job: the application's fault",
-    FaultKind.TEARDOWN_XID: "XID 45 on all GPUs of a job that was killed",
-    FaultKind.PROCESS_XID: "XID 43 of one process",
-    FaultKind.POWER_CAP: "the card draws its limit at full load: the software power cap is normal",
-    FaultKind.DRIVER_RELOAD: "the driver was reloaded: every counter began again at zero",
-}
 
 
 def fault_truths(
@@ -171,7 +116,7 @@ def fault_truths(
     state: the node as played, needed where physics decides when a fault begins to show.
     """
     start = fault.start
-    kinds = _KINDS[fault.kind]
+    kinds = FAULTS[fault.kind].findings
     if fault.machine < 0:
         everywhere = tuple(machine.name for machine in machines)
         yield _fault_truth(plan, fault, kinds[0], Subject(SubjectKind.FLEET, "fleet"), (), everywhere, start)
@@ -188,7 +133,7 @@ def fault_truths(
     if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
         # Only the count of remapped rows and XID 63 tell of it: good news rather than a fault.
         return
-    if machine.has_health_watches and fault.kind in _FAILS_WATCH:
+    if machine.has_health_watches and FAULTS[fault.kind].fails_watch:
         kinds += (FindingKind.DCGM_HEALTH,)
     on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
     subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
@@ -205,7 +150,7 @@ def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, fl
                 kind=FindingKind.EXPORTER_DOWN,
                 subject=Subject(SubjectKind.NODE, machine.name),
                 start=plan.moment(begin),
-                end=plan.moment(end) if end < plan.seconds else None,
+                end=plan.until(end),
                 devices=(),
                 note="the node reboots, or its driver is reloaded",
                 harmless=True,
@@ -227,11 +172,11 @@ def _fault_truth(
         kind=kind,
         subject=subject,
         start=plan.moment(start),
-        end=plan.moment(fault.end) if fault.end < plan.seconds else None,
+        end=plan.until(fault.end),
         devices=devices,
         nodes=nodes,
-        note=_NOTES[fault.kind],
-        harmless=fault.kind in HARMLESS,
+        note=FAULTS[fault.kind].note,
+        harmless=FAULTS[fault.kind].harmless,
         fault=fault.kind.value,
     )
 

@@ -11,7 +11,7 @@ from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.exporter import NAMESPACE
 from gpuwatch.simulate.node_objects import Object, stamp
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.runs import PodLife, Run, Workload, resource_name
+from gpuwatch.simulate.runs import PodLife, Run, SimulatedWorkload, resource_name
 from gpuwatch.simulate.schedule import template_hash
 from gpuwatch.simulate.script import MachineScript
 
@@ -47,37 +47,34 @@ class Scene:
         """Runs whose Pods are in the API server: alive, or ended a short while ago."""
         return [run for run in self.runs if run.start <= self.at and self.at < kept_until(run)]
 
-    @staticmethod
-    def keeps_finished(run: Run) -> bool:
-        return run.workload.framework in ("Job", "CronJob") and run.failed_at is None
-
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerName:
     """A controller by kind and name."""
 
     kind: str
     name: str
 
 
-def owner_chain(run: Run) -> list[Owner]:
+def owner_chain(run: Run) -> list[OwnerName]:
     """From the top owner down to the Pods' controller, as `_owners` makes them; empty for a bare Pod."""
     workload = run.workload
     if workload.framework == "Bare":
         return []
-    top = Owner(_API[workload.framework][1], workload.name)
+    top = OwnerName(_API[workload.framework][1], workload.name)
     below = {
-        "Deployment": Owner("ReplicaSet", f"{workload.name}-{template_hash(workload, run.generation)}"),
-        "Notebook": Owner("StatefulSet", workload.name),
-        "CronJob": Owner("Job", run.pods[0].name.rpartition("-")[0]),
-        "JobSet": Owner("Job", f"{workload.name}-workers-0"),
+        "Deployment": OwnerName("ReplicaSet", f"{workload.name}-{template_hash(workload, run.generation)}"),
+        "Notebook": OwnerName("StatefulSet", workload.name),
+        "CronJob": OwnerName("Job", run.pods[0].name.rpartition("-")[0]),
+        "JobSet": OwnerName("Job", f"{workload.name}-workers-0"),
     }.get(workload.framework)
     return [top, below] if below else [top]
 
 
 def kept_until(run: Run) -> float:
     """When the Pods' objects go: a finished Job's stay to be read for a while."""
-    return run.end + (_FINISHED_SECONDS if Scene.keeps_finished(run) else 0.0)
+    keeps = run.workload.framework in ("Job", "CronJob") and run.failed_at is None
+    return run.end + (_FINISHED_SECONDS if keeps else 0.0)
 
 
 def workload_objects(scene: Scene) -> list[Object]:
@@ -103,7 +100,7 @@ def workload_objects(scene: Scene) -> list[Object]:
     return list(objects.values())
 
 
-def _meta(scene: Scene, workload: Workload, **more: object) -> Object:
+def _meta(scene: Scene, workload: SimulatedWorkload, **more: object) -> Object:
     created = scene.stamp(workload.created_seconds)
     meta = {"name": workload.name, "namespace": workload.namespace, "uid": workload.uid, "creationTimestamp": created}
     return {**meta, **more}
@@ -142,53 +139,51 @@ def _child(scene: Scene, parent: Object, api: str, kind: str, name: str, created
 
 
 def _owners(scene: Scene, run: Run, replicas: int) -> list[Object]:
-    """From the top owner down to the Pods' controller; nothing for a bare Pod."""
+    """From the top owner down to the Pods' controller, and a PodGroup; nothing for a bare Pod."""
     workload = run.workload
-    if workload.framework == "Bare":
+    chain = owner_chain(run)
+    if not chain:
         return []
     api, kind = _API[workload.framework]
-    pods = len(run.pods)
-    top: Object = {"apiVersion": api, "kind": kind, "metadata": _meta(scene, workload), "spec": {}}
+    spec, below = _specs(workload, len(run.pods), replicas)
+    top: Object = {"apiVersion": api, "kind": kind, "metadata": _meta(scene, workload), "spec": spec}
+    if workload.framework == "VolcanoJob":
+        name = f"{workload.name}-{workload.uid}"
+        return [top, _child(scene, top, "scheduling.volcano.sh/v1beta1", "PodGroup", name, run.start - 5, below)]
+    api_below = "batch/v1" if chain[-1].kind == "Job" else "apps/v1"
+    children = (_child(scene, top, api_below, each.kind, each.name, run.start - 5, below) for each in chain[1:])
+    return [top, *children]
+
+
+def _specs(workload: SimulatedWorkload, pods: int, replicas: int) -> tuple[Object, Object]:
+    """Of the top owner, and of what stands below it."""
     selector = {"matchLabels": {"app": workload.name}}
+    workers: Object = {"parallelism": pods, "completions": pods}
     if workload.framework == "Deployment":
-        top["spec"] = {"replicas": max(replicas, 1), "selector": selector}
-        name = f"{workload.name}-{template_hash(workload, run.generation)}"
-        return [top, _child(scene, top, "apps/v1", "ReplicaSet", name, run.start - 5, {"replicas": 1})]
+        return {"replicas": max(replicas, 1), "selector": selector}, {"replicas": 1}
     if workload.framework == "StatefulSet":
-        top["spec"] = {"replicas": 1, "serviceName": workload.name, "selector": selector}
-    elif workload.framework == "Notebook":
-        top["spec"] = {"template": {"spec": {}}}
-        return [top, _child(scene, top, "apps/v1", "StatefulSet", workload.name, run.start - 5, {"replicas": 1})]
-    elif workload.framework == "Job":
-        top["spec"] = {"parallelism": pods, "completions": pods, "backoffLimit": 3}
-        if pods > 1:
-            top["spec"]["completionMode"] = "Indexed"
-    elif workload.framework == "CronJob":
-        top["spec"] = {"schedule": "0 */6 * * *", "suspend": False, "concurrencyPolicy": "Forbid"}
-        name = run.pods[0].name.rpartition("-")[0]
-        return [top, _child(scene, top, "batch/v1", "Job", name, run.start - 5, {"parallelism": 1, "completions": 1})]
-    elif workload.framework == "JobSet":
-        top["spec"] = {
-            "suspend": False,
-            "failurePolicy": {"maxRestarts": 10},
-            "replicatedJobs": [{"name": "workers", "replicas": 1}],
-        }
-        spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
-        return [top, _child(scene, top, "batch/v1", "Job", f"{workload.name}-workers-0", run.start - 5, spec)]
-    elif workload.framework == "PyTorchJob":
+        return {"replicas": 1, "serviceName": workload.name, "selector": selector}, {}
+    if workload.framework == "Notebook":
+        return {"template": {"spec": {}}}, {"replicas": 1}
+    if workload.framework == "Job":
+        return {**workers, "backoffLimit": 3, **({"completionMode": "Indexed"} if pods > 1 else {})}, {}
+    if workload.framework == "CronJob":
+        return {"schedule": "0 */6 * * *", "suspend": False, "concurrencyPolicy": "Forbid"}, workers
+    if workload.framework == "JobSet":
+        jobs = [{"name": "workers", "replicas": 1}]
+        failures = {"maxRestarts": 10}
+        return (
+            {"suspend": False, "failurePolicy": failures, "replicatedJobs": jobs},
+            {**workers, "completionMode": "Indexed"},
+        )
+    if workload.framework == "PyTorchJob":
         replicas_of = {"Master": {"replicas": 1}} | ({"Worker": {"replicas": pods - 1}} if pods > 1 else {})
-        top["spec"] = {"pytorchReplicaSpecs": replicas_of, "runPolicy": {"suspend": False}}
-    elif workload.framework == "VolcanoJob":
-        top["spec"] = {"minAvailable": pods, "queue": "research", "tasks": [{"name": "worker", "replicas": pods}]}
-        group = _child(
-            scene, top, "scheduling.volcano.sh/v1beta1", "PodGroup", f"{workload.name}-{workload.uid}", run.start - 5,
-            {"minMember": pods, "queue": "research"},
-        )  # fmt: skip
-        return [top, group]
-    return [top]
+        return {"pytorchReplicaSpecs": replicas_of, "runPolicy": {"suspend": False}}, {}
+    tasks = [{"name": "worker", "replicas": pods}]
+    return {"minAvailable": pods, "queue": "research", "tasks": tasks}, {"minMember": pods, "queue": "research"}
 
 
-def _pod_labels(workload: Workload, run: Run, number: int) -> tuple[dict[str, str], dict[str, str]]:
+def _pod_labels(workload: SimulatedWorkload, run: Run, number: int) -> tuple[dict[str, str], dict[str, str]]:
     """Labels and annotations that the framework puts on its Pods."""
     name, framework = workload.name, workload.framework
     labels = {"app": name}
@@ -289,7 +284,7 @@ def _container(scene: Scene, run: Run) -> Object:
     return {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": ended}}
 
 
-def _budget(scene: Scene, workload: Workload, replicas: int) -> Object:
+def _budget(scene: Scene, workload: SimulatedWorkload, replicas: int) -> Object:
     wanted = max(replicas - 1, 1)
     return {
         "apiVersion": "policy/v1",

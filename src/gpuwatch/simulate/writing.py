@@ -1,47 +1,36 @@
-"""Writes a fleet to files: a recording with its cluster and its truths, or OpenMetrics for a real Prometheus."""
+"""Writes a fleet to files: a recording with its cluster and its truths."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gpuwatch.simulate.fleet import Fleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.node_objects import Object
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.telemetry.recording_file import write_recording
-from gpuwatch.telemetry.series import RecordedSeries, is_stale
-
-Progress = Callable[[str], None]
-"""Told the name of each step before it begins."""
 
 
-def write_fleet(fleet: Fleet, folder: Path, progress: Progress | None = None) -> None:
+def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
     """Writes telemetry.parquet, cluster/KIND.json (kubectl lists, as of the window's end) and truth.json.
 
     The folder is made where it is missing; files of an earlier fleet are replaced, and cluster/*.json that this one
     does not have are removed. Raises OSError where it cannot be written.
     """
     plan = fleet.plan
-    tell = progress or (lambda _: None)
-    tell(f"writing the cluster of {plan.gpus} GPUs")
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
     write_cluster(fleet, folder / "cluster")
     (folder / "truth.json").write_text(json.dumps([truth_json(truth) for truth in fleet.truth], indent=1) + "\n")
-    samples = plan.steps * plan.gpus
-    tell(f"writing {plan.days:g} days of telemetry ({samples:,} samples of each metric)")
     note = f"simulated fleet: seed {plan.seed}, {plan.gpus} GPUs, {plan.days:g} days"
     write_recording(
         folder / "telemetry.parquet", fleet.series(), note=note, interval_seconds=float(plan.interval_seconds)
     )
 
 
-def write_cluster(fleet: Fleet, folder: Path, at: datetime | None = None) -> None:
+def write_cluster(fleet: SimulatedFleet, folder: Path, at: datetime | None = None) -> None:
     """The cluster's objects at that moment, one list per kind, in place of what *.json the folder has."""
     for old in folder.glob("*.json"):
         old.unlink()
@@ -68,27 +57,3 @@ def truth_json(truth: Truth) -> dict[str, Any]:
         "fault": truth.fault,
         "note": truth.note,
     }
-
-
-def write_openmetrics(fleet: Fleet, path: Path) -> None:
-    """OpenMetrics text with timestamps for `promtool tsdb create-blocks-from openmetrics FILE DIR`.
-
-    Text cannot carry staleness markers, so they are left out: a series that ended answers for five more minutes.
-    A line takes some 400 bytes and promtool reads the file once per block, so this is for hours of a small fleet.
-    Raises OSError where the file cannot be written.
-    """
-    with path.open("w", encoding="utf-8") as stream:
-        for series in fleet.series():
-            stream.writelines(_lines(series))
-        stream.write("# EOF\n")
-
-
-def _lines(series: RecordedSeries) -> Iterator[str]:
-    labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in series.labels.items())
-    kept = ~is_stale(np.ascontiguousarray(series.values))
-    for time_ms, value in zip(series.times_ms[kept].tolist(), series.values[kept].tolist(), strict=True):
-        yield f"{series.metric}{{{labels}}} {value!r} {time_ms / 1000!r}\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gpuwatch.store.api_fields import FIELDS, Said
+from gpuwatch.store.api_fields import FIELDS, ApiField
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class FormField:
     kind: Any
     optional: bool
     field: Field[Any]
-    said: Said
+    api: ApiField
 
     @property
     def required(self) -> bool:
@@ -145,8 +145,8 @@ def form_fields(kind: Hashable) -> tuple[FormField, ...]:
     found = []
     for each in fields(kind):
         bare, optional = _without_none(hints[each.name])
-        said = each.metadata.get("said") or FIELDS.get(kind, {}).get(each.name, Said())
-        found.append(FormField(each.name, said.name or camel(each.name), bare, optional, each, said))
+        api = each.metadata.get("doc") or FIELDS.get(kind, {}).get(each.name, ApiField())
+        found.append(FormField(each.name, api.name or camel(each.name), bare, optional, each, api))
     return tuple(found)
 
 

@@ -32,7 +32,7 @@ class FutureError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """A value as it is kept. digest: of the version, and of the body before it is compressed; so both change and damage
     are seen."""
 
@@ -47,11 +47,11 @@ def encode(value: object) -> tuple[bytes, bytes]:
     return _digest(data), data
 
 
-def row(digest: bytes, data: bytes) -> Row:
-    return Row(VERSION, digest, zlib.compress(data, _LEVEL))
+def row(digest: bytes, data: bytes) -> StoredRow:
+    return StoredRow(VERSION, digest, zlib.compress(data, _LEVEL))
 
 
-def decode(kept: Row, kind: type[T]) -> T:
+def decode(kept: StoredRow, kind: type[T]) -> T:
     """Raises FutureError of a later version's row, DamagedError of bytes that are not what was written."""
     decoder: msgspec.msgpack.Decoder[T] = _decoder(cast("Hashable", kind))
     data = _whole(kept)
@@ -63,7 +63,7 @@ def decode(kept: Row, kind: type[T]) -> T:
         raise DamagedError(str(error)) from error
 
 
-def is_from_the_future(kept: Row) -> bool:
+def is_from_the_future(kept: StoredRow) -> bool:
     """Did a newer gpuwatch write this row? Not if it is damaged."""
     try:
         return bool(_whole(kept)) and kept.version > VERSION
@@ -71,7 +71,7 @@ def is_from_the_future(kept: Row) -> bool:
         return False
 
 
-def _whole(kept: Row) -> bytes:
+def _whole(kept: StoredRow) -> bytes:
     try:
         data = zlib.decompress(kept.body)
     except (zlib.error, TypeError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuwatch.model.decision import Mode
 from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.store.api_fields import said
+from gpuwatch.store.api_fields import doc
 
 PENDING = "Pending"
 CONDITIONS_LIST: Mapping[str, Any] = {
@@ -32,21 +32,21 @@ class ConditionStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class ApiCondition:
     """As metav1.Condition."""
 
-    type: str = field(metadata=said("Name of the condition.", maxLength=316))
-    status: ConditionStatus = field(metadata=said("Whether it holds; Unknown where nobody can tell yet."))
+    type: str = field(metadata=doc("Name of the condition.", maxLength=316))
+    status: ConditionStatus = field(metadata=doc("Whether it holds; Unknown where nobody can tell yet."))
     observed_generation: int = field(
-        default=0, metadata=said("The metadata.generation that this was concluded from.", minimum=0)
+        default=0, metadata=doc("The metadata.generation that this was concluded from.", minimum=0)
     )
-    last_transition_time: datetime = field(metadata=said("When the status of the condition last changed."))
+    last_transition_time: datetime = field(metadata=doc("When the status of the condition last changed."))
     reason: str = field(
-        metadata=said(
+        metadata=doc(
             "Why, in one word.", minLength=1, maxLength=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
         )
     )
-    message: str = field(metadata=said("Why, in one sentence.", maxLength=_MAX_MESSAGE))
+    message: str = field(metadata=doc("Why, in one sentence.", maxLength=_MAX_MESSAGE))
 
 
 MEANINGS: Mapping[str, str] = {
@@ -66,7 +66,7 @@ _NOTHING_YET = "Nothing is written yet."
 _UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE)
 
 
-def conditions(remediation: Remediation, generation: int) -> tuple[Condition, ...]:
+def conditions(remediation: Remediation, generation: int) -> tuple[ApiCondition, ...]:
     """Approved, Applied (all writes done), Verified and Finished. generation: of the object that was read.
 
     An approval has the time of the first phase that it led to, since the object does not say when it was given.
@@ -84,7 +84,7 @@ def conditions(remediation: Remediation, generation: int) -> tuple[Condition, ..
         while since and course[since - 1][name][0] is status:
             since -= 1
         found.append(
-            Condition(
+            ApiCondition(
                 type=name,
                 status=status,
                 observed_generation=generation,

@@ -17,9 +17,9 @@ from gpuwatch.model.remediation import (
     misplaced,
 )
 from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.store.api_fields import said
+from gpuwatch.store.api_fields import doc
 from gpuwatch.store.api_form import FormError
-from gpuwatch.store.conditions import CONDITIONS_LIST, Condition, conditions
+from gpuwatch.store.conditions import CONDITIONS_LIST, ApiCondition, conditions
 
 GROUP = "gpuwatch.dev"
 VERSION = "v1alpha1"
@@ -38,16 +38,16 @@ CHECKPOINT_KIND = "Checkpoint"
 class RemediationSpec:
     """What is proposed, written once by gpuwatch, and what people decided about it."""
 
-    proposal: Proposal = field(metadata=said("What is to be done and why. It cannot be changed."))
-    approved: bool = field(default=False, metadata=said("Set true to have it done."))
+    proposal: Proposal = field(metadata=doc("What is to be done and why. It cannot be changed."))
+    approved: bool = field(default=False, metadata=doc("Set true to have it done."))
     approved_by: str = field(
-        default="", metadata=said("Who approved it: empty, or the name that the API server knows the approver by.")
+        default="", metadata=doc("Who approved it: empty, or the name that the API server knows the approver by.")
     )
-    rejected: bool = field(default=False, metadata=said("Set true to have it never done."))
-    undo: bool = field(default=False, metadata=said("Set true to have what was done undone."))
+    rejected: bool = field(default=False, metadata=doc("Set true to have it never done."))
+    undo: bool = field(default=False, metadata=doc("Set true to have what was done undone."))
     finding_correct: bool = field(
         default=False,
-        metadata=said(
+        metadata=doc(
             "Set true where the finding was correct although this was rejected or undone. It does not count against "
             "its detectors then."
         ),
@@ -60,32 +60,32 @@ class RemediationStatus:
     for others, and never read."""
 
     observed_generation: int = field(
-        default=0, metadata=said("The metadata.generation that this status was written for.", minimum=0)
+        default=0, metadata=doc("The metadata.generation that this status was written for.", minimum=0)
     )
-    conditions: tuple[Condition, ...] = field(
+    conditions: tuple[ApiCondition, ...] = field(
         default=(),
-        metadata=said(
+        metadata=doc(
             "Approved; Applied, once all writes are done; Verified, once they had their effect; and Finished.",
             **CONDITIONS_LIST,
         ),
     )
-    phase: Phase = field(metadata=said("Where it is, in one word. The conditions say it for machines."))
-    steps: tuple[Step, ...] = field(default=(), metadata=said("The writes that it consists of, in their order."))
-    step: int = field(default=0, metadata=said("How many of the steps are done."))
-    saved: tuple[Saved, ...] = field(default=(), metadata=said("What fields were before they were changed."))
-    history: tuple[Turn, ...] = field(default=(), metadata=said("What happened to it, oldest first."))
-    next_at: datetime | None = field(default=None, metadata=said("Before it nothing is done.", "nextStepTime"))
+    phase: Phase = field(metadata=doc("Where it is, in one word. The conditions say it for machines."))
+    steps: tuple[Step, ...] = field(default=(), metadata=doc("The writes that it consists of, in their order."))
+    step: int = field(default=0, metadata=doc("How many of the steps are done."))
+    saved: tuple[Saved, ...] = field(default=(), metadata=doc("What fields were before they were changed."))
+    history: tuple[Turn, ...] = field(default=(), metadata=doc("What happened to it, oldest first."))
+    next_at: datetime | None = field(default=None, metadata=doc("Before it nothing is done.", "nextStepTime"))
     deadline_at: datetime | None = field(
-        default=None, metadata=said("When the phase ends at the latest.", "deadlineTime")
+        default=None, metadata=doc("When the phase ends at the latest.", "deadlineTime")
     )
-    attempts: int = field(default=0, metadata=said("How often it had to wait, for the next wait."))
+    attempts: int = field(default=0, metadata=doc("How often it had to wait, for the next wait."))
     verified: Mapping[str, bool] = field(
-        default_factory=dict, metadata=said("What was looked for after the writes, by name: true where it is so.")
+        default_factory=dict, metadata=doc("What was looked for after the writes, by name: true where it is so.")
     )
     clean_since: datetime | None = field(
-        default=None, metadata=said("Since when every look at the Node proved it healthy.", "healthySinceTime")
+        default=None, metadata=doc("Since when every look at the Node proved it healthy.", "healthySinceTime")
     )
-    undo_to: Phase | None = field(default=None, metadata=said("What its phase is once it is undone."))
+    undo_to: Phase | None = field(default=None, metadata=doc("What its phase is once it is undone."))
 
 
 def parts_of(remediation: Remediation, generation: int = 0) -> tuple[RemediationSpec, RemediationStatus]:
@@ -148,48 +148,49 @@ def said_correct(finding_correct: bool) -> dict[str, bool]:
 class WorkloadProfileSpec:
     """Whose profile it is."""
 
-    workload: str = field(metadata=said("The workload, as Kind/namespace/name of its top owner."))
-    container: str = field(metadata=said("The container within its Pods."))
-    gpu_model: str = field(metadata=said("Model of the GPUs that it was measured on."))
-    mig_profile: str = field(default="", metadata=said("MIG profile that it was measured on. Absent for whole GPUs."))
+    workload: str = field(metadata=doc("The workload, as Kind/namespace/name of its top owner."))
+    container: str = field(metadata=doc("The container within its Pods."))
+    gpu_model: str = field(metadata=doc("Model of the GPUs that it was measured on."))
+    mig_profile: str = field(default="", metadata=doc("MIG profile that it was measured on. Absent for whole GPUs."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
     """What was advised last."""
 
-    at: datetime = field(metadata=said("When it was advised.", "time"))
-    target: str = field(metadata=said("What to run on instead."))
-    resource: str = field(default="", metadata=said("The resource to ask for, such as nvidia.com/mig-1g.10gb."))
+    at: datetime = field(metadata=doc("When it was advised.", "time"))
+    target: str = field(metadata=doc("What to run on instead."))
+    resource: str = field(default="", metadata=doc("The resource to ask for, such as nvidia.com/mig-1g.10gb."))
     speed_low_ratio: float = field(
-        metadata=said("Speed on the target at worst, as a fraction of the speed now: 0.9 is 10 percent slower.")
+        metadata=doc("Speed on the target at worst, as a fraction of the speed now: 0.9 is 10 percent slower.")
     )
     speed_likely_ratio: float = field(
-        metadata=said("Speed on the target as expected, as a fraction of the speed now: 0.9 is 10 percent slower.")
+        metadata=doc("Speed on the target as expected, as a fraction of the speed now: 0.9 is 10 percent slower.")
     )
     projected_saving_per_week: float | None = field(
-        default=None, metadata=said("Money that it saves in a week, in the currency. Absent where prices are unknown.")
+        default=None,
+        metadata=doc("Money that it saves in a week, in the currency. Absent where prices are unknown."),
     )
     currency: str = field(
         default="",
-        metadata=said("Currency of the saving as in ISO 4217, such as USD. Absent without one."),
+        metadata=doc("Currency of the saving as in ISO 4217, such as USD. Absent without one."),
     )
-    saving_gpu_hours_per_week: float = field(default=0.0, metadata=said("GPU-hours that it saves in a week."))
-    confidence_ratio: float = field(metadata=said("How sure the advice is, from 0 to 1."))
-    message: str = field(metadata=said("Why, in plain words."))
-    patch: str = field(default="", metadata=said("What the owner would change, as a strategic merge patch in JSON."))
-    prerequisites: tuple[str, ...] = field(default=(), metadata=said("What has to be done before."))
-    caveats: tuple[str, ...] = field(default=(), metadata=said("What to keep in mind."))
+    saving_gpu_hours_per_week: float = field(default=0.0, metadata=doc("GPU-hours that it saves in a week."))
+    confidence_ratio: float = field(metadata=doc("How sure the advice is, from 0 to 1."))
+    message: str = field(metadata=doc("Why, in plain words."))
+    patch: str = field(default="", metadata=doc("What the owner would change, as a strategic merge patch in JSON."))
+    prerequisites: tuple[str, ...] = field(default=(), metadata=doc("What has to be done before."))
+    caveats: tuple[str, ...] = field(default=(), metadata=doc("What to keep in mind."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRecommended:
     """Why nothing is advised, and what would resolve it."""
 
-    at: datetime = field(metadata=said("When it was concluded.", "time"))
-    reason: AbstentionKind = field(metadata=said("Why nothing is advised, in one word."))
-    message: str = field(metadata=said("Why nothing is advised, in plain words."))
-    resolve: str = field(default="", metadata=said("What would change that."))
+    at: datetime = field(metadata=doc("When it was concluded.", "time"))
+    reason: AbstentionKind = field(metadata=doc("Why nothing is advised, in one word."))
+    message: str = field(metadata=doc("Why nothing is advised, in plain words."))
+    resolve: str = field(default="", metadata=doc("What would change that."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,38 +198,26 @@ class WorkloadProfileStatus:
     """What was measured, in short."""
 
     observed_generation: int = field(
-        default=0, metadata=said("The metadata.generation that this status was written for.", minimum=0)
+        default=0, metadata=doc("The metadata.generation that this status was written for.", minimum=0)
     )
-    conditions: tuple[Condition, ...] = field(
-        default=(), metadata=said("Advised: whether something is recommended, and why not.", **CONDITIONS_LIST)
+    conditions: tuple[ApiCondition, ...] = field(
+        default=(), metadata=doc("Advised: whether something is recommended, and why not.", **CONDITIONS_LIST)
     )
-    as_of: datetime | None = field(default=None, metadata=said("Up to when it was measured.", "observationTime"))
+    as_of: datetime | None = field(default=None, metadata=doc("Up to when it was measured.", "observationTime"))
     first_seen: datetime | None = field(
-        default=None, metadata=said("When the workload was first seen.", "firstObservedTime")
+        default=None, metadata=doc("When the workload was first seen.", "firstObservedTime")
     )
     last_seen: datetime | None = field(
-        default=None, metadata=said("When the workload was last seen.", "lastObservedTime")
+        default=None, metadata=doc("When the workload was last seen.", "lastObservedTime")
     )
-    coverage_ratio: float | None = field(
-        default=None, metadata=said("Part of its time that was measured, from 0 to 1.")
-    )
-    observed_gpu_hours: float | None = field(default=None, metadata=said("How long it was measured, in GPU-hours."))
-    gpus_per_pod: int | None = field(default=None, metadata=said("How many GPUs or slices each Pod has."))
+    coverage_ratio: float | None = field(default=None, metadata=doc("Part of its time that was measured, from 0 to 1."))
+    observed_gpu_hours: float | None = field(default=None, metadata=doc("How long it was measured, in GPU-hours."))
+    gpus_per_pod: int | None = field(default=None, metadata=doc("How many GPUs or slices each Pod has."))
     busy_ratio: float | None = field(
-        default=None, metadata=said("Mean activity of the GPU's engine, from 0 to 1, recent hours counting more.")
+        default=None, metadata=doc("Mean activity of the GPU's engine, from 0 to 1, recent hours counting more.")
     )
     memory_peak_bytes: int | None = field(
-        default=None, metadata=said("Most GPU memory that one of its recent runs had, in bytes.")
+        default=None, metadata=doc("Most GPU memory that one of its recent runs had, in bytes.")
     )
-    recommendation: Recommended | None = field(default=None, metadata=said("What is advised, if anything is."))
-    abstention: NotRecommended | None = field(default=None, metadata=said("Why nothing is advised."))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpec:
-    """A piece of the state, in base64, or the list of its pieces."""
-
-    data: str = field(default="", metadata=said("Rows of one table, in base64.", maxLength=1_400_000))
-    schema: int = field(default=0, metadata=said("Version of the tables. An older gpuwatch refuses a later one."))
-    pieces: tuple[str, ...] = field(default=(), metadata=said("The pieces that make up the state, by name."))
-    sweep: tuple[str, ...] = field(default=(), metadata=said("Pieces that are not needed any more, or not yet."))
+    recommendation: Recommended | None = field(default=None, metadata=doc("What is advised, if anything is."))
+    abstention: NotRecommended | None = field(default=None, metadata=doc("Why nothing is advised."))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from gpuwatch.store.codec import (
     VERSION,
     DamagedError,
     FutureError,
-    Row,
+    StoredRow,
     decode,
     encode,
     is_from_the_future,
@@ -56,7 +56,12 @@ _SAME_KEY = " AND ".join(f"o.{name} = a.{name}" for name in _KEY.split(", "))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+_Names = tuple[str, str, str, str]
+"""A WorkloadKey as its columns."""
+
 T = TypeVar("T")
+K = TypeVar("K", bound=tuple[object, ...])
+V = TypeVar("V")
 
 
 class Store:
@@ -82,10 +87,10 @@ class Store:
         self._gaps = list(gaps)
         self._found_at_open = tuple(self._gaps)
         # What this process last read or wrote, with its digest: the same value need not be encoded again.
-        self._profiles: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
-        self._hours: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
+        self._profiles: dict[_Names, tuple[WorkloadProfile, bytes]] = {}
+        self._hours: dict[tuple[int], tuple[tuple[UsageHour, ...], bytes]] = {}
         # Keys of rows that were found damaged: they are written anew whatever their digest says.
-        self._damaged: set[object] = set()
+        self._damaged: set[tuple[object, ...]] = set()
 
     @classmethod
     def open(
@@ -162,7 +167,7 @@ class Store:
         else:
             values: dict[str, Any] = {
                 **parts,
-                "profiles": {key: profile for key, (profile, _) in profiles.items()},
+                "profiles": {profile.key: profile for profile, _ in profiles.values()},
                 "usage": tuple(use for uses, _ in hours.values() for use in uses),
             }
             book = ProfileBook(**values)
@@ -172,13 +177,16 @@ class Store:
 
     def save_book(self, book: ProfileBook) -> None:
         """Keep this book in place of the last. Profiles and hours that are not in it are forgotten."""
-        parts = {name: encode(getattr(book, name)) for name in _PARTS}
+        hours: dict[tuple[int], tuple[UsageHour, ...]] = {}
+        for use in book.usage:
+            at = (_micros(use.hour),)
+            hours[at] = (*hours.get(at, ()), use)
         with self._writing("profiles"):
             self._refuse_future_rows()
-            self._save_parts(parts)
-            profiles = self._save_profiles(book)
-            hours = self._save_hours(book)
-        self._profiles, self._hours = profiles, hours
+            self._save_rows("book", "field", {(name,): getattr(book, name) for name in _PARTS}, {})
+            by_names = {_names(key): profile for key, profile in book.profiles.items()}
+            self._profiles = self._save_rows("profile", _KEY, by_names, self._profiles)
+            self._hours = self._save_rows("usage", "hour", hours, self._hours)
         self._damaged.clear()
 
     def _parts(self, gaps: list[Gap]) -> dict[str, object]:
@@ -188,95 +196,66 @@ class Store:
                 gaps.append(self._lost(str(name), "this version knows no such part of a book", "it is left out"))
                 continue
             try:
-                parts[name] = decode(Row(*kept), _PARTS[name])
+                parts[name] = decode(StoredRow(*kept), _PARTS[name])
             except DamagedError as damage:
-                self._damaged.add(name)
+                self._damaged.add((name,))
                 gaps.append(self._lost(name, damage, "it begins anew"))
         return parts
 
-    def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[WorkloadKey, tuple[WorkloadProfile, bytes]]]:
+    def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[_Names, tuple[WorkloadProfile, bytes]]]:
         rows = self._db.execute(f"SELECT {_KEY}, version, digest, body FROM profile ORDER BY {_KEY}")
         for *names, version, digest, body in rows:
             key = WorkloadKey(*names)
             try:
-                profile = decode(Row(version, digest, body), WorkloadProfile)
+                profile = decode(StoredRow(version, digest, body), WorkloadProfile)
                 _demand(profile.key == key, f"it is that of {profile.key}")
             except DamagedError as damage:
-                self._damaged.add(key)
+                self._damaged.add(_names(key))
                 gaps.append(self._lost(f"profile of {key}", damage, "it begins anew"))
             else:
-                yield key, (profile, digest)
+                yield _names(key), (profile, digest)
 
-    def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[int, tuple[tuple[UsageHour, ...], bytes]]]:
+    def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[tuple[int], tuple[tuple[UsageHour, ...], bytes]]]:
         for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
             try:
-                uses = decode(Row(*kept), tuple[UsageHour, ...])
+                uses = decode(StoredRow(*kept), tuple[UsageHour, ...])
                 _demand(all(_micros(use.hour) == hour for use in uses), "it is that of another hour")
             except DamagedError as damage:
-                self._damaged.add(hour)
+                self._damaged.add((hour,))
                 gaps.append(self._lost(f"use in the hour of {_utc(hour)}", damage, "it is missing from reports"))
             else:
-                yield hour, (uses, kept[1])
+                yield (hour,), (uses, kept[1])
 
-    def _save_parts(self, parts: dict[str, tuple[bytes, bytes]]) -> None:
-        kept = {name: (at, digest) for at, name, digest in self._db.execute("SELECT rowid, field, digest FROM book")}
-        gone = [(at,) for name, (at, _) in kept.items() if name not in parts]
-        self._db.executemany("DELETE FROM book WHERE rowid = ?", gone)
-        same = {name: digest for name, (_, digest) in kept.items() if name not in self._damaged}
-        self._db.executemany(
-            "INSERT OR REPLACE INTO book (field, version, digest, body) VALUES (?, ?, ?, ?)",
-            [(name, *_columns(row(*part))) for name, part in parts.items() if same.get(name) != part[0]],
-        )
+    def _save_rows(
+        self, table: str, columns: str, values: Mapping[K, V], known: Mapping[K, tuple[V, bytes]]
+    ) -> dict[K, tuple[V, bytes]]:
+        """Writes the values whose rows differ, and deletes the rows of others; the values with their digests.
 
-    def _save_profiles(self, book: ProfileBook) -> dict[WorkloadKey, tuple[WorkloadProfile, bytes]]:
+        columns: those of the key. known: what need not be encoded again.
+        """
         # Held against the file, not against what was read from it: another process may have saved in between.
-        rows = self._db.execute(f"SELECT rowid, digest, {_KEY} FROM profile")
-        kept = {WorkloadKey(*names): (at, digest) for at, digest, *names in rows}
+        rows = self._db.execute(f"SELECT rowid, digest, {columns} FROM {table}")
+        kept = {tuple(key): (at, digest) for at, digest, *key in rows}
         same = {key: digest for key, (_, digest) in kept.items() if key not in self._damaged}
-        now: dict[WorkloadKey, tuple[WorkloadProfile, bytes]] = {}
+        now: dict[K, tuple[V, bytes]] = {}
 
         def changed() -> Iterator[tuple[object, ...]]:
-            for key, profile in book.profiles.items():
-                known = self._profiles.get(key)
-                if known is not None and known[0] is profile and known[1] == same.get(key):
-                    now[key] = known
+            for key, value in values.items():
+                held = known.get(key)
+                if held is not None and held[1] == same.get(key) and (held[0] is value or held[0] == value):
+                    now[key] = held
                     continue
-                digest, data = encode(profile)
-                now[key] = (profile, digest)
+                digest, data = encode(value)
+                now[key] = (value, digest)
                 if digest != same.get(key):
-                    yield (*_names(key), *_columns(row(digest, data)))
+                    yield (*key, *_columns(row(digest, data)))
 
-        gone = [(at,) for key, (at, _) in kept.items() if key not in book.profiles]
-        self._db.executemany("DELETE FROM profile WHERE rowid = ?", gone)
+        places = ", ".join("?" * (columns.count(",") + 4))
         self._db.executemany(
-            f"INSERT OR REPLACE INTO profile ({_KEY}, version, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)", changed()
+            f"INSERT OR REPLACE INTO {table} ({columns}, version, digest, body) VALUES ({places})", changed()
         )
-        return now
-
-    def _save_hours(self, book: ProfileBook) -> dict[int, tuple[tuple[UsageHour, ...], bytes]]:
-        kept = dict(self._db.execute("SELECT hour, digest FROM usage"))
-        same = {hour: digest for hour, digest in kept.items() if hour not in self._damaged}
-        groups: dict[int, list[UsageHour]] = {}
-        for use in book.usage:
-            groups.setdefault(_micros(use.hour), []).append(use)
-        now: dict[int, tuple[tuple[UsageHour, ...], bytes]] = {}
-
-        def changed() -> Iterator[tuple[object, ...]]:
-            for hour, group in groups.items():
-                uses = tuple(group)
-                known = self._hours.get(hour)
-                if known is not None and known[1] == same.get(hour) and known[0] == uses:
-                    now[hour] = known
-                    continue
-                digest, data = encode(uses)
-                now[hour] = (uses, digest)
-                if digest != same.get(hour):
-                    yield (hour, *_columns(row(digest, data)))
-
-        self._db.executemany(
-            "INSERT OR REPLACE INTO usage (hour, version, digest, body) VALUES (?, ?, ?, ?)", changed()
-        )
-        self._db.executemany("DELETE FROM usage WHERE hour = ?", [(hour,) for hour in kept if hour not in groups])
+        gone = [(at,) for key, (at, _) in kept.items() if key not in values]
+        self._db.executemany(f"DELETE FROM {table} WHERE rowid = ?", gone)
         return now
 
     # Advice and what came of it
@@ -396,7 +375,7 @@ class Store:
     def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
         for workload, container, *kept in rows:
             try:
-                yield decode(Row(*kept), kind)
+                yield decode(StoredRow(*kept), kind)
             except DamagedError as damage:
                 self._gaps.append(self._lost(f"{what} {workload}[{container}]", damage, "it is left out"))
 
@@ -407,7 +386,7 @@ class Store:
         for table, columns in _ROWS:
             later = f"SELECT {columns} FROM {table} WHERE {columns.partition(',')[0]} > ?"
             for kept in self._db.execute(later, (VERSION,)):
-                if is_from_the_future(Row(*kept)):
+                if is_from_the_future(StoredRow(*kept)):
                     raise FutureError(kept[0])
 
     def _lost(self, what: str, damage: object, so: str) -> Gap:
@@ -455,11 +434,11 @@ def _target(data: bytes) -> Target | None:
         return None  # damaged: nothing is known to be the same
 
 
-def _names(key: WorkloadKey) -> tuple[str, str, str, str]:
+def _names(key: WorkloadKey) -> _Names:
     return key.workload, key.container, key.gpu_model, key.mig_profile
 
 
-def _columns(kept: Row) -> tuple[int, bytes, bytes]:
+def _columns(kept: StoredRow) -> tuple[int, bytes, bytes]:
     return kept.version, kept.digest, kept.body
 
 

@@ -22,7 +22,7 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import FormError, camel_enum, from_api, to_api
-from gpuwatch.store.conditions import Condition, ConditionStatus
+from gpuwatch.store.conditions import ApiCondition, ConditionStatus
 from gpuwatch.store.custom_resources import (
     ADVISED,
     API_VERSION,
@@ -112,7 +112,7 @@ def _says_the_same(old: Mapping[str, Any], new: WorkloadProfileStatus) -> bool:
     return was.as_of.date() == new.as_of.date() and _gist(was) == _gist(new)
 
 
-def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int) -> Condition:
+def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int) -> ApiCondition:
     """The condition Advised; its time is that of the old one where that said the same."""
     advised, not_advised = new.recommendation, new.abstention
     at = new.as_of
@@ -127,7 +127,7 @@ def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int
     for each in from_api(old, WorkloadProfileStatus).conditions if old else ():
         if (each.type, each.status) == (ADVISED, status) and each.observed_generation:
             at = each.last_transition_time
-    return Condition(
+    return ApiCondition(
         type=ADVISED,
         status=status,
         observed_generation=generation,
