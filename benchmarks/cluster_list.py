@@ -167,7 +167,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: PodServer
 
     def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query)
+        path = urlsplit(self.path)
+        if path.path != "/api/v1/pods":  # gpuwatch asks for the API groups, too
+            self.send_error(404)
+            return
+        query = parse_qs(path.query)
         start = int(query.get("continue", ["0"])[0])
         body = self.server.page(start, int(query.get("limit", [str(self.server.pods)])[0]))
         self.send_response(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,12 +66,14 @@ def remediations() -> tuple[Remediation, ...]:
 def leading(analysis: Analysis) -> Metrics:
     """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
     metrics = Metrics()
-    Jobs((Job("cycle", lambda: None, 60, seconds=60),), metrics, ())
+    jobs = Jobs((Job("cycle", lambda: metrics.analysed(analysis), 60, seconds=60),), metrics, ())
+    jobs.start()
+    while "cycle" not in jobs.times or jobs.times["cycle"].succeeded_at is None:
+        time.sleep(0.01)
+    jobs.stop(10)
     metrics.settings(True, END)
-    metrics.job_success.labels("cycle").set_to_current_time()
     metrics.leads.set(1)
     metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
-    metrics.analysed(analysis)
     notebook = advised(answer(profile()))
     metrics.costs(fleet_cost(analysis, PriceList(instance_types()), [notebook]))
     metrics.advised(advice_counts([notebook], [], [], END))

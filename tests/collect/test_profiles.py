@@ -17,7 +17,8 @@ from gpuwatch.collect import profiles
 from gpuwatch.collect.profiles import FetchPolicy, update_profiles
 from gpuwatch.model.cluster import Cluster, Node, Pod
 from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Signal
-from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit, UsageHour
+from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
+from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
@@ -33,14 +34,13 @@ A, B = uuid(1), uuid(2)
 POLICY = ProfilePolicy()
 FETCH = FetchPolicy(history_seconds=7200)
 SETTLED = AT - timedelta(seconds=300)  # 120 s are left to settle, and windows are of 300 s
-USE = UsageHour(hour=AT, namespace="team", gpu_model="H100", allocated_gpu_hours=1, busy_gpu_hours=1)
 LIVE = Pod(namespace="team", name="a", phase="Running", workload="Job/team/train", accelerators={"nvidia.com/gpu": 1})
 CLUSTER = Cluster(pods=(LIVE,), nodes=(Node(name="node-a"),), known=True)
 
 
 @dataclass
 class Ledger:
-    """Stands in for the pure update: keeps what it was given."""
+    """Keeps what the pure update was given, which goes on."""
 
     books: list[ProfileBook | None] = field(default_factory=list)
     windows: list[HeldWindows] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Ledger:
         self.pods.append(pods)
         self.unfit += unfit
         self.books.append(book)
-        return book or ProfileBook(until=windows[0].start, step_seconds=windows[0].step_seconds, usage=(USE,))
+        return update_book(book, windows, owners, pods, unfit, policy)
 
     def busy(self) -> dict[tuple[str, str, float], float]:
         """(device, Pod, end of the window in seconds before AT) → activity. Each window once."""
@@ -374,7 +374,12 @@ def test_updates_from_a_server_are_those_from_a_recording(
         patch.setattr(profiles, "update_book", served)
         remote_write.write(url, timeline.for_remote_write())
         with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
-            assert update(store, fetch=fetch) == (expected_book, expected_gaps)
+            book, gaps = update(store, fetch=fetch)
+    assert (book.until, gaps) == (expected_book.until, expected_gaps)
+    assert list(book.profiles) == list(expected_book.profiles)
+    assert [each.allocated_gpu_hours for each in book.usage] == pytest.approx(
+        [each.allocated_gpu_hours for each in expected_book.usage]
+    )
     assert served.busy() == pytest.approx(ledger.busy(), rel=1e-9)
     assert (served.owners, served.pods, served.unfit) == (ledger.owners, ledger.pods, ledger.unfit)
 

@@ -496,7 +496,8 @@ class TestPolicy:
         assert "sesame" not in str(refused.value)
 
     def test_what_is_just_right(self) -> None:
-        DeliveryPolicy(
+        policy = DeliveryPolicy(
             attempts=1, max_attempts=1, backoff_seconds=0, timeout_seconds=0.1, s3_bucket="b", s3_prefix="p",
             s3_endpoint="http://minio:9000", urls=("env:A", "file:/b", "jsons://c/d"),
         )  # fmt: skip
+        assert len(names_of(policy)) == 4

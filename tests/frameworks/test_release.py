@@ -16,7 +16,7 @@ from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
 from gpuwatch.execute.requests import write
 from gpuwatch.frameworks import WRITTEN, keys
 from gpuwatch.frameworks.framework import ReleaseRule
-from gpuwatch.frameworks.json_patch import ABSENT, difference, merged, put, removed, value_at
+from gpuwatch.frameworks.json_patch import ABSENT, difference, put, removed, value_at
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of
 from gpuwatch.frameworks.release import (
     Release,
@@ -28,7 +28,7 @@ from gpuwatch.frameworks.release import (
     still_holds,
 )
 from gpuwatch.kube.writer import Failure, WriteError
-from kube.memory_cluster import MemoryCluster
+from kube.memory_cluster import MemoryCluster, merged
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "release-4f2a"

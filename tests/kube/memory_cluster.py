@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuwatch.frameworks.json_patch import merged
 from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.kinds import LISTED_OWNERS
 from gpuwatch.kube.live_writer import event_of
@@ -262,6 +261,19 @@ def _labelled(object_: Object, wanted: Mapping[str, str]) -> bool:
 def _selects(budget: Object, pod: Object) -> bool:
     selector = budget["spec"].get("selector")
     return selector is not None and _labelled(pod, selector.get("matchLabels") or {})
+
+
+def merged(document: object, patch: object) -> Any:
+    """A copy with the merge patch applied: null removes, objects are merged, all else replaces."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = copy.deepcopy(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
 
 
 def _strategic(document: Any, patch: Any, name: str = "") -> Any:

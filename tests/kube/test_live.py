@@ -387,10 +387,10 @@ def test_a_kubeconfig_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with live() as (server, _):
         file = tmp_path / "config"
         file.write_text(KUBECONFIG.replace("URL", server.url))
-        assert names(connect(file, None, QUICK).read(NOW)) == ALL
+        assert names(connect(file).read(NOW)) == ALL
         monkeypatch.setenv("KUBECONFIG", str(file))
-        assert names(connect(None, None, QUICK).read(NOW)) == ALL
-        assert names(connect(None, "here", QUICK).read(NOW)) == ALL
+        assert names(connect().read(NOW)) == ALL
+        assert names(connect(None, "here").read(NOW)) == ALL
         assert server.requests[-1].headers["authorization"] == "Bearer secret-token"
 
 

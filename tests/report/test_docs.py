@@ -317,14 +317,45 @@ def test_the_operators_own_classes_are_taken_as_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", MODULES)
 def test_confidences_are_written_in_the_rules_module(rule: str) -> None:
     quoted = {float(number) for number in re.findall(r"\b[01]\.\d+", _of_rule(rule, "What it says."))}
-    literals = {
-        node.value
+    concluded = {
+        value
         for module in MODULES[rule]
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.Constant) and isinstance(node.value, float)
+        for expression in _confidences(ast.parse(inspect.getsource(module)))
+        for node in ast.walk(expression)
+        if isinstance(value := _value(node, module), float)
     }
     assert quoted
-    assert quoted <= literals
+    assert quoted <= concluded
+
+
+def _value(node: ast.AST, module: ModuleType) -> object:
+    """Of a number, or of the module's name for one."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    return vars(module).get(node.id) if isinstance(node, ast.Name) else None
+
+
+def _confidences(tree: ast.Module) -> Iterator[ast.AST]:
+    """What a module gives as a confidence: by that keyword or at that place of a call, under a name with that word in
+    it, or in a function of such a name."""
+    places: dict[str, int] = {}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.FunctionDef):
+            names = [each.arg for each in node.args.args]
+            if "confidence" in node.name:
+                yield node
+        elif isinstance(node, ast.ClassDef):
+            names = [ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)]
+        if "confidence_ratio" in names:
+            places[node.name] = names.index("confidence_ratio")  # type: ignore[attr-defined]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "confidence_ratio":
+            yield node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in places:
+            yield from node.args[places[ast.unparse(node.func)] :][:1]
+        elif isinstance(node, ast.Assign) and any("confidence" in ast.unparse(each).lower() for each in node.targets):
+            yield node.value
 
 
 def test_links_lead_to_headings() -> None:

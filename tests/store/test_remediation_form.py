@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.frameworks.json_patch import difference, merged
+from gpuwatch.frameworks.json_patch import difference
 from gpuwatch.kube.quantity import quantity
 from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
 from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
@@ -41,6 +41,7 @@ from gpuwatch.store.custom_resources import (
     parts_of,
     remediation_of,
 )
+from kube.memory_cluster import merged
 from parts.processes import wait_until
 from store.remediation_stores import (
     MERGE,

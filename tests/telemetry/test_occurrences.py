@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.model.telemetry import Gap, Signal, StateChange
-from gpuwatch.telemetry.occurrences import _fewest
+from gpuwatch.telemetry.occurrences import fewest_events
 from gpuwatch.telemetry.samples import Function, SampleStore
 from gpuwatch.telemetry.source import TelemetrySource
 from telemetry.timeline import AT, EVERY, NOW, Timeline, Witness, gpu, held, uuid
@@ -183,7 +183,7 @@ def test_never_more_than_there_were(
         for time in scrapes
     }
     samples = {time: count for time, count in samples.items() if count}
-    found = list(_fewest(samples, seconds + 30))
+    found = list(fewest_events(samples, seconds + 30))
     assert max(samples.values(), default=0) <= sum(count for _, count in found) <= len(events)
     alone = [one for one in events if all(abs(one - other) > seconds + 90 for other in events if other is not one)]
     if len(alone) == len(events) and not lost and not late:

@@ -154,9 +154,9 @@ def test_jobs_and_how_long_they_took(tmp_path: Path) -> None:
     timeline.add(JOB, of("again", label="job_name"), 1)
     runs, gaps = TelemetrySource(timeline.store(tmp_path)).job_runs(AT - HOUR, AT)
     assert gaps == ()
-    assert [(run.job, run.workload, run.seconds) for run in runs] == [
+    assert [(run.job, run.workload, run.completed) for run in runs] == [
         ("Job/ml/again", "Job/ml/again", None),  # the completion is that of a Job before it
-        ("Job/ml/n-1", "CronJob/ml/n", 6600),
+        ("Job/ml/n-1", "CronJob/ml/n", AT - timedelta(seconds=600)),
         ("Job/ml/n-2", "", None),
     ]
     assert runs[1] == JobRun(

@@ -14,6 +14,7 @@ import pytest
 
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.telemetry import recording
+from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
@@ -29,8 +30,9 @@ from gpuwatch.telemetry.samples import (
     Selector,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import STALE, MetricSamples, RecordedSeries, stacked
+from gpuwatch.telemetry.series import MetricSamples, RecordedSeries, stacked
 
+STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SECONDS = int(NOW.timestamp())
@@ -293,7 +295,6 @@ def test_a_small_cache_gives_the_same_answers(tmp_path: Path, monkeypatch: pytes
     small = open_recording([tmp_path])
     assert small.evaluate_many(questions, NOW) == whole
     assert whole == [[AnswerRow({}, float(number % 4))] for number in range(12)]
-    assert len(small._loaded) == 1
 
 
 class Counting:
@@ -321,16 +322,13 @@ def test_metrics_that_fit_are_read_once_and_of_more_the_first_ones_are(monkeypat
         assert part.reads == reads
 
 
-def test_metrics_that_are_scraped_together_share_their_times(tmp_path: Path) -> None:
-    parquet(tmp_path, "a.parquet", "a", {-60: 1.0, 0: 2.0})
-    parquet(tmp_path, "b.parquet", "b", {-60: 3.0, 0: 4.0})
-    parquet(tmp_path, "c.parquet", "c", {-61: 5.0, 0: 6.0})
-    store = open_recording([tmp_path])
-    answers = store.evaluate_many([last(metric) for metric in "abc"], NOW - timedelta(seconds=60))
-    assert answers == [[AnswerRow({}, 1.0)], [AnswerRow({}, 3.0)], [AnswerRow({}, 5.0)]]
-    columns = {id(metric.samples.times_ms) for metric in store._loaded.values()}
-    assert len(store._loaded) == 3
-    assert len(columns) == 2
+def test_metrics_that_are_scraped_together_share_their_times() -> None:
+    first, alike, other = (
+        stacked([{"gpu": "0"}], [(np.array(times), np.array([1.0, 2.0]))]) for times in ([0, 60], [0, 60], [1, 60])
+    )
+    known = LoadedMetric(first).samples.times_ms
+    assert LoadedMetric(alike, [known]).samples.times_ms is known
+    assert LoadedMetric(other, [known]).samples.times_ms.tolist() == [1, 60]
 
 
 def test_every_store_prints_the_same_promql(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from hypothesis.extra import numpy as hnp
 from gpuwatch.telemetry import recording_file
 from gpuwatch.telemetry.recording_file import RecordingFile, write_recording
 from gpuwatch.telemetry.samples import TelemetryError
-from gpuwatch.telemetry.series import STALE, MetricSamples, RecordedSeries
+from gpuwatch.telemetry.series import MetricSamples, RecordedSeries
+
+STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
 
 
 def series(metric: str, gpu: str, times_ms: list[int], values: list[float] | np.ndarray) -> RecordedSeries:

@@ -22,7 +22,7 @@ from gpuwatch.telemetry.samples import (
     Series,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import STALE, FloatArray, RecordedSeries
+from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
 NOW = 1_767_225_600  # 2026-01-01, a multiple of every step that tests use
 AT = datetime.fromtimestamp(NOW, UTC)
@@ -106,7 +106,7 @@ class Timeline:
 def _values(samples: list[tuple[float, float | None]]) -> FloatArray:
     values = np.array([0.0 if value is None else value for _, value in samples], np.float64)
     ended = np.array([value is None for _, value in samples], np.bool_)
-    values[ended] = STALE  # array to array: a scalar could lose the marker's bits
+    mark_stale(values, ended)
     return values
 
 

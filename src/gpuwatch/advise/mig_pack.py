@@ -107,8 +107,8 @@ def shortage(problem: Problem, weights: Mapping[str, float], firm: Mapping[str, 
     return {name: count for name, count in found.items() if count}
 
 
-class _Column(NamedTuple):
-    """A variable of the program. used: GPUs in use for each of it; disturbance: what each costs in cuts and moves;
+class _Variable(NamedTuple):
+    """One of the program. used: GPUs in use for each of it; disturbance: what each costs in cuts and moves;
     recut: whether it takes one of the GPUs that may be cut anew."""
 
     upper: float
@@ -139,23 +139,23 @@ class _Program:
         for each in self.classes:
             count = problem.kept[each]
             lower = count if each.forced else 0
-            columns.append(_Column(count, lower, 1, -each.tenants, Counter(each.offers), each in free))
-        columns += [_Column(spare, 0, 1, 1, Counter(cut), True) for cut in self.cuts]
+            columns.append(_Variable(count, lower, 1, -each.tenants, Counter(each.offers), each in free))
+        columns += [_Variable(spare, 0, 1, 1, Counter(cut), True) for cut in self.cuts]
         for uniform, name in self.settings:
             nodes = problem.uniform[uniform]
-            columns.append(_Column(nodes, disturbance=0 if name == uniform.profile else uniform.gpus))
-            columns.append(_Column(nodes * uniform.gpus, used=1, offers={name: most[name]}))
+            columns.append(_Variable(nodes, disturbance=0 if name == uniform.profile else uniform.gpus))
+            columns.append(_Variable(nodes * uniform.gpus, used=1, offers={name: most[name]}))
         self.short_names = [""] * len(columns)
         if firm is not None:
             self.short_names += self.profiles
             short = {name: max(problem.demand[name] - firm.get(name, 0), 0) for name in self.profiles}
-            columns += [_Column(short[name], offers={name: 1}) for name in self.profiles]
+            columns += [_Variable(short[name], offers={name: 1}) for name in self.profiles]
         self.lower, self.upper = [column.lower for column in columns], [column.upper for column in columns]
         self.used = np.array([column.used for column in columns], dtype=float)
         self.disturbance = np.array([column.disturbance for column in columns], dtype=float)
         self.rows, self.least, self.greatest = self._constraints(columns, spare)
 
-    def _constraints(self, columns: Sequence[_Column], spare: int) -> tuple[np.ndarray, list[float], list[float]]:
+    def _constraints(self, columns: Sequence[_Variable], spare: int) -> tuple[np.ndarray, list[float], list[float]]:
         rows = [[float(column.offers.get(name, 0)) for column in columns] for name in self.profiles]
         least = [float(self.problem.demand[name]) for name in self.profiles]
         greatest = [math.inf] * len(rows)

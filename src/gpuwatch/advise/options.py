@@ -22,7 +22,7 @@ from gpuwatch.model.telemetry import Vendor
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
 
-def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[Way, ...]]:
+def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[SharingGroup, ...]]:
     """For each workload the groups in which it could share a GPU."""
     by_model: dict[str, list[Sharer]] = defaultdict(list)
     for key, item in ready.items():
@@ -30,36 +30,38 @@ def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadK
         lone = not facts.serves(key) and facts.gang_pods(item.profile) < 2 and facts.alive(item.profile)
         if one is not None and lone and item.gpu.vendor is Vendor.NVIDIA:
             by_model[item.gpu.name].append(one)
-    found: dict[WorkloadKey, list[Way]] = defaultdict(list)
+    found: dict[WorkloadKey, list[SharingGroup]] = defaultdict(list)
     for model, sharers in sorted(by_model.items()):
         gpu = find_gpu(model)
         for sharing in (Sharing.MPS, Sharing.TIME_SLICING):
             for group in groups(sharers, gpu.memory_bytes if gpu is not None else 0.0, sharing, facts.policy):
                 for one in group:
                     others = tuple(other for other in group if other is not one)
-                    found[one.key].append(Way(one, others, sharing))
+                    found[one.key].append(SharingGroup(one, others, sharing))
     return {key: tuple(items) for key, items in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    one: Sharer
+class SharingGroup:
+    """A workload and the others with which it could share a GPU."""
+
+    member: Sharer
     others: tuple[Sharer, ...]
     sharing: Sharing
 
 
-def options_of(item: Ready, sharings: Sequence[Way], facts: Facts) -> tuple[Option, ...]:
+def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> tuple[Option, ...]:
     """Everything that it could run on, the present first, with its vetoes."""
     policy = facts.policy
     targets = candidates(item.profile, item.now, item.gpu, facts)
     found = [item.current]
     for target, (speed, unknown) in zip(targets, _speeds(item, targets, facts), strict=True):
         found.append(_option(item, target, speed, usable_bytes(target, policy), facts, unknown))
-    for way in sharings:
-        target = shared(item.now, way.sharing, [other.key for other in way.others], facts)
-        taken = sum(other.peak_bytes + policy.shared_context_bytes for other in way.others)
+    for group in sharings:
+        target = shared(item.now, group.sharing, [other.key for other in group.others], facts)
+        taken = sum(other.peak_bytes + policy.shared_context_bytes for other in group.others)
         left = policy.shared_memory_ratio * item.gpu.memory_bytes - taken
-        found.append(_option(item, target, shared_speed(way.one, way.others, way.sharing), left, facts))
+        found.append(_option(item, target, shared_speed(group.member, group.others, group.sharing), left, facts))
     return tuple(found)
 
 

@@ -64,17 +64,15 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
     asked = {name for pod in facts.pods.get(profile.key.workload, ()) for name in pod.accelerators}
     mig = profile.key.mig_profile
     usual = mig_resource(gpu, mig, nodes) if mig else whole_resource(gpu.vendor)
-    types = {instance_type_of(node) for node in nodes}
-    where = regions(nodes)
     return Target(
         kind=TargetKind.SAME,
         gpu_model=gpu.name,
         gpus_per_pod=count,
         gpu_share_ratio=share,
         mig_profile=mig,
-        resource=asked.pop() if len(asked) == 1 else usual,
-        instance_type=types.pop() if len(types) == 1 else "",
-        region=next(iter(where)) if len(where) == 1 else "",
+        resource=_common(asked) or usual,
+        instance_type=_common(map(instance_type_of, nodes)),
+        region=_common(regions(nodes)),
         price_per_hour=_times(price.price_per_gpu_hour, share * count),
         price_source=price.reason,
     )
@@ -154,14 +152,13 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
     """On Nodes that the cluster has, at its share of them; those in service, while there is any."""
     usable = [node for node in nodes if in_service(node)] or list(nodes)
     price = facts.prices.of_nodes(usable)
-    types, where = {instance_type_of(node) for node in usable}, {region_of(node) for node in usable}
     return Target(
         kind=TargetKind.MODEL,
         gpu_model=model.name,
         gpus_per_pod=count,
         resource=whole_resource(model.vendor),
-        instance_type=types.pop() if len(types) == 1 else "",
-        region=where.pop() if len(where) == 1 else "",
+        instance_type=_common(map(instance_type_of, usable)),
+        region=_common(map(region_of, usable)),
         price_per_hour=_times(price.price_per_gpu_hour, count),
         price_source=price.reason,
     )
@@ -215,6 +212,12 @@ def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
     if any(have is not None and want > have for want, have in pairs):
         return 2
     return 1 if any(have is None and want > 0 for want, have in pairs) else 0
+
+
+def _common(values: Iterable[str]) -> str:
+    """The one value that all have; '' where they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _times(price: float | None, factor: float) -> float | None:

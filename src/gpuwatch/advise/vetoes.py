@@ -25,7 +25,7 @@ _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VetoCase:
-    """What a veto looks at: one target for one workload, and the world around both.
+    """What a veto looks at: one target for one workload, and what is known of the cluster.
 
     offered_bytes: framebuffer per GPU that the target leaves for it; present_bytes: that it can have now. speed is
     already widened for a young profile; speed_unknown says why there is none.
@@ -51,12 +51,8 @@ def veto(case: VetoCase) -> tuple[Veto, ...]:
     """All reasons against the target; empty means that it may be advised."""
     if case.target.kind is TargetKind.SAME:
         return ()
-    found = []
-    for name, check in VETOES.items():
-        reason = check(case)
-        if reason:
-            found.append(Veto(name, reason))
-    return tuple(found)
+    reasons = ((name, check(case)) for name, check in VETOES.items())
+    return tuple(Veto(name, reason) for name, reason in reasons if reason)
 
 
 def _framebuffer(case: VetoCase) -> str | None:

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from gpuwatch import __version__
 from gpuwatch.app import notifications, weekly_job
+from gpuwatch.app.history_log import HistoryLog
 from gpuwatch.app.jobs import Job
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Board, Seen
-from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, state_of
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
@@ -31,6 +31,7 @@ from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.precision import poor, precision
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.frameworks import keys
@@ -104,7 +105,7 @@ class Controller:
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
-        self._said_turns: dict[str, int] = {}
+        self._histories = HistoryLog(metrics)
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
         self.board = Board()
@@ -337,7 +338,7 @@ class Controller:
             recommendations=self._advice,
             alerts=alerts,
             pause=pause,
-            precision=poor_detectors(known, bound),
+            precision=poor(precision(known), bound),
             storm_at=self._storm_at,
         )
         analysis = analyse(snapshot, opened.policies, context)
@@ -432,27 +433,8 @@ class Controller:
                 return
             if after is None or (before is not None and after.version == before.version):
                 return
-            self._tell(before, after)
+            self._histories.tell(before, after, _now())
             before = after
-
-    def _tell(self, before: Remediation | None, after: Remediation) -> None:
-        """What is new in its history. What another process said before is not known, so of one that was never looked at
-        here the last turn alone is said, and that only while it is fresh."""
-        first = after.id not in self._said_turns
-        known = self._said_turns.get(after.id, len(before.history) if before else max(len(after.history) - 1, 0))
-        if after.phase.open:
-            self._said_turns[after.id] = len(after.history)
-        else:
-            self._said_turns.pop(after.id, None)
-        now = _now()
-        for index, turn in enumerate(after.history[known:], known):
-            if first and before is None and now - turn.at > timedelta(seconds=_FRESH_SECONDS):
-                continue
-            self._metrics.transitioned(after, index)
-            log.info(
-                "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
-                extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
-            )  # fmt: skip
 
     def _notifications(self) -> Notifications:
         folder = self.settings.run.folder / "notifications"
@@ -486,7 +468,7 @@ class Controller:
         if self._writers is None:
             yield None
             return
-        store = RemediationStore(self._writers.plain, namespace_of(self.settings))
+        store = RemediationStore(self._writers.plain, self.settings.namespace)
         yield store
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
@@ -500,13 +482,13 @@ class Controller:
         """Where the profiles are kept: in the file that is set, else in the cluster, else in a file of our own."""
         if self.settings.state is not None or self._writers is None:
             return self._state()
-        writer, namespace = self._writers.plain, namespace_of(self.settings)
+        writer, namespace = self._writers.plain, self.settings.namespace
         scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
         return lambda: store_in_cluster(writer, namespace, scratch)
 
     def _state(self) -> Path:
-        state = state_of(self.settings)
+        state = self.settings.state or self.settings.run.folder / "state.sqlite"
         state.parent.mkdir(parents=True, exist_ok=True)
         return state
 

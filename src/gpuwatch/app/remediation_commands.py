@@ -12,13 +12,14 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.remediation_stores import namespace_of, poor_detectors, who_is_it
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output, print_answer, remark, reported
 from gpuwatch.cycle.analysis import PlanContext, analyse
+from gpuwatch.execute.precision import poor, precision
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.reader import ClusterError
+from gpuwatch.kube.writer import WriteError
 from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind
@@ -81,8 +82,8 @@ def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContex
     if kept is None:
         return PlanContext(alerts=alerts), (*gaps, *more)
     known, pause = kept
-    poor = poor_detectors(known, opened.policies.plan.min_precision_ratio)
-    return PlanContext(history=known, pause=pause, precision=poor, alerts=alerts), (*gaps, *more)
+    doubtful = poor(precision(known), opened.policies.plan.min_precision_ratio)
+    return PlanContext(history=known, pause=pause, precision=doubtful, alerts=alerts), (*gaps, *more)
 
 
 def kept_of(
@@ -93,7 +94,7 @@ def kept_of(
     if not isinstance(opened.cluster, LiveCluster):
         return None, ()
     writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
-    store = RemediationStore(writer, namespace_of(opened.settings))
+    store = RemediationStore(writer, opened.settings.namespace)
     try:
         return (store.all(), store.paused()), store.gaps
     except StoreError as error:
@@ -125,7 +126,7 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
     if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
         raise StoreError(f"{found.id} is {found.phase}{_because(found)}: there is nothing to approve")
     if not found.approved:
-        found = store.approve(found.id, by if by is not None else who_is_it(writer))
+        found = store.approve(found.id, by if by is not None else _who_is_it(writer))
     pause, _ = _pause(store)
     _tell(
         f"{found.name} is approved by {found.approved_by or 'somebody'}: owners are notified, and it is done once "
@@ -170,7 +171,7 @@ def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> in
 def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
     store, writer = _store(options)
-    pause = store.pause(by if by is not None else who_is_it(writer), reason, now)
+    pause = store.pause(by if by is not None else _who_is_it(writer), reason, now)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
     return ExitCode.OK
 
@@ -195,7 +196,7 @@ def _store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
             "proposes nothing."
         ) from error
     writer = LiveWriter(client, instance="gpuwatch-cli")
-    namespace = options["controller_namespace"] or namespace_of(settings)
+    namespace = options["controller_namespace"] or settings.namespace
     return RemediationStore(writer, namespace, within=options.get("namespace") or "", forgiving=True), writer
 
 
@@ -246,6 +247,16 @@ def _one(store: RemediationStore, name: str, options: Mapping[str, Any]) -> Reme
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else f"{len(names)} are known" + (": gpuwatch history" if names else "")
     raise StoreError(f"there is no Remediation {name!r}; {hint}")
+
+
+def _who_is_it(writer: LiveWriter) -> str:
+    """The name by which the API server knows whoever writes here; '' where it does not say."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {"name": ""}}
+    try:
+        answer = writer.create(review)
+    except WriteError:
+        return ""
+    return str(((answer.get("status") or {}).get("userInfo") or {}).get("username", ""))
 
 
 def _because(remediation: Remediation) -> str:

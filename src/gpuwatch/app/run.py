@@ -29,7 +29,6 @@ from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import LogFormat, log_to_stderr
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.pages import Pages
-from gpuwatch.app.remediation_stores import namespace_of, observes
 from gpuwatch.app.sources import SourceError, open_sources
 from gpuwatch.app.terminal import EXPECTED, reported
 from gpuwatch.kube.live import LiveCluster, api_client
@@ -139,7 +138,7 @@ def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> 
     run = settings.run
     return Election(
         writer,
-        namespace_of(settings),
+        settings.namespace,
         identity,
         lease_duration_seconds=run.lease_duration_seconds,
         lease_retry_seconds=run.lease_retry_seconds,
@@ -160,7 +159,7 @@ def _tell_modes(settings: Settings, live: bool) -> None:
     modes = {action: settings.plan.mode(action) for action in ActionKind if action is not ActionKind.RESIZE_WORKLOAD}
     told = ", ".join(f"{action} {mode}" for action, mode in modes.items())
     told += "".join(f"; {scope.mode} for {scope}" for scope in settings.plan.scopes)
-    if observes(settings.plan):
+    if settings.plan.only_observes:
         log.info("mode observe: nothing is changed in the cluster")
     elif live:
         log.info("modes: %s", told)

@@ -15,7 +15,6 @@ from rich.markdown import Markdown
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
-from gpuwatch.app.remediation_stores import detector_records, observes
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
 from gpuwatch.app.terminal import output, print_answer, remark, reported
@@ -23,6 +22,7 @@ from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.execute.precision import precision
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, MigPlan, Outcome, Recommendation
@@ -243,7 +243,17 @@ class Acted:
 
     @classmethod
     def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> Acted:
-        return cls(known=known, observed=observes(policy), detectors=detector_records(known or ()), gaps=gaps)
+        detectors = tuple(
+            DetectorRecord(
+                detector=name,
+                right=each.successes,
+                wrong=each.failures,
+                lower_ratio=each.lower_ratio,
+                upper_ratio=each.upper_ratio,
+            )
+            for name, each in precision(known or ()).items()
+        )
+        return cls(known=known, observed=policy.only_observes, detectors=detectors, gaps=gaps)
 
 
 def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -> tuple[Opened, Sized]:

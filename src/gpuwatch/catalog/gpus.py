@@ -65,6 +65,12 @@ def find_gpu(name: str) -> Gpu | None:
     return _by_name().get(_normal(name))
 
 
+def model_name(name: str) -> str:
+    """The catalog's name of a model; the given one where it is unknown."""
+    gpu = find_gpu(name)
+    return gpu.name if gpu is not None else name
+
+
 def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
     """What of one physical GPU a MIG instance takes, 0 to 1: the share of the card's memory slices that it occupies
     (its `size` in mig.json). This is the only definition: hours, money, savings and the MIG plan use it.

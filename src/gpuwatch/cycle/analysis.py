@@ -146,12 +146,12 @@ def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
     return {rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in needs.items()}
 
 
-_SEVERITY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+SEVERITY_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _VERDICT = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.MISFIT: 2, Verdict.UNKNOWN: 3}
 
 
 def _order(finding: Finding) -> tuple[int, int, float, str]:
-    return (_VERDICT.get(finding.verdict, 4), _SEVERITY[finding.severity], -finding.gpu_hours, finding.id)
+    return (_VERDICT.get(finding.verdict, 4), SEVERITY_RANK[finding.severity], -finding.gpu_hours, finding.id)
 
 
 def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:

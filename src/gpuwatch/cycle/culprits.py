@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gpuwatch.cycle.analysis import SEVERITY_RANK
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
     Finding,
     FindingKind,
-    Severity,
     SubjectKind,
     Verdict,
 )
@@ -46,12 +46,9 @@ class Culprit:
     pod: str = ""
 
 
-_SEVERITY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
-
-
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """In an order that stays from cycle to cycle as long as the findings do."""
-    return sorted(findings, key=lambda item: (_SEVERITY[item.severity], str(item.verdict), item.id))
+    return sorted(findings, key=lambda item: (SEVERITY_RANK[item.severity], str(item.verdict), item.id))
 
 
 def culprits(analysis: Analysis, findings: Iterable[Finding]) -> list[Culprit]:

@@ -91,7 +91,7 @@ def assemble_weekly(
         curve=_curve(hours, start, end),
         teams=teams,
         workloads=workloads,
-        top_changes=tuple(sorted(recommendations, key=_worth)[:TOP_CHANGES]),
+        top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
         idle=idle,
         degraded=degraded,
         lost_gpu_hours_by_cause=_lost(hours, gone),
@@ -132,7 +132,7 @@ def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: boo
 
 
 def _wasted_gpu_hours(row: UsageHour) -> float:
-    """Held or on offer, measured, and not busy. Time without a sample is unknown, not wasted."""
+    """Allocatable, measured, and not busy. Time without a sample is unknown, not wasted."""
     if not row.namespace:
         return row.allocated_gpu_hours
     return max(row.allocated_gpu_hours - row.unknown_gpu_hours - row.busy_gpu_hours, 0.0)
@@ -223,7 +223,8 @@ def _sum(parts: Iterable[Sum]) -> Sum:
     return total
 
 
-def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+def by_worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+    """The order of changes: most money first, then most GPU-hours."""
     return (-(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key)
 
 

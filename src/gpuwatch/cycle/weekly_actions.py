@@ -21,11 +21,7 @@ def actions_in(known: Sequence[Remediation], start: datetime, end: datetime) -> 
 
 
 def _concerns(remediation: Remediation, start: datetime, end: datetime) -> bool:
-    return remediation.proposal.created_at <= end and (remediation.phase.open or _changed(remediation) > start)
-
-
-def _changed(remediation: Remediation) -> datetime:
-    return remediation.history[-1].at if remediation.history else remediation.proposal.created_at
+    return remediation.proposal.created_at <= end and (remediation.phase.open or remediation.changed_at > start)
 
 
 def _taken(remediation: Remediation, start: datetime, end: datetime) -> ActionTaken:
@@ -40,7 +36,7 @@ def _taken(remediation: Remediation, start: datetime, end: datetime) -> ActionTa
         mode=proposal.mode,
         approved_by=(remediation.approved_by or "somebody") if remediation.approved else "",
         proposed_at=proposal.created_at,
-        changed_at=_changed(remediation),
+        changed_at=remediation.changed_at,
         phase=remediation.phase,
         reason=proposal.reason,
         said=remediation.history[-1].message if remediation.history else proposal.reason,

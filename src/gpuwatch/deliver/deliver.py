@@ -18,11 +18,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """How a process that stays delivers.
+    """How a long-running process delivers.
 
-    now: what failed is tried no sooner than the policy's `retry_seconds` say; None tries at once. stopping: once set,
-    no attempt is begun and no wait goes on. before_each: called before each attempt; what it raises ends the delivery.
-    already: destinations that got it from somebody else. on_sent: told of each destination that got it.
+    now: a failed delivery waits for the policy's `retry_seconds`; None tries at once. stopping: once set, no attempt
+    begins and every wait ends. before_each: called before each attempt; what it raises ends the delivery.
+    already: destinations that another process has served. on_sent: called with each destination that got the report.
     """
 
     now: datetime | None = None
@@ -67,8 +67,10 @@ def enqueue(
     outbox: Path,
     identity: str,
 ) -> tuple[Delivery, ...]:
-    """Writes it into the outbox for `deliver_pending`, where it is not there yet; how far it came. Sends nothing, and
-    does not wait for whoever is sending. Raises OutboxError."""
+    """Writes the report into the outbox for `deliver_pending`, unless it is there; returns its deliveries so far.
+
+    Sends nothing, and does not wait for a process that is sending. Raises OutboxError.
+    """
     with box.locked(outbox, ".enqueue"):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
         # One that was left without destinations by a kill is nobody else's yet.
@@ -121,12 +123,12 @@ def deliver_pending(
 
 
 def over(delivery: Delivery, policy: DeliveryPolicy) -> bool:
-    """Is nothing more to be tried: it was sent, or given up?"""
+    """Whether no attempt is left: it was sent, or given up."""
     return delivery.state is DeliveryState.SENT or delivery.attempts >= policy.max_attempts
 
 
 def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
-    """May it be tried now?"""
+    """Whether it may be tried now."""
     if over(delivery, policy):
         return False
     if delivery.state is DeliveryState.PENDING or delivery.tried_at is None:

@@ -7,7 +7,7 @@ import logging
 import mimetypes
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class Destination:
     send: Callable[[Report], None]
 
 
-def destinations(policy: DeliveryPolicy, environment: Mapping[str, str] | None = None) -> tuple[Destination, ...]:
+def destinations(policy: DeliveryPolicy) -> tuple[Destination, ...]:
     """All that the policy names. Nothing is read or connected to before `send`."""
     found = []
     if policy.folder is not None:
@@ -49,8 +49,7 @@ def destinations(policy: DeliveryPolicy, environment: Mapping[str, str] | None =
         where = f" at {policy.s3_endpoint}" if policy.s3_endpoint else ""
         name = f"s3://{'/'.join(filter(None, (policy.s3_bucket, policy.s3_prefix.strip('/'))))}{where}"
         found.append(Destination(name=name, send=lambda report: _to_s3(report, policy)))
-    names = os.environ if environment is None else environment
-    return (*found, *(_notification(entry, policy, names) for entry in policy.urls))
+    return (*found, *(_notification(entry, policy) for entry in policy.urls))
 
 
 def names_of(policy: DeliveryPolicy) -> frozenset[str]:
@@ -60,7 +59,7 @@ def names_of(policy: DeliveryPolicy) -> frozenset[str]:
 
 def of_people(policy: DeliveryPolicy) -> frozenset[str]:
     """Names of the destinations that people read at once: chats, mail and webhooks, no folders."""
-    return frozenset(_notification(entry, policy, {}).name for entry in policy.urls)
+    return frozenset(_notification(entry, policy).name for entry in policy.urls)
 
 
 def _to_folder(report: Report, folder: Path) -> None:
@@ -113,7 +112,7 @@ def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
         raise SendError(f"{error.filename}: {error.strerror}") from error
 
 
-def _notification(entry: str, policy: DeliveryPolicy, environment: Mapping[str, str]) -> Destination:
+def _notification(entry: str, policy: DeliveryPolicy) -> Destination:
     if entry.startswith(("env:", "file:")):
         name = entry
     else:
@@ -121,14 +120,14 @@ def _notification(entry: str, policy: DeliveryPolicy, environment: Mapping[str, 
         host = f" {parts.hostname}" if parts.scheme.lower() in _HOST_IS_NO_SECRET and parts.hostname else ""
         # Tells two of a kind apart; too short to find a secret by.
         name = f"{parts.scheme.lower()}{host} ({hashlib.sha256(entry.encode()).hexdigest()[:6]})"
-    return Destination(name=name, send=lambda report: _notify(report, _resolve(entry, environment), policy))
+    return Destination(name=name, send=lambda report: _notify(report, _resolve(entry), policy))
 
 
-def _resolve(entry: str, environment: Mapping[str, str]) -> str:
+def _resolve(entry: str) -> str:
     """The URL behind an entry of `urls`."""
     kind, _, where = entry.partition(":")
     if kind == "env":
-        url = environment.get(where, "").strip()
+        url = os.environ.get(where, "").strip()
         if not url:
             raise SendError(f"the variable {where} is not set; it has to hold an Apprise URL", final=True)
         return url

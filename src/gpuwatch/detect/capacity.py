@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import FLEET, Fleet, conclude
+from gpuwatch.detect.fleet import FLEET, SUSPECTED, Fleet, conclude
 from gpuwatch.detect.presence import RULE, being_changed, widespread
 from gpuwatch.model.cluster import Node, Sharing
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
@@ -110,7 +110,7 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
             severity=Severity.CRITICAL if agrees else Severity.WARNING,
             advice=Advice.REBOOT,
             # Two countings disagree; with the device plugin on one side they are three, and two of them agree.
-            confidence_ratio=0.85 if agrees else 0.6,
+            confidence_ratio=0.85 if agrees else SUSPECTED,
             evidence=evidence,
             node=name,
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 
+from gpuwatch.detect.fleet import conclude
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
@@ -32,7 +33,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, Statistic, Vendor, WindowStat
+from gpuwatch.model.telemetry import Device, Signal, Statistic, Vendor, WindowStat
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -150,7 +151,8 @@ class Contention:
             return self._unknown(device, kind, f"the Pod {strangers[0]}, which holds it")
         here = self._groups(self._pods[ref] for ref in dict.fromkeys(device.pods))
         if len(here) < 2:
-            return self._finding(device, kind, Verdict.HEALTHY, "all of its Pods are of one workload")
+            summary = "all of its Pods are of one workload"
+            return conclude(device, kind, Verdict.HEALTHY, summary, family=Family.MISFIT)
         settled = [key for key, pods in here.items() if any(self._lasts(pod) for pod in pods)]
         if len(settled) < 2:
             return self._unknown(device, kind, f"{self._policy.window_seconds // 60} min of two workloads on it")
@@ -162,11 +164,12 @@ class Contention:
         if missing:
             return self._unknown(device, kind, *dict.fromkeys(missing))
         words = " and ".join(_WORDS[load.signal] for load in loads)
-        return self._finding(
+        return conclude(
             device,
             kind,
             Verdict.HEALTHY,
             f"its workloads leave room on {words}",
+            family=Family.MISFIT,
             evidence=[self._evidence(device, load) for load in loads],
         )
 
@@ -185,11 +188,13 @@ class Contention:
         words = " and ".join(_WORDS[load.signal] for load in over or full)
         names = f"{len(here)} workloads ({', '.join(sorted(here)[:3])}{', …' if len(here) > 3 else ''})"
         if not over:
-            return self._finding(
+            return conclude(
                 device,
                 kind,
                 Verdict.MISFIT,
                 f"{names} share it and {words} is at its peak; who of them asks for how much telemetry does not tell",
+                family=Family.MISFIT,
+                since=self._settled,
                 advice=Advice.WATCH,
                 confidence_ratio=0.5,
                 evidence=evidence,
@@ -210,11 +215,13 @@ class Contention:
                     )
                 )
         lost = self._lost(over, asked)
-        return self._finding(
+        return conclude(
             device,
             kind,
             Verdict.MISFIT,
             f"{names} share it and together ask for more of {words} than there is: {lost:.0%} of their speed is lost",
+            family=Family.MISFIT,
+            since=self._settled,
             severity=Severity.WARNING,
             advice=Advice.REBALANCE,
             # The demand is that of sister Pods, which may have other work.
@@ -360,39 +367,4 @@ class Contention:
 
     def _unknown(self, device: Device, kind: FindingKind, *missing: str) -> Finding:
         summary = "whether its workloads are in each other's way cannot be told"
-        return self._finding(device, kind, Verdict.UNKNOWN, summary, missing=missing)
-
-    def _finding(
-        self,
-        device: Device,
-        kind: FindingKind,
-        verdict: Verdict,
-        summary: str,
-        *,
-        severity: Severity = Severity.INFO,
-        advice: Advice = Advice.NONE,
-        confidence_ratio: float = 0.0,
-        evidence: Iterable[Evidence] = (),
-        missing: Iterable[str] = (),
-        relief_gpus: Mapping[str, float] | None = None,
-    ) -> Finding:
-        device_id: DeviceId = device.id
-        pods: tuple[PodRef, ...] = tuple(dict.fromkeys(device.pods))
-        return Finding(
-            rule=f"misfit.{kind}",
-            family=Family.MISFIT,
-            kind=kind,
-            subject=Subject(SubjectKind.DEVICE, device_id),
-            verdict=verdict,
-            summary=summary,
-            severity=severity,
-            advice=advice,
-            confidence_ratio=confidence_ratio,
-            since=self._settled if verdict is Verdict.MISFIT else None,
-            evidence=tuple(evidence),
-            missing=tuple(missing),
-            devices=(device_id,),
-            pods=pods,
-            node=device.node,
-            relief_gpus=relief_gpus or {},
-        )
+        return conclude(device, kind, Verdict.UNKNOWN, summary, family=Family.MISFIT, missing=missing)

@@ -31,6 +31,10 @@ HEALTHY_CONFIDENCE = 0.9
 """Of a rule that saw all that it asks for and found nothing. What is left is a fault that its signals do not show; a
 rule that saw a weaker signal says less."""
 
+SUSPECTED = 0.6
+"""Of a fault that one sign shows and nothing confirms, or that something else may explain as well. It is below
+`plan.min_confidence_ratio`, so that nothing is done for it alone."""
+
 FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 Conclusion: TypeAlias = Finding | Verdict
@@ -345,11 +349,12 @@ class Fleet:
 
 
 def conclude(
-    on: PhysicalGpu | Subject,
+    on: PhysicalGpu | Device | Subject,
     kind: FindingKind,
     verdict: Verdict,
     summary: str,
     *,
+    family: Family = Family.HEALTH,
     rule: str = "",
     severity: Severity = Severity.INFO,
     advice: Advice = Advice.NONE,
@@ -358,17 +363,21 @@ def conclude(
     evidence: Iterable[Evidence] = (),
     missing: Iterable[str] = (),
     gpu_hours: float = 0.0,
+    relief_gpus: Mapping[str, float] | None = None,
     gpus: Iterable[PhysicalGpu] = (),
     node: str | None = None,
 ) -> Finding:
-    """A finding on one GPU, or on what these `gpus` have in common, with their devices, Pods and Node."""
+    """A finding on one GPU or device, or on what these `gpus` have in common, with their devices, Pods and Node."""
+    devices = [device for gpu in gpus for device in gpu.devices]
     if isinstance(on, PhysicalGpu):
-        gpus, node = (on,), on.lead.node
+        devices, node = list(on.devices), on.lead.node
         on = Subject(SubjectKind.DEVICE, on.uuid)
-    gpus = tuple(gpus)
+    elif isinstance(on, Device):
+        devices, node = [on], on.node
+        on = Subject(SubjectKind.DEVICE, on.id)
     return Finding(
-        rule=rule or f"health.{kind}",
-        family=Family.HEALTH,
+        rule=rule or f"{family}.{kind}",
+        family=family,
         kind=kind,
         subject=on,
         verdict=verdict,
@@ -379,11 +388,17 @@ def conclude(
         since=since,
         evidence=tuple(evidence),
         missing=tuple(str(item) for item in missing),
-        devices=tuple(device.id for gpu in gpus for device in gpu.devices),
-        pods=tuple(dict.fromkeys(pod for gpu in gpus for pod in gpu.pods)),
+        devices=tuple(device.id for device in devices),
+        pods=tuple(dict.fromkeys(pod for device in devices for pod in device.pods)),
         node=node,
         gpu_hours=gpu_hours,
+        relief_gpus=relief_gpus or {},
     )
+
+
+def undecided(gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str) -> Finding:
+    """Something was seen that may be a fault; what would tell is missing."""
+    return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
 
 
 def _model(gpu: PhysicalGpu) -> Hashable:

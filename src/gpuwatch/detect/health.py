@@ -7,12 +7,11 @@ a signal that is not exported, a window with too few samples, or a comparison wi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.detect.capacity import missing_from_telemetry
-from gpuwatch.detect.fleet import Conclusion, Fleet, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
 from gpuwatch.detect.link import (
@@ -107,14 +106,17 @@ def assess_health(
         if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
             against[finding.subject.name].append(finding)
 
-    def take(gpu: PhysicalGpu, conclusion: Conclusion) -> None:
-        verdict = conclusion if isinstance(conclusion, Verdict) else conclusion.verdict
-        if isinstance(conclusion, Finding):
-            findings.append(conclusion)
-            if verdict is Verdict.DEGRADED:
-                against[gpu.uuid].append(conclusion)
-        if verdict is not Verdict.UNKNOWN or (isinstance(conclusion, Finding) and conclusion.evidence):
-            told.add(gpu.uuid)
+    def take(judge: Judge) -> None:
+        """What a rule says of every GPU."""
+        for gpu in fleet.gpus:
+            conclusion = judge(gpu)
+            verdict = conclusion if isinstance(conclusion, Verdict) else conclusion.verdict
+            if isinstance(conclusion, Finding):
+                findings.append(conclusion)
+                if verdict is Verdict.DEGRADED:
+                    against[gpu.uuid].append(conclusion)
+            if verdict is not Verdict.UNKNOWN or (isinstance(conclusion, Finding) and conclusion.evidence):
+                told.add(gpu.uuid)
 
     def take_shared(shared: Iterable[Finding]) -> None:
         """Findings on a job or the fleet, which speak for every GPU in them."""
@@ -125,21 +127,16 @@ def assess_health(
     for authority in (dcgm_health, vendor_health):
         judge, fleet_wide = authority(fleet)
         take_shared(fleet_wide)
-        for gpu in fleet.gpus:
-            take(gpu, judge(gpu))
+        take(judge)
     for rule in _RULES:
-        judge = rule(fleet)
-        for gpu in fleet.gpus:
-            take(gpu, judge(gpu))
+        take(rule(fleet))
     # The last two weigh what the others found: a second sign beside an XID, the one that a job waits for.
     judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
     take_shared(common)
-    for gpu in fleet.gpus:
-        take(gpu, judge(gpu))
+    take(judge)
     conclusions, jobs = hung(fleet, against)
     take_shared(jobs)
-    for gpu in fleet.gpus:
-        take(gpu, conclusions[gpu.uuid])
+    take(lambda gpu: conclusions[gpu.uuid])
     findings += _untold(fleet, told, gone)
     return tuple(findings)
 
@@ -149,24 +146,20 @@ def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
     where that is so of all of its GPUs."""
     for home, gpus in fleet.at_home.items():
         silent = [gpu for gpu in gpus if gpu.uuid not in told and gpu.uuid not in gone.explained]
-        findings = [
-            conclude(
-                gpu,
-                FindingKind.HEALTH_UNKNOWN,
-                Verdict.UNKNOWN,
-                "it reports, but no health rule has the signals or the samples that it needs",
-                advice=Advice.FIX_MONITORING,
-                missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
-            )
-            for gpu in silent
-        ]
         if len(silent) < 2 or len(silent) < len(gpus) or fleet.everything:
-            yield from findings
-            continue
-        yield replace(
-            findings[0],
-            subject=Subject(SubjectKind.NODE, home),
-            summary=f"its {len(gpus)} GPUs report, but no health rule has the signals or the samples that it needs",
-            devices=tuple(device for finding in findings for device in finding.devices),
-            pods=tuple(dict.fromkeys(pod for finding in findings for pod in finding.pods)),
-        )
+            yield from (_unassessed(gpu, "it reports") for gpu in silent)
+        else:
+            yield _unassessed(Subject(SubjectKind.NODE, home), f"its {len(gpus)} GPUs report", silent)
+
+
+def _unassessed(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
+    return conclude(
+        on,
+        FindingKind.HEALTH_UNKNOWN,
+        Verdict.UNKNOWN,
+        f"{who}, but no health rule has the signals or the samples that it needs",
+        advice=Advice.FIX_MONITORING,
+        missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
+        gpus=gpus,
+        node=gpus[0].lead.node if gpus else None,
+    )

@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, PhysicalGpu, conclude, peers_of, samples
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, PhysicalGpu, conclude, peers_of, samples
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -109,11 +109,11 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
         item = patterns[uuid]
         # Activity, power and two or more kinds of work agree, and the rest of the job goes on; a program that polls
         # for requests is what remains. With fewer witnesses, or no job beside it, small kernels look alike.
-        confidence = {0: 0.4, 1: 0.6}.get(item.silent_signals, 0.7)
+        confidence = {0: 0.4, 1: SUSPECTED}.get(item.silent_signals, 0.7)
         if uuid in accompanied:
             why = "no other GPU of its job is"
         else:
-            why, confidence = "its program may just as well have hung", min(confidence, 0.6)
+            why, confidence = "its program may just as well have hung", min(confidence, SUSPECTED)
         conclusions[uuid] = _hung(fleet, item, why, confidence_ratio=confidence)
     return conclusions, jobs
 

@@ -126,7 +126,7 @@ def _left_out(pod: Pod, node: Node | None, workload: Workload | None, exporters:
         return f"it does not run yet ({pod.phase})"
     if node is not None and node.ready is False:
         return f"its Node {node.name} is not ready"
-    if workload is not None and (workload.status is OwnerStatus.DAEMON or workload.kind == "DaemonSet"):
+    if workload is not None and workload.status is OwnerStatus.DAEMON:
         return "it belongs to a DaemonSet"
     if pod.name in exporters:
         return "it exports telemetry"

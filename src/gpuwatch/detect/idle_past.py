@@ -126,31 +126,24 @@ class SilenceModel:
         """
         policy = self.policy
         own = self._silences[workload]
-        if never_worked:
-            return explained_silence_seconds(
-                own,
-                None,
-                Prior(seconds=0.0, mature_seconds=0.0, reason=""),
-                chance_ratio=self._chance_ratio,
-                peer_quantile_ratio=policy.peer_quantile_ratio,
-                peer_limit_ratio=policy.peer_limit_ratio,
-                floor_seconds=policy.min_age_seconds,
-                step_seconds=self.calendar.step_seconds,
-            )
+        kin, prior, floor = None, Prior(seconds=0.0, mature_seconds=0.0, reason=""), policy.min_age_seconds
         lacks, stretch = "", 1.0
-        if not own_alone:
-            lacks = "other Pods work on the same device"
-        elif own.works_weekends is None and self._on_weekend(workload, now):
-            # Of those that work on weekends some work half as much on them, so that they rest for twice as long.
-            lacks, stretch = "no weekend of it was seen", 1 / policy.weekend_ratio
+        if not never_worked:
+            kin, prior = self._kin(workload, now), self._prior(self._class[workload], released)
+            floor = policy.min_silence_seconds
+            if not own_alone:
+                lacks = "other Pods work on the same device"
+            elif own.works_weekends is None and self._on_weekend(workload, now):
+                # Of those that work on weekends some work half as much on them, so that they rest for twice as long.
+                lacks, stretch = "no weekend of it was seen", 1 / policy.weekend_ratio
         return explained_silence_seconds(
             own,
-            self._kin(workload, now),
-            self._prior(self._class[workload], released),
+            kin,
+            prior,
             chance_ratio=self._chance_ratio,
             peer_quantile_ratio=policy.peer_quantile_ratio,
             peer_limit_ratio=policy.peer_limit_ratio,
-            floor_seconds=policy.min_silence_seconds,
+            floor_seconds=floor,
             step_seconds=self.calendar.step_seconds,
             own_lacks=lacks,
             own_stretch_ratio=stretch,

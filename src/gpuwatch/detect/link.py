@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
+from gpuwatch.detect.fleet import (
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    GpuAnswers,
+    Judge,
+    Peers,
+    PhysicalGpu,
+    conclude,
+    samples,
+    undecided,
+)
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -88,15 +99,8 @@ def pcie_replay(fleet: Fleet) -> Judge:
             note=f"bound for {assumed}; compared with {whom}",
         )
         if peers is None:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.UNKNOWN,
-                f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with",
-                advice=Advice.WATCH,
-                evidence=[fact],
-                missing=[f"{policy.min_peers} other GPUs that export replays"],
-            )
+            summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
+            return undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
         if rate <= peers.upper(policy.peer_deviations):
             return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
         return conclude(
@@ -107,7 +111,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
             severity=Severity.WARNING,
             advice=Advice.INSPECT,
             # Two independent bounds passed; but replays cost speed and seldom anything else.
-            confidence_ratio=0.75 if peers.same_model else 0.6,
+            confidence_ratio=0.75 if peers.same_model else SUSPECTED,
             since=fleet.before(policy.window_seconds),
             evidence=[fact],
         )
@@ -153,15 +157,8 @@ def pcie_width(fleet: Fleet) -> Judge:
         fact = lanes.evidence(gpu, comparison="<", bound=full, peers=peers)
         summary = f"the PCIe link has {width:g} of {full:g} lanes"
         if peers is None:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.UNKNOWN,
-                f"{summary}; its slot may have no more",
-                advice=Advice.WATCH,
-                evidence=[fact],
-                missing=[f"{policy.min_peers} other GPUs of this model in its pool, to know what the slots have"],
-            )
+            missing = f"{policy.min_peers} other GPUs of this model in its pool, to know what the slots have"
+            return undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
         return conclude(
@@ -249,15 +246,8 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             )
         outlier = any(item.outlier for item in found)
         if not (outlier or slower):
-            return conclude(
-                gpu,
-                kind,
-                Verdict.UNKNOWN,
-                f"{words}, which no comparison supports",
-                advice=Advice.WATCH,
-                evidence=evidence,
-                missing=["peers that have fewer errors, or a lack of traffic"],
-            )
+            missing = "peers that have fewer errors, or a lack of traffic"
+            return undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
         sick = sum(1 for sibling in machine if over(sibling))
         whole = len(machine) > 1 and sick > len(machine) / 2
@@ -271,7 +261,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             severity=Severity.WARNING,
             advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
             # Errors that cost traffic are a fault; errors alone are often lived with.
-            confidence_ratio=0.85 if outlier and slower else 0.6,
+            confidence_ratio=0.85 if outlier and slower else SUSPECTED,
             since=fleet.before(window),
             evidence=evidence,
         )

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
+from gpuwatch.detect.fleet import (
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    GpuAnswers,
+    Judge,
+    Peers,
+    PhysicalGpu,
+    conclude,
+    samples,
+    undecided,
+)
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+_COUNTED_CONFIDENCE = 0.95
+"""Of a counter of the hardware that moved, or of a criterion for exchange that the driver or DCGM has worked out: only
+an error of reading is left."""
+_PENDING_CONFIDENCE = 0.9
+"""Of memory that the card itself wants to take out of use at its next reset: it says so, and works until then."""
 
 
 def ecc_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -62,7 +79,7 @@ def ecc(fleet: Fleet) -> Judge:
                 "uncorrectable SRAM errors passed the driver's threshold for exchange",
                 severity=Severity.CRITICAL,
                 advice=Advice.REPLACE,
-                confidence_ratio=0.95,
+                confidence_ratio=_COUNTED_CONFIDENCE,
                 evidence=[sram.evidence(gpu, comparison="==", bound=1.0)],
             )
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
@@ -70,15 +87,9 @@ def ecc(fleet: Fleet) -> Judge:
             return _uncorrectable(gpu, fresh, pending)
         first = appeared.of(gpu)
         if first is not None and first > 0:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.UNKNOWN,
-                f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them",
-                advice=Advice.WATCH,
-                evidence=[appeared.evidence(gpu, comparison=">", bound=0.0)],
-                missing=["when they were: the counter's series is new in the window"],
-            )
+            summary = f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them"
+            missing = "when they were: the counter's series is new in the window"
+            return undecided(gpu, kind, summary, [appeared.evidence(gpu, comparison=">", bound=0.0)], missing)
         corrected = sbe if sbe.of(gpu) is not None else sbe_lifetime
         rate = (corrected.of(gpu) or 0.0) / window
         if rate >= policy.corrected_ecc_per_second:
@@ -112,8 +123,7 @@ def _uncorrectable(gpu: PhysicalGpu, fresh: GpuAnswers, pending: GpuAnswers) -> 
         + ("; the row is to be remapped at the next reset" if contained else ""),
         severity=Severity.WARNING if contained else Severity.CRITICAL,
         advice=Advice.RESET_WHEN_IDLE if contained else Advice.RESET,
-        # A hardware counter that moved: no interpretation is left but a reading error.
-        confidence_ratio=0.95,
+        confidence_ratio=_COUNTED_CONFIDENCE,
         evidence=evidence,
     )
 
@@ -134,23 +144,12 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
         note=f"increase ÷ window, compared with {whom}",
     )
     if peers is None:
-        return conclude(
-            gpu,
-            kind,
-            Verdict.UNKNOWN,
-            f"{rate:,.3g} corrected ECC errors per second, and too few GPUs to compare with",
-            advice=Advice.WATCH,
-            evidence=[fact],
-            missing=[f"{fleet.policy.min_peers} other GPUs that export corrected errors"],
-        )
+        summary = f"{rate:,.3g} corrected ECC errors per second, and too few GPUs to compare with"
+        missing = f"{fleet.policy.min_peers} other GPUs that export corrected errors"
+        return undecided(gpu, kind, summary, [fact], missing)
     if rate <= peers.upper(fleet.policy.peer_deviations):
-        return fleet.healthy(
-            gpu,
-            kind,
-            f"{rate:,.3g} corrected ECC errors per second, as its peers have",
-            corrected,
-            confidence_ratio=0.6,
-        )
+        summary = f"{rate:,.3g} corrected ECC errors per second, as its peers have"
+        return fleet.healthy(gpu, kind, summary, corrected, confidence_ratio=0.6)
     return conclude(
         gpu,
         kind,
@@ -160,7 +159,7 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
         advice=Advice.RESET_WHEN_IDLE,
         # The fact is certain and so is its rarity; that it will get worse is not ('SBE trend predicts' is unverified).
         # Another model's memory is another memory, which leaves more doubt.
-        confidence_ratio=0.8 if peers.same_model else 0.6,
+        confidence_ratio=0.8 if peers.same_model else SUSPECTED,
         evidence=[fact],
     )
 
@@ -192,7 +191,7 @@ def row_remap(fleet: Fleet) -> Judge:
             words.append("a remapped row waits for the next reset")
             evidence.append(pending.evidence(gpu, comparison="==", bound=1.0))
             if advice is not Advice.REPLACE:
-                advice, confidence = Advice.RESET_WHEN_IDLE, 0.9
+                advice, confidence = Advice.RESET_WHEN_IDLE, _PENDING_CONFIDENCE
         if words:
             if (new_rows.of(gpu) or 0) > 0:
                 evidence.append(new_rows.evidence(gpu))
@@ -233,7 +232,7 @@ def page_retirement(fleet: Fleet) -> Judge:
                 f"{total:g} pages are retired, of at most 64",
                 severity=Severity.CRITICAL,
                 advice=Advice.REPLACE,
-                confidence_ratio=0.95,
+                confidence_ratio=_COUNTED_CONFIDENCE,
                 evidence=[
                     dbe.evidence(gpu, total, comparison=">=", bound=float(policy.retired_pages), note="with SBE pages"),
                     sbe.evidence(gpu),
@@ -260,7 +259,7 @@ def page_retirement(fleet: Fleet) -> Judge:
                 Verdict.DEGRADED,
                 "a page waits for the next reset to be retired",
                 advice=Advice.RESET_WHEN_IDLE,
-                confidence_ratio=0.9,
+                confidence_ratio=_PENDING_CONFIDENCE,
                 evidence=[pending.evidence(gpu, comparison=">", bound=0.0)],
             )
         if single is None and double is None and pending.of(gpu) is None:

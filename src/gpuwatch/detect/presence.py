@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.model.cluster import Node
@@ -321,7 +321,7 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
         )
     # Silence beside reporting siblings has few other causes; where most of a machine is silent, a change of the
     # exporter's device filter is one, and an XID 79 just before leaves none.
-    confidence = 0.9 if lost <= len(siblings) else 0.6
+    confidence = 0.9 if lost <= len(siblings) else SUSPECTED
     fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:
         confidence = 0.97

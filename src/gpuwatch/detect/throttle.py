@@ -7,10 +7,10 @@ Only 0x8, 0x20, 0x40 and 0x80 are faults; every other bit, and any that a newer 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -116,14 +116,9 @@ def thermal_throttle(fleet: Fleet) -> Judge:
             if min(duty.now, duty.before) >= policy.thermal_duty_ratio:
                 return _thermal(fleet, gpu, duty, margin)
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
-        lasting = [name for name in _THERMAL_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
-        if lasting and reporting(gpu):
-            return _lasting_events(fleet, gpu, kind, events, lasting, "thermal slowdown")
-        if events.by_variant(gpu) and reporting(gpu):
-            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", confidence_ratio=0.8)
         if not reporting(gpu):
             return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(policy.window_seconds)])
-        return proxy(gpu)
+        return _by_events(fleet, gpu, kind, events, _THERMAL_EVENTS, "thermal slowdown") or proxy(gpu)
 
     return judge
 
@@ -162,10 +157,16 @@ def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
     )
 
 
-def _lasting_events(
-    fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: list[str], words: str
-) -> Finding:
+def _by_events(
+    fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: Sequence[str], words: str
+) -> Conclusion | None:
+    """What the exporter's own counts of clock events say; None where it counts none."""
     found = events.by_variant(gpu)
+    if not found:
+        return None
+    lasting = [name for name in names if found.get(name, 0.0) > 0]
+    if not lasting:
+        return fleet.healthy(gpu, kind, f"no lasting {words}", confidence_ratio=0.8)
     return conclude(
         gpu,
         kind,
@@ -174,10 +175,10 @@ def _lasting_events(
         severity=Severity.WARNING,
         advice=Advice.WATCH,
         # That it happened all along is sure, for how much of the time is not.
-        confidence_ratio=0.6,
+        confidence_ratio=SUSPECTED,
         since=fleet.before(fleet.policy.window_seconds),
         evidence=[
-            events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in names
+            events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in lasting
         ],
         missing=[Signal.CLOCK_EVENT_REASONS_BITS, Signal.THERMAL_THROTTLE_SECONDS_TOTAL],
     )
@@ -207,7 +208,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
                 severity=Severity.WARNING,
                 advice=Advice.WATCH,
                 # Hot enough to throttle; whether it does is not exported.
-                confidence_ratio=0.6,
+                confidence_ratio=SUSPECTED,
                 since=fleet.before(policy.window_seconds),
                 evidence=[margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
                 missing=missing,
@@ -275,14 +276,12 @@ def power_brake(fleet: Fleet) -> Judge:
         hot = (thermal.of(gpu) or 0.0) >= bound
         if unnamed is not None and min(unnamed.now, unnamed.before) >= bound and not hot:
             # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
-            return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, 0.6)
+            return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, SUSPECTED)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
-        lasting = [name for name in _BRAKE_EVENTS if events.by_variant(gpu).get(name, 0.0) > 0]
-        if lasting and reporting(gpu):
-            return _lasting_events(fleet, gpu, kind, events, lasting, "power brake")
-        if events.by_variant(gpu) and reporting(gpu):
-            return fleet.healthy(gpu, kind, "no lasting power brake", confidence_ratio=0.8)
+        told = _by_events(fleet, gpu, kind, events, _BRAKE_EVENTS, "power brake") if reporting(gpu) else None
+        if told is not None:
+            return told
         missing = [bits.stat.signal, seconds.stat.signal]
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import FLEET, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import (
+    FLEET,
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    GpuAnswers,
+    Judge,
+    PhysicalGpu,
+    conclude,
+    undecided,
+)
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -223,18 +233,16 @@ def _failed(
     asked = recovery.of(gpu)
     if names == [EVERY_XID_WATCH] and asked == 0:
         # The watch remembers XIDs until the host engine restarts; the driver, which knows better, asks for nothing.
-        return conclude(
+        return undecided(
             gpu,
             FindingKind.DCGM_HEALTH,
-            Verdict.UNKNOWN,
             "DCGM remembers a devastating XID, but the driver asks for no recovery",
-            advice=Advice.WATCH,
-            evidence=[*evidence, recovery.evidence(gpu, comparison="==", bound=0.0)],
-            missing=["when the XID was: the watch clears only when DCGM's host engine restarts"],
+            [*evidence, recovery.evidence(gpu, comparison="==", bound=0.0)],
+            "when the XID was: the watch clears only when DCGM's host engine restarts",
         )
     # One authority whose texts contradict NVIDIA's own catalog, hence under the driver's 0.98. A watch that passed
     # within the window may be flapping, and one that the driver contradicts is no stronger.
-    confidence = 0.85 if lasting and asked != 0 else 0.6
+    confidence = 0.85 if lasting and asked != 0 else SUSPECTED
     return conclude(
         gpu,
         FindingKind.DCGM_HEALTH,
@@ -242,7 +250,7 @@ def _failed(
         f"DCGM's health watch {' and '.join(names)} failed"
         + ("" if lasting else ", but not through the whole window")
         + (", though the driver asks for no recovery" if asked == 0 else ""),
-        severity=Severity.CRITICAL if confidence > 0.6 else Severity.WARNING,
+        severity=Severity.CRITICAL if confidence > SUSPECTED else Severity.WARNING,
         advice=max((_WATCH_ADVICE.get(name, Advice.RESET) for name in names), key=list(Advice).index),
         confidence_ratio=confidence,
         since=fleet.before(fleet.policy.window_seconds) if lasting else None,

@@ -33,7 +33,7 @@ from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.score import score
+from gpuwatch.plan.score import weigh
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
             gpu_model=proposal.gpu_model,
             gpus=facts.gpus(whole),
         )
-        refusals = guard(GuardCase(candidate, score(candidate, facts, plan_policy), facts, plan_policy))
+        refusals = guard(GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy))
         if refusals:
             return f"{candidate.target}: {refusals[0].reason}"
     return ""

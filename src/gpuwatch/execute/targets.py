@@ -9,7 +9,6 @@ from itertools import takewhile
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Proposal, Remediation
-from gpuwatch.store.remediations import last_turn_at
 
 TAKEN_BACK = "taken_back"
 """In `Remediation.verified`: its owner, or whoever works on the Node, took back what was done."""
@@ -32,12 +31,12 @@ def left_alone(
             ended.append(each)
     if not ended:
         return ""
-    ended.sort(key=last_turn_at)
+    ended.sort(key=lambda each: each.changed_at)
     last = ended[-1]
-    quiet_until = last_turn_at(last) + timedelta(seconds=_quiet_seconds(ended, proposal, policy))
+    quiet_until = last.changed_at + timedelta(seconds=_quiet_seconds(ended, proposal, policy))
     if now < quiet_until:
         return f"{last.name} is {last.phase}; it is left alone until {quiet_until:%Y-%m-%d %H:%M %Z}."
-    return f"What it rests on was seen before {last.name} ended." if seen_at <= last_turn_at(last) else ""
+    return f"What it rests on was seen before {last.name} ended." if seen_at <= last.changed_at else ""
 
 
 def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: ExecutePolicy) -> int:

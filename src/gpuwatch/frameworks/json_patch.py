@@ -1,4 +1,4 @@
-"""JSON pointers (RFC 6901) and JSON merge patches (RFC 7396)."""
+"""JSON pointers (RFC 6901), and the JSON merge patch (RFC 7396) between two objects."""
 
 from __future__ import annotations
 
@@ -67,19 +67,6 @@ def removed(document: Any, pointer: str) -> Any:
     if len(names) == 1:
         return {key: value for key, value in document.items() if key != names[0]}
     return {**document, names[0]: removed(document[names[0]], _pointer(*names[1:]))}
-
-
-def merged(document: object, patch: object) -> Any:
-    """A copy with the merge patch applied: null removes, objects are merged, all else replaces."""
-    if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
-    result = copy.deepcopy(document) if isinstance(document, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,7 @@
                                                                        └─ Cluster, gaps listed
 
 Both sources hand over raw JSON of single objects; from there on there is one path. `kinds` is the table of what is
-listed and how, `gangs` the table of frameworks, `keys` the keys that owners may set.
+listed and how; what is known of workload frameworks is in the room `frameworks`.
 
-Writing: `writer` says what every writer answers and how it fails; `live_writer` is the writer. `adapters` is the
-table of how each owner kind is released and restored, `moving` how its Pods move, and `fights` finds who would undo it.
+Writing: `writer` says what every writer answers and how it fails; `live_writer` is the writer.
 """

@@ -36,10 +36,10 @@ class Patience:
     minute, so that the end itself tells often enough that nothing is missing, and so that a proxy that holds back what
     passes through it cannot do so for longer.
     grace_seconds: how much later than asked the end of a watch may come.
-    stale_seconds: what was not heard of for longer is listed anew: a watch that is silent to its end, and half of the
-    next one.
+    stale_seconds: a resource without news for longer is listed anew. That is a watch that is silent to its end, and
+    half of the next one.
     verification_timeout_seconds: how often a list is compared with what was followed.
-    idle_seconds: what no read asked for in that time is followed no more.
+    idle_seconds: a resource that no read asked for in that time is no longer followed.
     """
 
     watch_seconds: float = 60.0

@@ -34,9 +34,9 @@ _STOP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is known of one resource. age_seconds: since when it was last heard of; all before is known.
+    """What is known of one resource. age_seconds: since the last list, event or bookmark; all before that is known.
 
-    lists: made of it so far. drifted: objects that a comparing list found other than they were followed.
+    lists: how often it was listed so far. drifted: objects that differed from a list of the same moment.
     """
 
     resource: str

@@ -49,9 +49,9 @@ class LiveCluster:
             raise ClusterError(f"{self.description}: {error}") from error
 
 
-def connect(kubeconfig: Path | None = None, context: str | None = None, limits: Limits = DEFAULT_LIMITS) -> LiveCluster:
+def connect(kubeconfig: Path | None = None, context: str | None = None) -> LiveCluster:
     """The cluster of a kubeconfig, or the one that this process runs in. Raises ClusterError as `api_client` does."""
-    return LiveCluster(api_client(kubeconfig, context), limits)
+    return LiveCluster(api_client(kubeconfig, context))
 
 
 def api_client(kubeconfig: Path | None = None, context: str | None = None) -> ApiClient:

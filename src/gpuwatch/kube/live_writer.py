@@ -1,6 +1,6 @@
 """Writes to a running cluster over the official client's transport: plain JSON, preconditions, timeouts, plain errors.
 
-Nothing is tried twice here: whoever writes knows what another try would mean.
+Requests are not retried here: only the caller knows whether another try is safe.
 """
 
 from __future__ import annotations
@@ -31,10 +31,6 @@ _SAID_CHARACTERS = 600
 _BUDGET_NAME = re.compile(r"disruption budget (\S+) ")
 # Strict decoding quotes the whole object, and a Pod's environment may hold secrets.
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
-
-
-def _no_lease_check() -> None:
-    """For writes of which there is one writer only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ class LiveWriter:
         self,
         api_client: ApiClient,
         *,
-        lease_check: LeaseCheck = _no_lease_check,
+        lease_check: LeaseCheck = lambda: None,
         instance: str = MANAGER,
         limits: Limits = DEFAULT_LIMITS,
         dry_run: bool = False,

@@ -6,8 +6,7 @@ import codecs
 import gzip
 import json
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -44,21 +43,14 @@ class RecordedCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ignored: Mapping[str, int] = {}
 
     @property
     def description(self) -> str:
         return f"recorded cluster in {self._folder}"
 
-    @property
-    def ignored(self) -> Mapping[str, int]:
-        """Kinds that the last read met and has no use for, with the number of their objects."""
-        return self._ignored
-
     def read(self, now: datetime) -> Cluster:
         """The recorded cluster as of `now`. Raises ClusterError where the folder holds nothing of use."""
         recording = _Recording(self._folder)
-        self._ignored = dict(recording.ignored)
         if not recording.objects_by_kind:
             broken = "".join(f" {gap.what}: {gap.detail}" for gap in recording.gaps[:3])
             raise ClusterError(
@@ -96,7 +88,6 @@ class _Recording:
 
     folder: Path
     objects_by_kind: dict[KindKey, dict[tuple[str, str], _RecordedObject]] = field(default_factory=dict)
-    ignored: Counter[str] = field(default_factory=Counter)
     gaps: list[Gap] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -151,7 +142,6 @@ class _Recording:
         group = (named.api_version or api_version).rpartition("/")[0]
         key = (group, kind)
         if key not in kinds.READ:
-            self.ignored[f"{kind}.{group}" if group else kind] += 1
             return
         meta = named.metadata
         version = int(meta.resource_version) if meta.resource_version.isdecimal() else 0

@@ -159,22 +159,22 @@ class Lists:
         """The body of a successful answer. Raises ListError after the last attempt."""
         # Once the server was lost, the remaining lists of this read do not wait for it again and again.
         attempts = 1 if self._lost else self._limits.attempts
+        timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
         tries = Retrying(
             stop=stop_after_attempt(attempts), wait=self._pause, retry=retry_if_exception(_passes), reraise=True
         )
         try:
-            return tries(self._request, path, params, accept)
+            # Not `tries(ask, …)`, which keeps the page until cycles of objects are collected.
+            for attempt in tries:
+                with attempt:
+                    body = bytes(ask(self._client, path, params, timeout, accept=accept).read())
         except ApiException as error:
             raise explained(error, kind) from error
         except urllib3.exceptions.HTTPError as error:
             self._lost = True
-            raise ListError(
-                GapKind.UNREACHABLE, f"No answer from {address(self._client)}: {cause_of(error)}."
-            ) from error
-
-    def _request(self, path: str, params: dict[str, str], accept: str) -> bytes:
-        timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
-        return bytes(ask(self._client, path, params, timeout, accept=accept).read())
+            detail = f"No answer from {address(self._client)}: {cause_of(error)}."
+            raise ListError(GapKind.UNREACHABLE, detail) from error
+        return body
 
     def _pause(self, state: RetryCallState) -> float:
         """Seconds before the next try."""
@@ -233,11 +233,7 @@ def ask(
 
 def address(client: ApiClient) -> str:
     """The API server's, without secrets."""
-    return without_secrets(str(client.configuration.host))
-
-
-def without_secrets(url: str) -> str:
-    parts = urlsplit(url)
+    parts = urlsplit(str(client.configuration.host))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 

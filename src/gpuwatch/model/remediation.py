@@ -206,6 +206,11 @@ class Remediation:
         return f"{self.namespace}/{self.name}".removeprefix("/")
 
     @property
+    def changed_at(self) -> datetime:
+        """When its phase last changed."""
+        return self.history[-1].at if self.history else self.proposal.created_at
+
+    @property
     def began_at(self) -> datetime | None:
         """When the first write was due that is more than a note; None where nobody's object was written to. A write
         that certainly changed nothing is forgotten."""

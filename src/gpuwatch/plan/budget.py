@@ -28,34 +28,22 @@ def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
         if facts.node_gpus(node):
             for scope in _scopes(facts.pool(node), node.gpu_product):
                 scopes.setdefault(scope, []).append(node)
-    return {
-        scope: _use(scope, nodes, harmed, elsewhere, reasons, facts, policy) for scope, nodes in sorted(scopes.items())
-    }
+    found = {}
+    for scope, members in sorted(scopes.items()):
+        total = sum(facts.node_gpus(node) for node in members)
+        told = (why for key in (*(node.name for node in members), scope) for why in reasons.get(key, ()))
+        found[scope] = BudgetUse(
+            scope=scope,
+            limit_gpus=max(policy.budget_min_gpus, math.floor(policy.budget_ratio * total)),
+            total_gpus=total,
+            in_flight_gpus=sum(harmed.get(node.name, 0) for node in members) + elsewhere.get(scope, 0),
+            reasons=tuple(dict.fromkeys(told)),
+        )
+    return found
 
 
 def _scopes(pool: str, gpu_model: str) -> list[str]:
     return [f"pool/{pool or 'default'}", *([f"model/{gpu_model}"] if gpu_model else [])]
-
-
-def _use(
-    scope: str,
-    nodes: list[Node],
-    harmed: Mapping[str, int],
-    elsewhere: Mapping[str, int],
-    reasons: Mapping[str, list[str]],
-    facts: PlanFacts,
-    policy: PlanPolicy,
-) -> BudgetUse:
-    total = sum(facts.node_gpus(node) for node in nodes)
-    return BudgetUse(
-        scope=scope,
-        limit_gpus=max(policy.budget_min_gpus, math.floor(policy.budget_ratio * total)),
-        total_gpus=total,
-        in_flight_gpus=sum(harmed.get(node.name, 0) for node in nodes) + elsewhere.get(scope, 0),
-        reasons=tuple(
-            dict.fromkeys(why for key in (*(node.name for node in nodes), scope) for why in reasons.get(key, ()))
-        ),
-    )
 
 
 def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:

@@ -26,7 +26,7 @@ from gpuwatch.plan.scheduling import tolerates
 
 @dataclass(frozen=True, slots=True)
 class GuardCase:
-    """What a guard looks at: one candidate, what it is worth, and the world around it."""
+    """What a guard looks at: one candidate, what it is worth, and what is known of the cluster."""
 
     candidate: Candidate
     score: Score
@@ -60,12 +60,8 @@ _OTHERS_OPT_OUTS = {
 
 def guard(case: GuardCase) -> tuple[Refusal, ...]:
     """All reasons against the candidate; empty means that it may be done as far as its budget goes."""
-    refusals = []
-    for name, each in GUARDS.items():
-        reason = each.check(case)
-        if reason:
-            refusals.append(Refusal(guard=name, reason=reason))
-    return tuple(refusals)
+    reasons = ((name, each.check(case)) for name, each in GUARDS.items())
+    return tuple(Refusal(guard=name, reason=reason) for name, reason in reasons if reason)
 
 
 def _cluster_known(case: GuardCase) -> str | None:

@@ -7,15 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from gpuwatch.model.cluster import Pod, Sharing
-from gpuwatch.model.decision import (
-    ActionKind,
-    Candidate,
-    Finding,
-    FindingKind,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import ActionKind, Candidate, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.model.sizing import Option, TargetKind
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.facts import PlanFacts

@@ -202,6 +202,11 @@ class PlanPolicy:
         counts = ("budget_min_gpus", "storm_min_gpus", "min_pool_nodes_left", "storm_cooldown_seconds")
         require(self, "plan.", (*counts, *named(self, "_per_hour")), lambda value: value >= 0, "0 or more")
 
+    @property
+    def only_observes(self) -> bool:
+        """Does no mode that is set allow more than to observe?"""
+        return all(mode is Mode.OBSERVE for mode in (*self.modes.values(), *(scope.mode for scope in self.scopes)))
+
     def mode(self, action: ActionKind, namespace: str = "", pool: str = "") -> Mode:
         """What may be done with an action of this kind, there."""
         return self.scope(action, namespace, pool).mode

@@ -21,8 +21,9 @@ _LOSS = {Severity.CRITICAL: 1.0, Severity.WARNING: 1 / 3, Severity.INFO: 0.0}
 _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
-def score(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> Score:
-    """The score of a candidate with all its inputs, in GPU-hours over the policy's horizon.
+def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
+    """The score of a candidate at its cheapest moment, with all its inputs in GPU-hours over the policy's horizon; and
+    that moment.
 
     Worked example (a test): a pool of eight 8-GPU Nodes, each but one held by Pods of one GPU; the last one has a GPU
     off the bus (CRITICAL, confidence 0.9), and the other seven free. Tainting it gains 1 × 24 h × 0.9 and takes away 7
@@ -30,11 +31,6 @@ def score(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> Score:
     takes none away: +21.6. Where the pool runs gangs of 16, whoever gets the sick GPU stops a gang of 16: +205.6. With
     all eight held by one gang it takes none away and gains all: a failed rank stops its gang.
     """
-    return weigh(candidate, facts, policy)[0]
-
-
-def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
-    """The score at the cheapest moment, and that moment."""
     findings = facts.findings_of(candidate)
     loss = max((_LOSS[finding.severity] for finding in findings), default=0.0)
     confidence = max((finding.confidence_ratio for finding in findings), default=candidate.confidence_ratio)

@@ -80,7 +80,8 @@ def explained_silence_seconds(
     '' where it does. own_stretch_ratio: by how much its silences may be longer now than in that past, 1 or more.
     """
     seconds = unlikely_silence_seconds(own, chance_ratio, step_seconds) if own.worked else 0.0
-    by, text = ExplainedBy.OWN, own_text(own, chance_ratio, seconds)
+    by, chance = ExplainedBy.OWN, f"1 in {1 / chance_ratio:,.0f}"
+    text = f"{past_text(own)}, of which more than {spoken(seconds)} follows with a chance of {chance}"
     if own_stretch_ratio > 1:
         seconds *= own_stretch_ratio
         text = f"{text}; {own_lacks}, so {spoken(seconds)} are waited out"
@@ -124,10 +125,6 @@ def past_text(own: Silences) -> str:
         return f"no idle time in {span}"
     its = "its only idle time" if own.count == 1 else f"longest of its {own.count} idle times"
     return f"{its} in {span}: {spoken(own.longest_seconds)}"
-
-
-def own_text(own: Silences, chance_ratio: float, bound: float) -> str:
-    return f"{past_text(own)}, of which more than {spoken(bound)} follows with a chance of 1 in {1 / chance_ratio:,.0f}"
 
 
 def confidence_in_silence(own: Silences, explanation: Explanation, silent_seconds: float, step_seconds: float) -> float:

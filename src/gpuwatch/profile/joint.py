@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.telemetry import PodRef, Signal
 from gpuwatch.model.workload_profile import (
@@ -101,8 +101,7 @@ def _key(item: HeldWindows, owners: Mapping[PodRef, str], pods: Mapping[PodRef, 
         return None
     pod = pods.get(item.pod)
     workload = owners.get(item.pod) or (pod.workload if pod is not None else "") or f"Pod/{item.pod}"
-    gpu = find_gpu(item.model)
-    return WorkloadKey(workload, item.container, gpu.name if gpu is not None else item.model, item.mig_profile)
+    return WorkloadKey(workload, item.container, model_name(item.model), item.mig_profile)
 
 
 def _with_owners(
@@ -349,7 +348,7 @@ def _known(value: float) -> float | None:
 
 def _devices_at_once(table: Table, owner: Ints, held: Mask) -> dict[tuple[int, int], int]:
     """Per workload and run: the most devices that it held in one window."""
-    number = np.rint((table.time[held] - table.time.min()) / table.step).astype(np.int64)
+    number = table.window[held]
     span, runs = int(number.max(initial=0)) + 1, int(table.run.max(initial=0)) + 1
     mine = owner[held] * runs + table.run[table.series][held]
     pairs, count = np.unique(mine * span + number, return_counts=True)
@@ -401,7 +400,7 @@ def _pods_at_once(table: Table, owner: Ints, held: Mask, decay: Floats, keys: in
     """Per workload: decayed seconds with any Pod; decayed Pod-seconds."""
     pods: dict[PodRef, int] = {}
     pod = table.each([pods.setdefault(item.pod, len(pods)) for item in table.windows])[held]
-    number = np.rint((table.time[held] - table.time.min()) / table.step).astype(np.int64)
+    number = table.window[held]
     span = int(number.max(initial=0)) + 1
     mine, weight = owner[held], decay[held] * table.step
     _, first = np.unique((mine * len(pods) + pod) * span + number, return_index=True)

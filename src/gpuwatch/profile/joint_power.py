@@ -8,7 +8,7 @@ from datetime import datetime
 
 import numpy as np
 
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import PowerEnvelope, PowerHistogram
 from gpuwatch.profile.joint_policy import ProfilePolicy
@@ -33,13 +33,12 @@ def update_power(
     models: dict[str, int] = {}
     model_of = []
     for item in table.windows:
-        gpu = find_gpu(item.model)
-        name = "" if item.mig_profile else gpu.name if gpu is not None else item.model
+        name = "" if item.mig_profile else model_name(item.model)
         model_of.append(models.setdefault(name, len(models)))
     model = table.each(model_of)
     uuids = {uuid: number for number, uuid in enumerate(dict.fromkeys(item.uuid for item in table.windows))}
     board = table.each([uuids[item.uuid] for item in table.windows])
-    window = np.rint((table.time - table.time.min()) / table.step).astype(np.int64)
+    window = table.window
     throttled = np.array([cause not in ("", "ambiguous", "start_up") for cause in table.causes])[table.cause]
     # A device may have two rows in a window in which its holder changed; each counts in part.
     weight = (

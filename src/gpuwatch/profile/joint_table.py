@@ -46,6 +46,12 @@ class Table:
     run: Ints  # per series: the Pod, in one of its lives; -1 where nobody was seen to hold the device
     start_up_seconds: float
 
+    @property
+    def window(self) -> Ints:
+        """The number of each row's window, counted from the first of all."""
+        number: Ints = np.rint((self.time - self.time.min()) / self.step).astype(np.int64)
+        return number
+
     def column(self, signal: Signal) -> Floats:
         found = self.columns.get(signal)
         return np.full(len(self.time), np.nan) if found is None else found

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import UsageHour
 from gpuwatch.profile.joint_table import Table
@@ -23,8 +23,7 @@ def usage_hours(table: Table) -> tuple[UsageHour, ...]:
     groups: dict[tuple[str, str], int] = {}
     number_of = []
     for item in table.windows:
-        gpu = find_gpu(item.model)
-        name = (item.pod.split("/")[0], gpu.name if gpu is not None else item.model)
+        name = (item.pod.split("/")[0], model_name(item.model))
         number_of.append(groups.setdefault(name, len(groups)))
     group = table.each(number_of)[counted]
     names = list(groups)

@@ -152,7 +152,7 @@ def _days(
 
 
 def gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None) -> Markup:
-    """Where the GPU-hours went: each part begins where the last one ended, and the last ends at what was on offer.
+    """Where the GPU-hours went: each part begins where the last one ended, and the last ends at what was allocatable.
 
     lost_gpu_hours is time within these parts, so it stands apart. Drawn twice, for wide and for narrow pages.
     """

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from gpuwatch.cycle.weekly import by_worth
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, NodeMigChange, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
@@ -61,7 +62,7 @@ def recommend_tables(
     rows: int = 30,
 ) -> RenderableType:
     """One line for each workload that should change, most money first, then why the others stay as they are."""
-    ordered = sorted(recommendations, key=_worth)
+    ordered = sorted(recommendations, key=by_worth)
     parts: list[RenderableType] = []
     if ordered:
         parts += [_advised(ordered, rows), *cut(len(ordered), rows), Text(PROJECTED, style="dim"), Text()]
@@ -146,14 +147,6 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
     if plan.mig_parted:
         parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), overflow="fold")]
     return Group(*parts)
-
-
-def _worth(item: Recommendation) -> tuple[float, float, str]:
-    return (
-        -(item.chosen.projected_saving_per_week or 0.0),
-        -item.chosen.projected_saving_gpu_hours_per_week,
-        str(item.key),
-    )
 
 
 def _yaml(value: object) -> str:

@@ -74,7 +74,7 @@ def status_html(status: Status) -> str:
         key=lambda each: (each.proposal.created_at, each.name),
         reverse=True,
     )
-    ended = sorted((each for each in known if not each.phase.open), key=_changed, reverse=True)
+    ended = sorted((each for each in known if not each.phase.open), key=lambda each: each.changed_at, reverse=True)
     plan = status.analysis.plan if status.analysis is not None else None
     refused = [item for item in plan.items if not item.admitted] if plan is not None else []
     gaps = other_gaps(status.analysis.gaps) if status.analysis is not None else []
@@ -95,7 +95,6 @@ def status_html(status: Status) -> str:
         gap_count=len(gaps),
         became=BECAME,
         held_up=held_up_by,
-        changed=_changed,
         since=lambda then: ago(then, status.at) or "now",
         waiting=sum(each.phase is Phase.PROPOSED for each in open_),
     )
@@ -104,10 +103,6 @@ def status_html(status: Status) -> str:
 def reports_html(reports: Sequence[ReportFiles], total: int) -> str:
     """The list of the reports in the folder. total: how many there are, of which the newest are given."""
     return template("reports.html.j2").render(reports=reports, total=total)
-
-
-def _changed(remediation: Remediation) -> datetime:
-    return remediation.history[-1].at if remediation.history else remediation.proposal.created_at
 
 
 def _headline(status: Status) -> str:

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_c
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from gpuwatch.cycle.weekly import by_worth
 from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, Option, OutcomeVerdict, Recommendation
 from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
@@ -48,7 +49,7 @@ _HIT = {OutcomeVerdict.HIT: True, OutcomeVerdict.MISS: False}
 
 def weekly_html(report: WeeklyReport) -> str:
     """The page, UTF-8 text. Everything that came from a cluster is escaped."""
-    advised = sorted((item.recommendation for item in report.workloads if item.recommendation), key=_worth)
+    advised = sorted((item.recommendation for item in report.workloads if item.recommendation), key=by_worth)
     shown = advised[:ADVICE_SHOWN]
     gaps = other_gaps(report.gaps)
     worth = _worth_of(report.top_changes)
@@ -87,12 +88,6 @@ def weekly_html(report: WeeklyReport) -> str:
         gap_count=len(gaps),
         since=lambda finding: _since(finding, report),
     )
-
-
-def _worth(item: Recommendation) -> tuple[float, float, str]:
-    """Money first, then GPU-hours: the order of `top_changes`."""
-    chosen = item.chosen
-    return (-(chosen.projected_saving_per_week or 0.0), -chosen.projected_saving_gpu_hours_per_week, str(item.key))
 
 
 def _worth_of(changes: Sequence[Recommendation]) -> Callable[[Option], float | None]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from typing import TypeVar
 
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.weekly import WeeklyReport
@@ -12,6 +14,8 @@ from gpuwatch.report import weekly_words as say
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import other_gaps
 from gpuwatch.report.words import ago, plural, short_uuid
+
+T = TypeVar("T")
 
 ROWS_SHOWN = 50  # a message of some 40 kB at most; the CSV and JSON forms have everything
 CHANGES_SHOWN = 10  # with their YAML
@@ -67,80 +71,54 @@ def _degraded_line(report: WeeklyReport) -> str:
 
 def _lines(report: WeeklyReport) -> Iterable[str]:
     currency, when = report.currency, say.period(report)
-    yield f"# GPUs in the {say.period(report)} of {say.span(report.start, report.end)}"
-    yield ""
-    yield f"From {escaped(report.source)}, written {report.at:%Y-%m-%d %H:%M} {report.at.tzname() or ''}.".replace(
-        " .", "."
-    )
-    yield ""
-    yield " ".join(say.headline(report))
-    yield ""
-    yield say.basis(report)
-    yield ""
+    written = f"{report.at:%Y-%m-%d %H:%M} {report.at.tzname() or ''}".rstrip()
+    for line in (
+        f"# GPUs in the {when} of {say.span(report.start, report.end)}",
+        f"From {escaped(report.source)}, written {written}.",
+        " ".join(say.headline(report)),
+        say.basis(report),
+    ):
+        yield line
+        yield ""
     yield from _table(
-        ("", "now", "", f"against the {say.period(report)} before"),
+        say.figures(report),
+        ("", lambda item: item.title),
+        ("now", lambda item: f"**{item.value}**"),
+        ("", lambda item: item.detail),
         (
-            (
-                item.title,
-                f"**{item.value}**",
-                item.detail,
-                f"{item.trend.arrow} {item.trend.judged}" if item.trend else "",
-            )
-            for item in say.figures(report)
+            f"against the {when} before",
+            lambda item: f"{item.trend.arrow} {item.trend.judged}" if item.trend else "",
         ),
-        3,
     )
     parts = say.parts(report.fleet)
     if parts:
-        yield "## Where the GPU-hours went"
-        yield ""
         total = sum(part.gpu_hours or 0.0 for part in parts)
+        yield from _section("Where the GPU-hours went")
         yield from _table(
-            ("", "GPU-hours", "share"),
+            parts,
+            ("", lambda part: part.label),
+            ("GPU-hours", lambda part: say.gpu_hours(part.gpu_hours)),
             (
-                (
-                    part.label,
-                    say.gpu_hours(part.gpu_hours),
-                    say.percent(part.gpu_hours / total if total > 0 and part.gpu_hours is not None else None),
-                )
-                for part in parts
+                "share",
+                lambda part: say.percent(None if part.gpu_hours is None or not total else part.gpu_hours / total),
             ),
-            len(parts),
             numbers=(1, 2),
         )
     yield from _changes(report)
     if report.teams:
-        yield "## Teams"
-        yield ""
+        yield from _section("Teams")
         yield from _table(
-            (
-                "team",
-                "GPU-hours allocated",
-                "busy",
-                "unknown",
-                f"cost in the {when}",
-                "of it idle",
-                f"would have been saved in the {when}",
-                "projected saving, a week",
-                "changes",
-                "idle",
-            ),
-            (
-                (
-                    escaped(team.namespace),
-                    say.gpu_hours(team.use.allocated_gpu_hours),
-                    say.percent(say.busy_ratio(team.use)),
-                    say.gpu_hours(team.use.unknown_gpu_hours),
-                    say.money(team.use.cost, currency),
-                    say.money(team.use.wasted_cost, currency),
-                    say.money(team.use.saving, currency),
-                    say.money(team.use.projected_saving_per_week, currency),
-                    str(team.recommendations),
-                    str(team.idle_allocations),
-                )
-                for team in report.teams
-            ),
-            len(report.teams),
+            report.teams,
+            ("team", lambda team: escaped(team.namespace)),
+            ("GPU-hours allocated", lambda team: say.gpu_hours(team.use.allocated_gpu_hours)),
+            ("busy", lambda team: say.percent(say.busy_ratio(team.use))),
+            ("unknown", lambda team: say.gpu_hours(team.use.unknown_gpu_hours)),
+            (f"cost in the {when}", lambda team: say.money(team.use.cost, currency)),
+            ("of it idle", lambda team: say.money(team.use.wasted_cost, currency)),
+            (f"would have been saved in the {when}", lambda team: say.money(team.use.saving, currency)),
+            ("projected saving, a week", lambda team: say.money(team.use.projected_saving_per_week, currency)),
+            ("changes", lambda team: str(team.recommendations)),
+            ("idle", lambda team: str(team.idle_allocations)),
             numbers=range(1, 10),
         )
     yield from _abstentions(report)
@@ -151,199 +129,137 @@ def _lines(report: WeeklyReport) -> Iterable[str]:
 
 
 def _changes(report: WeeklyReport) -> Iterable[str]:
-    yield "## The changes worth most"
-    yield ""
     if not report.top_changes:
-        yield "No change is advised." if report.workloads else "Not known: no workload was profiled."
-        yield ""
+        none = "No change is advised." if report.workloads else "Not known: no workload was profiled."
+        yield from _section("The changes worth most", none)
         return
+    yield from _section("The changes worth most")
     uses = {use.recommendation.key: use for use in report.workloads if use.recommendation}
     yield from _table(
+        report.top_changes,
+        ("workload", _name),
+        ("from", lambda item: escaped(item.current.target.name)),
+        ("to", lambda item: f"**{escaped(item.chosen.target.name)}**"),
+        ("speed, of now", lambda item: say.speed(item.chosen.speed)),
         (
-            "workload",
-            "from",
-            "to",
-            "speed, of now",
             f"would have saved in the {say.period(report)}, of its cost",
-            "projected saving, a week",
-            "basis",
+            lambda item: say.saved(uses.get(item.key), report.currency),
         ),
-        (
-            (
-                _name(item),
-                escaped(item.current.target.name),
-                f"**{escaped(item.chosen.target.name)}**",
-                say.speed(item.chosen.speed),
-                say.saved(uses.get(item.key), report.currency),
-                say.saving(item.chosen, report.currency),
-                f"{say.TIER[item.chosen.speed.tier]}, {say.percent(item.confidence_ratio)} sure",
-            )
-            for item in report.top_changes
-        ),
-        len(report.top_changes),
+        ("projected saving, a week", lambda item: say.saving(item.chosen, report.currency)),
+        ("basis", lambda item: f"{say.TIER[item.chosen.speed.tier]}, {say.percent(item.confidence_ratio)} sure"),
     )
     for item in report.top_changes[:CHANGES_SHOWN]:
-        yield f"### {escaped(say.workload_name(item.key))}"
-        yield ""
-        yield " ".join(escaped(line) for line in (item.reason, *item.caveats))
-        yield ""
         text = patch_yaml(item.change)
         # The fence is longer than any run of backticks within, so that no name can close it.
         fence = "`" * max(3, max(map(len, re.findall(r"`+", text)), default=0) + 1)
-        yield f"{fence}yaml\n{text}{fence}"
-        yield ""
+        for line in (
+            f"### {escaped(say.workload_name(item.key))}",
+            " ".join(escaped(line) for line in (item.reason, *item.caveats)),
+            f"{fence}yaml\n{text}{fence}",
+        ):
+            yield line
+            yield ""
 
 
 def _abstentions(report: WeeklyReport) -> Iterable[str]:
     found = [item.abstention for item in report.workloads if item.abstention]
     if not found:
         return
-    yield "## Left as they are"
-    yield ""
-    kinds = [
-        (title, meaning, [item for item in found if item.kind is kind])
-        for kind, (title, meaning) in say.ABSTAINED.items()
-    ]
-    rows = [
-        (
-            title,
-            str(len(items)),
-            meaning,
-            ", ".join(escaped(item.key.workload) for item in items[:3]),
-            escaped(items[0].resolve),
-        )
-        for title, meaning, items in kinds
-        if items
-    ]
+    yield from _section("Left as they are")
+    alike = {kind: [item for item in found if item.kind is kind] for kind in say.ABSTAINED}
     yield from _table(
-        ("reason", "workloads", "meaning", "such as", "what would resolve it"), rows, len(rows), numbers=(1,)
+        [(say.ABSTAINED[kind], items) for kind, items in alike.items() if items],
+        ("reason", lambda row: row[0][0]),
+        ("workloads", lambda row: str(len(row[1]))),
+        ("meaning", lambda row: row[0][1]),
+        ("such as", lambda row: ", ".join(escaped(item.key.workload) for item in row[1][:3])),
+        ("what would resolve it", lambda row: escaped(row[1][0].resolve)),
+        numbers=(1,),
     )
 
 
 def _findings(report: WeeklyReport) -> Iterable[str]:
-    yield "## Idle allocations"
-    yield ""
+    yield from _section("Idle allocations", *(() if report.idle else (say.none_idle(report),)))
     if report.idle:
         yield from _table(
-            ("Pod", "class", "GPUs", "idle for", "GPU-hours so far", "why"),
-            (
-                (
-                    escaped(item.subject.name),
-                    item.kind.replace("_", " "),
-                    str(len(item.devices)),
-                    ago(item.since, report.at) or say.UNKNOWN,
-                    say.gpu_hours(item.gpu_hours),
-                    escaped(item.summary),
-                )
-                for item in report.idle
-            ),
-            len(report.idle),
+            report.idle,
+            ("Pod", lambda item: escaped(item.subject.name)),
+            ("class", lambda item: item.kind.replace("_", " ")),
+            ("GPUs", lambda item: str(len(item.devices))),
+            ("idle for", lambda item: ago(item.since, report.at) or say.UNKNOWN),
+            ("GPU-hours so far", lambda item: say.gpu_hours(item.gpu_hours)),
+            ("why", lambda item: escaped(item.summary)),
             numbers=(2, 3, 4),
         )
-    else:
-        yield say.none_idle(report)
-        yield ""
-    yield "## Degraded GPUs"
-    yield ""
+    yield from _section("Degraded GPUs", *(() if report.degraded else (say.none_degraded(report),)))
     if report.degraded:
         yield from _table(
-            ("GPU", "Node", "severity", "what", "for", "do"),
-            (
-                (
-                    escaped(short_uuid(item.subject.name)),
-                    escaped(item.node or say.UNKNOWN),
-                    str(item.severity),
-                    escaped(f"{item.kind.replace('_', ' ')}: {item.summary}"),
-                    ago(item.since, report.at) or say.UNKNOWN,
-                    item.advice.replace("_", " "),
-                )
-                for item in report.degraded
-            ),
-            len(report.degraded),
+            report.degraded,
+            ("GPU", lambda item: escaped(short_uuid(item.subject.name))),
+            ("Node", lambda item: escaped(item.node or say.UNKNOWN)),
+            ("severity", lambda item: str(item.severity)),
+            ("what", lambda item: escaped(f"{item.kind.replace('_', ' ')}: {item.summary}")),
+            ("for", lambda item: ago(item.since, report.at) or say.UNKNOWN),
+            ("do", lambda item: item.advice.replace("_", " ")),
         )
-    else:
-        yield say.none_degraded(report)
-        yield ""
     if report.lost_gpu_hours_by_cause:
         yield from _table(
-            ("lost by cause", "GPU-hours"),
-            (
-                (escaped(cause.replace("_", " ")), say.gpu_hours(lost))
-                for cause, lost in report.lost_gpu_hours_by_cause.items()
-            ),
-            len(report.lost_gpu_hours_by_cause),
+            report.lost_gpu_hours_by_cause.items(),
+            ("lost by cause", lambda item: escaped(item[0].replace("_", " "))),
+            ("GPU-hours", lambda item: say.gpu_hours(item[1])),
             numbers=(1,),
         )
 
 
 def _actions(report: WeeklyReport) -> Iterable[str]:
-    yield "## What was done"
-    yield ""
-    yield escaped(say.actions_line(report))
-    yield ""
+    yield from _section("What was done", escaped(say.actions_line(report)))
     if report.actions:
         yield from _table(
-            ("target", "action", "GPUs", "proposed", "became of it", "GPU-hours released", "why"),
+            report.actions,
+            ("target", lambda item: escaped(item.target)),
+            ("action", lambda item: item.action.replace("_", " ")),
+            ("GPUs", lambda item: str(item.gpus)),
+            ("proposed", lambda item: f"{item.proposed_at:%m-%d %H:%M}"),
+            ("became of it", lambda item: f"{say.BECAME[item.phase]}: {escaped(item.said)}"),
             (
-                (
-                    escaped(item.target),
-                    item.action.replace("_", " "),
-                    str(item.gpus),
-                    f"{item.proposed_at:%m-%d %H:%M}",
-                    f"{say.BECAME[item.phase]}: {escaped(item.said)}",
-                    say.gpu_hours(item.released_gpu_hours) if item.released_gpu_hours else "",
-                    escaped(item.reason),
-                )
-                for item in report.actions
+                "GPU-hours released",
+                lambda item: say.gpu_hours(item.released_gpu_hours) if item.released_gpu_hours else "",
             ),
-            len(report.actions),
+            ("why", lambda item: escaped(item.reason)),
             numbers=(2, 5),
         )
     if report.detectors:
         yield from _table(
-            ("detector", "right", "wrong", "precision, 95 % interval"),
+            report.detectors,
+            ("detector", lambda item: escaped(item.detector.replace("_", " "))),
+            ("right", lambda item: str(item.right)),
+            ("wrong", lambda item: str(item.wrong)),
             (
-                (
-                    escaped(item.detector.replace("_", " ")),
-                    str(item.right),
-                    str(item.wrong),
-                    f"{say.percent(item.lower_ratio)} to {say.percent(item.upper_ratio)}",
-                )
-                for item in report.detectors
+                "precision, 95 % interval",
+                lambda item: f"{say.percent(item.lower_ratio)} to {say.percent(item.upper_ratio)}",
             ),
-            len(report.detectors),
             numbers=(1, 2),
         )
 
 
 def _outcomes(report: WeeklyReport) -> Iterable[str]:
-    yield "## What became of earlier advice"
-    yield ""
-    yield say.record(report.outcomes).sentence
-    yield ""
+    yield from _section("What became of earlier advice", say.record(report.outcomes).sentence)
     if report.outcomes:
         yield from _table(
-            ("workload", "advised", "predicted", "measured", "verdict", "saved", "why"),
-            (
-                (
-                    escaped(item.key.workload),
-                    escaped(item.target.name),
-                    say.speed(item.predicted),
-                    say.percent(item.measured_speed_ratio),
-                    say.OUTCOME[item.verdict] + (", out of memory" if item.out_of_memory else ""),
-                    say.money(item.saved_cost, report.currency) if item.applied_at else "not yet",
-                    escaped(item.reason),
-                )
-                for item in report.outcomes
-            ),
-            len(report.outcomes),
+            report.outcomes,
+            ("workload", lambda item: escaped(item.key.workload)),
+            ("advised", lambda item: escaped(item.target.name)),
+            ("predicted", lambda item: say.speed(item.predicted)),
+            ("measured", lambda item: say.percent(item.measured_speed_ratio)),
+            ("verdict", lambda item: say.OUTCOME[item.verdict] + (", out of memory" if item.out_of_memory else "")),
+            ("saved", lambda item: say.money(item.saved_cost, report.currency) if item.applied_at else "not yet"),
+            ("why", lambda item: escaped(item.reason)),
         )
 
 
 def _limits(report: WeeklyReport) -> Iterable[str]:
     coverage = report.coverage
-    yield "## Coverage and limits"
-    yield ""
+    yield from _section("Coverage and limits")
     yield (
         f"- {plural(coverage.devices, 'GPU')} seen, {coverage.devices_present} of them now; health unknown of "
         f"{coverage.health_unknown}, use unknown of {plural(coverage.idle_unknown, 'Pod')}."
@@ -374,16 +290,21 @@ def escaped(text: str, *, code: bool = False) -> str:
 
 
 def _table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], total: int, *, numbers: Iterable[int] = ()
+    items: Collection[T], *columns: tuple[str, Callable[[T], str]], numbers: Iterable[int] = ()
 ) -> Iterable[str]:
+    """columns: heading, and what stands below it. numbers: those that are aligned on the right."""
     right = set(numbers)
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'|'.join('---:' if index in right else '---' for index in range(len(head)))}|"
-    for index, row in enumerate(rows):
-        if index == ROWS_SHOWN:
-            break
-        yield f"| {' | '.join(row)} |"
+    yield f"| {' | '.join(heading for heading, _ in columns)} |"
+    yield f"|{'|'.join('---:' if index in right else '---' for index in range(len(columns)))}|"
+    for item in islice(items, ROWS_SHOWN):
+        yield f"| {' | '.join(value(item) for _, value in columns)} |"
     yield ""
-    if total > ROWS_SHOWN:
-        yield f"… and {total - ROWS_SHOWN:,} more, see the CSV files or the JSON form"
+    if len(items) > ROWS_SHOWN:
+        yield f"… and {len(items) - ROWS_SHOWN:,} more, see the CSV files or the JSON form"
+        yield ""
+
+
+def _section(title: str, *sentences: str) -> Iterable[str]:
+    for line in (f"## {title}", *sentences):
+        yield line
         yield ""

@@ -189,7 +189,7 @@ def measured(use: Use) -> bool:
 
 
 def allocated_ratio(use: Use) -> float | None:
-    """Allocated time of that on offer; None where either is not known."""
+    """Allocated time of the allocatable; None where either is not known."""
     return use.allocated_gpu_hours / use.allocatable_gpu_hours if use.allocatable_gpu_hours else None
 
 
@@ -208,7 +208,7 @@ def busy_gpu_hours(use: Use) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UsePart:
-    """One part of the time on offer. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
+    """One part of the allocatable time. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
 
     label: str
     shade: str
@@ -216,7 +216,7 @@ class UsePart:
 
 
 def parts(use: Use) -> tuple[UsePart, ...]:
-    """Where the GPU-hours went: parts that do not overlap and add up to what was on offer.
+    """Where the GPU-hours went: parts that do not overlap and add up to what was allocatable.
 
     Idle allocations count at most the allocated time that is neither busy nor unknown: the stretch that proves an
     allocation idle may have holes of its own. Lost time is no part: a degraded GPU may be allocated or free, and is in
@@ -293,46 +293,40 @@ class Figure:
     trend: Trend | None
 
 
-def _titles(report: WeeklyReport) -> tuple[str, str, str, str, str]:
-    return (
-        "Allocated",
-        "Busy while allocated",
-        "Spent on idle and free GPUs",
-        f"Would have been saved in the {period(report)}",
-        "GPU-hours lost to degraded GPUs",
-    )
-
-
 def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     """What a head of platform reads first: allocation, use, money wasted, money savable, time lost."""
-    use, currency = report.fleet, report.currency
-    known = measured(use)
-    titles = _titles(report)
+    use, before, currency = report.fleet, report.previous, report.currency
     changes = sum(1 for item in report.workloads if item.recommendation is not None)
-    held, busy, wasted, lost = (None,) * 4 if report.previous is None else _trends(use, report.previous, currency)
-    if not known:
-        return tuple(Figure(title, UNKNOWN, "not measured", None) for title in titles)
-    return (
+    held = points_trend(allocated_ratio(use), allocated_ratio(before) if before else None, more_is_good=True)
+    busy = points_trend(busy_ratio(use), busy_ratio(before) if before else None, more_is_good=True)
+    wasted = lost = None
+    if before is not None:
+        shown = money(before.wasted_cost, currency)
+        wasted = amount_trend(use.wasted_cost, before.wasted_cost, shown, more_is_good=False)
+    if before is not None and measured(before):
+        shown = gpu_hours(before.lost_gpu_hours)
+        lost = amount_trend(use.lost_gpu_hours, before.lost_gpu_hours, shown, more_is_good=False)
+    found = (
         Figure(
-            titles[0],
+            "Allocated",
             percent(allocated_ratio(use), 1),
             f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours",
             held,
         ),
         Figure(
-            titles[1],
+            "Busy while allocated",
             percent(busy_ratio(use), 1),
             f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}",
             busy,
         ),
         Figure(
-            titles[2],
+            "Spent on idle and free GPUs",
             money(use.wasted_cost, currency),
             f"of {money(use.cost, currency)}; GPUs that were idle or free",
             wasted,
         ),
         Figure(
-            titles[3],
+            f"Would have been saved in the {period(report)}",
             money(use.saving, currency),
             f"{gpu_hours(use.saving_gpu_hours)} GPU-hours: "
             f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}. Projected, a week: "
@@ -341,28 +335,13 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
             None,  # what could have been saved the week before is not kept
         ),
         Figure(
-            titles[4],
+            "GPU-hours lost to degraded GPUs",
             gpu_hours(use.lost_gpu_hours),
             "of the allocatable time, allocated or free",
             lost,
         ),
     )
-
-
-def _trends(now: Use, before: Use, currency: str) -> tuple[Trend | None, Trend | None, Trend | None, Trend | None]:
-    """Of what is held, busy, wasted and lost."""
-    known = measured(now) and measured(before)
-    return (
-        points_trend(allocated_ratio(now), allocated_ratio(before), more_is_good=True),
-        points_trend(busy_ratio(now), busy_ratio(before), more_is_good=True),
-        amount_trend(now.wasted_cost, before.wasted_cost, money(before.wasted_cost, currency), more_is_good=False),
-        amount_trend(
-            now.lost_gpu_hours if known else None,
-            before.lost_gpu_hours,
-            gpu_hours(before.lost_gpu_hours),
-            more_is_good=False,
-        ),
-    )
+    return found if measured(use) else tuple(Figure(item.title, UNKNOWN, "not measured", None) for item in found)
 
 
 def headline(report: WeeklyReport) -> tuple[str, ...]:

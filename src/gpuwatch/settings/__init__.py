@@ -67,6 +67,11 @@ class Settings(BaseSettings):
     xid_overrides: Path | None = None
     """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`; else the catalog's."""
 
+    @property
+    def namespace(self) -> str:
+        """Of the Lease and of the pause: set, or that of this Pod, or the one that deploy/ makes."""
+        return self.run.namespace or os.environ.get("POD_NAMESPACE", "") or "gpuwatch"
+
     @classmethod
     def settings_customise_sources(
         cls,

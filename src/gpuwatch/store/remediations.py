@@ -234,7 +234,7 @@ class RemediationStore:
         """Forget final ones whose last turn is more than `kept` before `now`, and the oldest beyond `at_most`; how
         many were forgotten. None that `needs_attention` is forgotten."""
         final = sorted(
-            ((last_turn_at(each), each.id, ref) for each, ref in self._all() if not needs_attention(each)),
+            ((each.changed_at, each.id, ref) for each, ref in self._all() if not needs_attention(each)),
             key=lambda one: one[:2],
         )
         forgotten = 0
@@ -364,8 +364,3 @@ def needs_attention(remediation: Remediation) -> bool:
     """Is it open, or was it ended while something it did may still stand, and a person wants that undone?"""
     ended = remediation.phase in (Phase.SUCCEEDED, Phase.FAILED)
     return remediation.phase.open or (remediation.undo_asked and ended)
-
-
-def last_turn_at(remediation: Remediation) -> datetime:
-    """When its phase last changed."""
-    return remediation.history[-1].at if remediation.history else remediation.proposal.created_at

@@ -11,7 +11,6 @@ import os
 import random
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -24,10 +23,10 @@ import urllib3
 from prometheus_api_client import PrometheusConnect
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_environ_proxies
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_errors import Envelope, RequestFailure, failure_of_request, outcome_of_answer
+from gpuwatch.telemetry.http_errors import Envelope, Failed, failure_of_request, outcome_of_answer
 from gpuwatch.telemetry.samples import AnswerRow, QueryFailed, Series, StoreRefused, TelemetryError
 
 _log = logging.getLogger(__name__)
@@ -78,27 +77,33 @@ class ApiSession(requests.Session):
             stop=stop_after_attempt(self._connection.retries + 1),
             wait=self._pause,
             before_sleep=self._tell,
-            retry=retry_if_result(lambda outcome: isinstance(outcome, RequestFailure) and outcome.again),
-            retry_error_callback=_failure,
+            retry=retry_if_exception(lambda error: isinstance(error, Failed) and error.again),
+            reraise=True,
         )
-        outcome: DecodedResponse | RequestFailure = tries(self._ask, method, url, params or {}, options)
-        if isinstance(outcome, RequestFailure):
-            raise outcome.error
-        return outcome
+        try:
+            # Not `tries(self._ask, …)`, which keeps the answer until cycles of objects are collected.
+            for attempt in tries:
+                with attempt:
+                    answer = self._ask(method, url, params or {}, options)
+        except Failed as failure:
+            raise failure.error from None
+        return answer
 
     def _pause(self, state: RetryCallState) -> float:
         """Seconds before the next try."""
         limits = self._connection
         pause = limits.backoff_seconds * 2.0 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)  # noqa: S311
-        return min(max(pause, _failure(state).wait_seconds), limits.retry_max_seconds)
+        failure = state.outcome.exception() if state.outcome else None
+        wanted = failure.wait_seconds if isinstance(failure, Failed) else 0.0
+        return min(max(pause, wanted), limits.retry_max_seconds)
 
     def _tell(self, state: RetryCallState) -> None:
+        failure = state.outcome.exception() if state.outcome else None
         tries, pause = self._connection.retries + 1, state.upcoming_sleep
-        _log.info("%s; attempt %d of %d in %.1f s", _failure(state).error, state.attempt_number + 1, tries, pause)
+        _log.info("%s; attempt %d of %d in %.1f s", failure, state.attempt_number + 1, tries, pause)
 
-    def _ask(
-        self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> DecodedResponse | RequestFailure:
+    def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> DecodedResponse:
+        """One try. Raises Failed; StoreRefused where a file of the connection is of no use."""
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
         timeout = self._connection.timeout_seconds
         sent = {**options, "timeout": (min(_CONNECT_SECONDS, timeout), timeout + _GRACE_SECONDS)}
@@ -108,7 +113,7 @@ class ApiSession(requests.Session):
         try:
             response = super().request("POST" if posts else "GET", url, allow_redirects=False, **sent)
         except requests.RequestException as error:
-            return failure_of_request(error, self._place, asked, timeout)
+            raise failure_of_request(error, self._place, asked, timeout) from error
         except OSError as error:
             # requests passes on what OpenSSL says of certificate files.
             raise StoreRefused(f"{self._place}: ca_file, cert_file or key_file cannot be used: {error}") from error
@@ -119,15 +124,15 @@ class ApiSession(requests.Session):
         if vector is not None:
             return vector
         outcome = outcome_of_answer(response, self._place, asked)
-        if isinstance(outcome, RequestFailure):
-            return self._without_secrets(outcome)
+        if isinstance(outcome, Failed):
+            raise self._without_secrets(outcome)
         self._note(outcome.warnings or [], response)
         try:
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except msgspec.MsgspecError as error:
             told = f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
-            return RequestFailure(QueryFailed(told))
+            raise Failed(QueryFailed(told)) from error
 
     def _vector(self, response: requests.Response) -> DecodedResponse | None:
         """A vector in one go: of some hundred bytes a row, each time that they are passed over counts."""
@@ -176,12 +181,14 @@ class ApiSession(requests.Session):
             self.warnings[warning] = None
             _log.warning("%s warns: %s", self._place, warning)
 
-    def _without_secrets(self, failure: RequestFailure) -> RequestFailure:
+    def _without_secrets(self, failure: Failed) -> Failed:
         """Servers and proxies may repeat what they were sent."""
         told = hidden = str(failure.error)
         for secret in self._connection.secrets:
             hidden = hidden.replace(secret, "***")
-        return failure if hidden == told else replace(failure, error=type(failure.error)(hidden))
+        if hidden == told:
+            return failure
+        return Failed(type(failure.error)(hidden), failure.again, failure.wait_seconds)
 
 
 class DecodedResponse:
@@ -194,13 +201,6 @@ class DecodedResponse:
 
     def json(self) -> dict[str, Any]:
         return {"data": self._data}
-
-
-def _failure(state: RetryCallState) -> RequestFailure:
-    """How the last try ended."""
-    assert state.outcome is not None
-    found: RequestFailure = state.outcome.result()
-    return found
 
 
 def seconds_ahead(date: str, at: datetime) -> float | None:

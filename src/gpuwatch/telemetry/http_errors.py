@@ -42,13 +42,14 @@ class TimedOut(StoreUnreachable):
     """Nothing came back in time; smaller parts may be answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailure:
+class Failed(Exception):
     """error: what it means. again: another try may succeed, not before `wait_seconds` where the server named it."""
 
-    error: TelemetryError
-    again: bool = False
-    wait_seconds: float = 0.0
+    def __init__(self, error: TelemetryError, again: bool = False, wait_seconds: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.again = again
+        self.wait_seconds = wait_seconds
 
 
 class Envelope(msgspec.Struct):
@@ -71,7 +72,7 @@ def _opened(content: bytes) -> Envelope | None:
         return None
 
 
-def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | RequestFailure:
+def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | Failed:
     """The envelope of a result, or what went wrong. `place` and `asked` are for people; neither holds a secret."""
     status, content = response.status_code, response.content
     envelope = _opened(content)
@@ -83,15 +84,11 @@ def outcome_of_answer(response: requests.Response, place: str, asked: str) -> En
         said = _text(content)
     about = _About(place, asked, said)
     if _LIMITS.search(said):
-        return RequestFailure(
-            QueryTooLarge(about.says("the query is more than the server allows", "ask for less at once"))
-        )
+        return Failed(QueryTooLarge(about.says("the query is more than the server allows", "ask for less at once")))
     if (envelope is not None and envelope.errorType == "timeout") or _TIMEOUTS.search(said):
-        return RequestFailure(
-            PerhapsTooLarge(about.says("the query took too long", "raise timeout_seconds or ask for less"))
-        )
+        return Failed(PerhapsTooLarge(about.says("the query took too long", "raise timeout_seconds or ask for less")))
     if 300 <= status < 400:
-        return RequestFailure(_redirected(response, about))
+        return Failed(_redirected(response, about))
     if status == HTTPStatus.OK:
         return _no_result(response, envelope, about)
     return _by_status(status, response.headers, about)
@@ -108,56 +105,52 @@ class _About:
         return f"{self.place}: {what}{said}; {todo}. Asked: {_shortened(self.asked, _SHOWN_QUERY)}"
 
 
-def _by_status(status: int, headers: Mapping[str, str], about: _About) -> RequestFailure:
+def _by_status(status: int, headers: Mapping[str, str], about: _About) -> Failed:
     named = f"answers {status} {_phrase(status)}".rstrip()
     match status:
         case 401:
             todo = (
                 "give a bearer_token, bearer_token_file, username and password, or a client certificate that it knows"
             )
-            return RequestFailure(StoreRefused(about.says(named, todo)))
+            return Failed(StoreRefused(about.says(named, todo)))
         case 403:
             todo = "these credentials, or this tenant (X-Scope-OrgID), may not query here: ask for read access"
-            return RequestFailure(StoreRefused(about.says(named, todo)))
+            return Failed(StoreRefused(about.says(named, todo)))
         case 404:
             todo = (
                 "the API is not under this address: add the path prefix (Mimir: /prometheus; VictoriaMetrics cluster: "
                 "/select/<tenant>/prometheus; or the server's --web.route-prefix)"
             )
-            return RequestFailure(QueryFailed(about.says(named, todo)))
+            return Failed(QueryFailed(about.says(named, todo)))
         case 413 | 414:
-            return RequestFailure(QueryTooLarge(about.says(named, "a proxy on the way limits the size of requests")))
+            return Failed(QueryTooLarge(about.says(named, "a proxy on the way limits the size of requests")))
         case 422:
-            return RequestFailure(PerhapsTooLarge(about.says(named, "check the query by hand")))
+            return Failed(PerhapsTooLarge(about.says(named, "check the query by hand")))
         case 429:
             todo = "it is asked too much: lower concurrency, or raise the tenant's limit"
-            return RequestFailure(QueryFailed(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
+            return Failed(QueryFailed(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
         case 502 | 503 | 504:
             todo = "the server, or what stands before it, is not ready: try again later"
-            return RequestFailure(
-                StoreUnreachable(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers)
-            )
+            return Failed(StoreUnreachable(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
     if status >= 500:
-        return RequestFailure(QueryFailed(about.says(named, "see the server's log")), True, _retry_after(headers))
-    return RequestFailure(QueryFailed(about.says(named, "check the query and the address")))
+        return Failed(QueryFailed(about.says(named, "see the server's log")), True, _retry_after(headers))
+    return Failed(QueryFailed(about.says(named, "check the query and the address")))
 
 
-def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> RequestFailure:
+def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> Failed:
     if envelope is not None:
-        return RequestFailure(QueryFailed(about.says("the query failed", "check the query by hand")))
+        return Failed(QueryFailed(about.says("the query failed", "check the query by hand")))
     if _is_html(response.content):
         todo = (
             "a login page or the user interface: give credentials that the API takes, or correct the url "
             "(path prefix, port)"
         )
-        return RequestFailure(QueryFailed(about.says("answers with a web page where the API should be", todo)))
+        return Failed(QueryFailed(about.says("answers with a web page where the API should be", todo)))
     if response.content.lstrip().startswith(b"{"):
         todo = "a proxy or the network ended it early: try again, or look there"
         cut = _About(about.place, about.asked, "")
-        return RequestFailure(
-            QueryFailed(cut.says(f"the answer broke off after {len(response.content)} bytes", todo)), True
-        )
-    return RequestFailure(QueryFailed(about.says("the answer is none of the Prometheus API", "check the url")))
+        return Failed(QueryFailed(cut.says(f"the answer broke off after {len(response.content)} bytes", todo)), True)
+    return Failed(QueryFailed(about.says("the answer is none of the Prometheus API", "check the url")))
 
 
 def _redirected(response: requests.Response, about: _About) -> TelemetryError:
@@ -171,31 +164,27 @@ def _redirected(response: requests.Response, about: _About) -> TelemetryError:
     return QueryFailed(about.says(what, "put that address into url if it is the server's own"))
 
 
-def failure_of_request(
-    error: requests.RequestException, place: str, asked: str, timeout_seconds: float
-) -> RequestFailure:
+def failure_of_request(error: requests.RequestException, place: str, asked: str, timeout_seconds: float) -> Failed:
     """What it means that there was no answer, or only half of one."""
     about = _About(place, asked, "")
     reason = _reason(error)
     match error:
         case requests.exceptions.SSLError():
             todo = "give the authority's certificate as ca_file, the client's as cert_file and key_file"
-            return RequestFailure(StoreUnreachable(about.says(f"no TLS connection: {reason}", todo)))
+            return Failed(StoreUnreachable(about.says(f"no TLS connection: {reason}", todo)))
         case requests.exceptions.ReadTimeout():
             todo = "raise timeout_seconds or look at the server's load"
-            return RequestFailure(TimedOut(about.says(f"no answer within {timeout_seconds:g} s", todo)))
+            return Failed(TimedOut(about.says(f"no answer within {timeout_seconds:g} s", todo)))
         case requests.exceptions.ProxyError():
             todo = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
-            return RequestFailure(
-                StoreUnreachable(about.says(f"the proxy does not let through: {reason}", todo)), again=True
-            )
+            return Failed(StoreUnreachable(about.says(f"the proxy does not let through: {reason}", todo)), again=True)
         case requests.exceptions.ChunkedEncodingError() | requests.exceptions.ContentDecodingError():
             todo = "a proxy or the network ended it early: try again, or look there"
-            return RequestFailure(QueryFailed(about.says(f"the answer broke off: {reason}", todo)), again=True)
+            return Failed(QueryFailed(about.says(f"the answer broke off: {reason}", todo)), again=True)
         case requests.exceptions.ConnectionError() | requests.exceptions.Timeout():
             todo = "check the url, the network and that the server runs"
-            return RequestFailure(StoreUnreachable(about.says(f"cannot be reached: {reason}", todo)), again=True)
-    return RequestFailure(
+            return Failed(StoreUnreachable(about.says(f"cannot be reached: {reason}", todo)), again=True)
+    return Failed(
         QueryFailed(about.says(f"cannot be asked: {type(error).__name__}", "check the connection's settings"))
     )
 

@@ -68,7 +68,7 @@ def occurrences(
     return [
         Occurrence(*key, seen, count)
         for key, samples in counts.items()
-        for seen, count in _fewest(samples, windows[key] + _LATE_SECONDS)
+        for seen, count in fewest_events(samples, windows[key] + _LATE_SECONDS)
         if seen > begin
     ]
 
@@ -98,7 +98,7 @@ def _key(of: AnswerRow | Series, row: MetricRow) -> _Key | None:
     return None if found is None or not variant else (found[row.scope is Scope.PHYSICAL], variant)
 
 
-def _fewest(samples: Mapping[float, int], visible_seconds: float) -> Iterator[tuple[float, int]]:
+def fewest_events(samples: Mapping[float, int], visible_seconds: float) -> Iterator[tuple[float, int]]:
     """(first sample, how many events) of the fewest events that these counts can come from, each of which is counted
     for so long at most. Whoever lets each event begin as late as it can, and last as long, needs the fewest."""
     counted: deque[tuple[float, int]] = deque()  # (until when, how many)

@@ -61,11 +61,6 @@ class JobRun:
     started: datetime
     completed: datetime | None
 
-    @property
-    def seconds(self) -> float | None:
-        """How long it took; None while it has not completed."""
-        return None if self.completed is None else (self.completed - self.started).total_seconds()
-
 
 def pod_owners(
     store: SampleStore, start: datetime, end: datetime, pods: Collection[PodRef]

@@ -143,7 +143,7 @@ def _combine(statistic: Statistic, row: MetricRow) -> Combine:
     """How rows of one device (or piece) become one on the server.
 
     Tiles and links are combined as the catalog says; samples and changes are counted once, not once per tile.
-    The median of a device over Pods that follow each other is not to be had without their samples: the quantile is
+    A device's quantile over Pods that follow each other cannot be computed without their samples: the quantile is
     the greatest of theirs.
     """
     if statistic is Statistic.MIN and row.combine in ("max", "min"):

@@ -18,8 +18,6 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _STALE_BITS = 0x7FF0000000000002
-STALE: FloatArray = np.array([_STALE_BITS], dtype=np.uint64).view(np.float64)
-"""One staleness marker, as an array because a Python float may lose its bits."""
 
 
 def mark_stale(values: FloatArray, where: BoolArray) -> None:
@@ -38,7 +36,7 @@ class RecordedSeries:
     """Samples of one series, oldest first.
 
     labels is without `__name__`; a label with an empty value is the same as none. times_ms are Unix milliseconds;
-    values may hold NaN and staleness markers (`STALE`).
+    values may hold NaN and staleness markers.
     """
 
     metric: str

@@ -1,9 +1,9 @@
 """Sightings: the rows by which devices are known, now and within the look-back, from few and cheap questions.
 
-Of the look-back only its devices are asked for. When a device was last seen, and with which labels, is dear to ask, and
-so only of those that are not there now. Ahead of the look-back a few single moments are looked at, each twice as long
-ago as the one before: that finds whoever had been there for as long as it is gone now, at the price of an instant query
-each.
+For the look-back only the devices are asked. When a device was last seen, and with which labels, is an expensive
+question, so it is asked only about devices that are not there now. Before the look-back a few single moments are
+queried, each twice as long ago as the one before: an instant query each finds every device that was there for at least
+as long as it has been gone.
 """
 
 from __future__ import annotations

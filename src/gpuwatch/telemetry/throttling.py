@@ -1,4 +1,4 @@
-"""Throttling, window by window: a slowed GPU looks busier than its workload would make a healthy one.
+"""Throttling, window by window: under the same load a throttled GPU looks busier than a healthy one.
 
 In two phases, as in changes.py: one cheap question about all devices tells which were slowed at all, and windows are
 asked for those alone.
@@ -87,8 +87,15 @@ class _Shares:
         if not suspects:
             return
         first = self.start + timedelta(seconds=self.step_seconds)
+        # An answer over time is put together from its parts only where it keeps the label that divides them.
+        kept = by_labels(by, (self.inventory.partition.label,) if self.inventory.partition else ())
         for only in door.any_device(suspects, DEVICES_IN_MATCHER):
-            question = self._question(row, only, window, by)
+            if row.kind == "counter":
+                question = Expression(selector(row, only), Function.INCREASE, window, by=kept)
+            else:
+                question = Expression(
+                    selector(row, only), Function.FRACTION_BITS, window, parameter=SLOWED_BITS, by=kept
+                )
             # A step of the subquery is a sample's distance: the store takes it from the partition.
             for series in self.store.grid(question, first, self._end, self.step_seconds, self.inventory.partition):
                 if (ids := door.ids(series.labels, row.vendor)) is None:
@@ -117,10 +124,3 @@ class _Shares:
             for each in self.store.evaluate(question, self._end, self.inventory.partition)
             if least < each.value <= most and (picked := door.device_matchers(each.labels, row.vendor))
         }
-
-    def _question(self, row: MetricRow, only: Matcher, window: int, by: tuple[str, ...]) -> Expression:
-        partition = self.inventory.partition
-        by = by_labels(by, (partition.label,) if partition else ())
-        if row.kind == "counter":
-            return Expression(selector(row, only), Function.INCREASE, window, by=by)
-        return Expression(selector(row, only), Function.FRACTION_BITS, window, parameter=SLOWED_BITS, by=by)

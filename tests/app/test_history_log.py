@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.app.controller import Controller
+from gpuwatch.app.history_log import HistoryLog
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.app.sources import Opened
-from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.remediation import Phase, Remediation, Turn
-from gpuwatch.settings import load_settings
 from store.remediation_stores import proposal, remediation
 
 
@@ -28,10 +24,9 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def controller(caplog: pytest.LogCaptureFixture, metrics: Metrics) -> Controller:
+def histories(caplog: pytest.LogCaptureFixture, metrics: Metrics) -> HistoryLog:
     caplog.set_level(logging.INFO, "gpuwatch.run")
-    opened = Opened(load_settings(environment={}), Policies(), None, None, None, datetime.now(UTC), "nothing")
-    return Controller({}, opened, None, None, metrics, threading.Event())
+    return HistoryLog(metrics)
 
 
 def counted(metrics: Metrics, name: str) -> dict[str, float]:
@@ -44,18 +39,18 @@ def counted(metrics: Metrics, name: str) -> dict[str, float]:
     }
 
 
-def test_each_turn_is_told_once(controller: Controller, caplog: pytest.LogCaptureFixture, metrics: Metrics) -> None:
+def test_each_turn_is_told_once(histories: HistoryLog, caplog: pytest.LogCaptureFixture, metrics: Metrics) -> None:
     now = datetime.now(UTC)
     kept = remediation("taint", proposal=proposal(at=now - timedelta(hours=2)))
     old = turned(kept, "long ago", Phase.PROPOSED, now - timedelta(hours=1))
     waits = turned(old, "it waits", Phase.PROPOSED, now)
     for _ in range(3):  # runs in which nothing new comes to it
-        controller._tell(None, waits)
+        histories.tell(None, waits, now)
     begun = turned(waits, "approved", Phase.NOTIFIED, now)
-    controller._tell(waits, begun)
-    controller._tell(begun, begun)
+    histories.tell(waits, begun, now)
+    histories.tell(begun, begun, now)
     done = turned(turned(begun, "acting", Phase.ACTING, now), "done", Phase.SUCCEEDED, now)
-    controller._tell(None, done)
+    histories.tell(None, done, now)
     said = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
     assert said == ["it waits", "approved", "acting", "done"]
     assert counted(metrics, "transitions_total") == {str(each): 1 for each in (Phase.NOTIFIED, *_LAST)}
@@ -68,9 +63,10 @@ _LAST = (Phase.ACTING, Phase.SUCCEEDED)
 
 
 def test_what_was_said_long_ago_is_not_said_again(
-    controller: Controller, caplog: pytest.LogCaptureFixture, metrics: Metrics
+    histories: HistoryLog, caplog: pytest.LogCaptureFixture, metrics: Metrics
 ) -> None:
-    old = turned(remediation("taint"), "long ago", Phase.IN_EFFECT, datetime.now(UTC) - timedelta(hours=1))
-    controller._tell(None, old)
+    now = datetime.now(UTC)
+    old = turned(remediation("taint"), "long ago", Phase.IN_EFFECT, now - timedelta(hours=1))
+    histories.tell(None, old, now)
     assert caplog.records == []
     assert counted(metrics, "transitions_total") == {}

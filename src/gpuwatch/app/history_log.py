@@ -1,0 +1,42 @@
+"""What is new in the history of a Remediation, once in the log and once in the metrics."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from gpuwatch.app.logs import fields
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.model.remediation import Remediation
+
+log = logging.getLogger("gpuwatch.run")
+
+_FRESH = timedelta(seconds=15)
+"""An older entry was told by the process that led then."""
+
+
+class HistoryLog:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._told: dict[str, int] = {}
+
+    def tell(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
+        """before: as it was before this process changed it, None where it did not.
+
+        What another process told is not known, so of a Remediation that was never seen here the last entry alone is
+        told, and that only while it is fresh.
+        """
+        first = after.id not in self._told
+        known = self._told.get(after.id, len(before.history) if before else max(len(after.history) - 1, 0))
+        if after.phase.open:
+            self._told[after.id] = len(after.history)
+        else:
+            self._told.pop(after.id, None)
+        for index, turn in enumerate(after.history[known:], known):
+            if first and before is None and now - turn.at > _FRESH:
+                continue
+            self._metrics.transitioned(after, index)
+            log.info(
+                "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
+                extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
+            )  # fmt: skip
