@@ -1,4 +1,6 @@
-"""Writes the CustomResourceDefinitions of gpuwatch.dev/v1alpha1, whose fields are those of the model.
+"""Writes the CustomResourceDefinitions of gpuwatch.dev/v1alpha1.
+
+Their fields are those of the model; crd_fields.yaml says what each means.
 
 python -m tools.crds > deploy/base/crds.yaml
 """
@@ -7,16 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
 import yaml
 
+from gpuwatch.catalog.tables import checked
 from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import OF_NODES, OF_WORKLOADS, Phase
-from gpuwatch.store.api_fields import ATOMIC, doc
+from gpuwatch.model.remediation import OF_NODES, OF_WORKLOADS, ObjectRef, Phase
 from gpuwatch.store.api_form import QUANTITY, TEXT_SUFFIX, NumberOrText, camel_enum, enum_members, form_fields
 from gpuwatch.store.conditions import MEANINGS, PENDING, TYPES, ConditionStatus
 from gpuwatch.store.custom_resources import (
@@ -41,6 +44,12 @@ MAX_TEXT = 16384
 
 _TEXT: Mapping[str, Any] = {"type": "string", "maxLength": MAX_TEXT}
 
+_FILE = Path(__file__).with_name("crd_fields.yaml")
+FIELDS = checked(
+    yaml.safe_load(_FILE.read_text(encoding="utf-8")), dict[str, dict[str, str | dict[str, Any]]], _FILE.name
+)
+"""By class and field: its description, or that and more keys of its schema."""
+
 CONDITIONS: Mapping[str, Mapping[str, str]] = {
     KIND: MEANINGS,
     NODE_KIND: MEANINGS,
@@ -53,10 +62,10 @@ CONDITIONS: Mapping[str, Mapping[str, str]] = {
 class CheckpointSpec:
     """A piece of the state, in base64, or the list of its pieces."""
 
-    data: str = field(default="", metadata=doc("Rows of one table, in base64.", maxLength=1_400_000))
-    schema: int = field(default=0, metadata=doc("Version of the tables. An older gpuwatch refuses a later one."))
-    pieces: tuple[str, ...] = field(default=(), metadata=doc("The pieces that make up the state, by name."))
-    sweep: tuple[str, ...] = field(default=(), metadata=doc("Pieces that are not needed any more, or not yet."))
+    data: str = ""
+    schema: int = 0
+    pieces: tuple[str, ...] = ()
+    sweep: tuple[str, ...] = ()
 
 
 def definitions() -> list[dict[str, Any]]:
@@ -249,11 +258,13 @@ def schema(kind: type) -> dict[str, Any]:
     required: list[str] = []
     either: list[str] = []
     for each in form_fields(cast("Hashable", kind)):
-        if not each.api.says:
+        described = FIELDS.get(kind.__name__, {}).get(each.name, "")
+        more = {"description": described} if isinstance(described, str) else dict(described)
+        says = {"description": more.pop("description", "")}
+        if not says["description"]:
             raise TypeError(f"{kind.__name__}.{each.name} has no description")
         if each.kind is datetime and each.there != "time" and not each.there.endswith("Time"):
             raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.there} does not say so")
-        says = {"description": each.api.says}
         if each.kind is NumberOrText:
             properties[each.there] = {**says, **_schema(float)}
             properties[each.there + TEXT_SUFFIX] = {
@@ -261,7 +272,7 @@ def schema(kind: type) -> dict[str, Any]:
                 "description": f"Instead of {each.there} where it is a text.",
             }
         else:
-            properties[each.there] = {**says, **_schema(each.kind), **each.api.more}
+            properties[each.there] = {**says, **_schema(each.kind), **more}
         if each.required and not each.optional:
             (either if each.kind is NumberOrText else required).append(each.there)
     found: dict[str, Any] = {"type": "object", "properties": properties}
@@ -269,7 +280,7 @@ def schema(kind: type) -> dict[str, Any]:
         found["required"] = required
     if either:
         found["allOf"] = [{"oneOf": [{"required": [name]}, {"required": [name + TEXT_SUFFIX]}]} for name in either]
-    if kind in ATOMIC:
+    if kind is ObjectRef:  # a part of another object makes no sense
         found["x-kubernetes-map-type"] = "atomic"
     return found
 

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -24,17 +24,20 @@ from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
 from gpuwatch.frameworks.json_patch import difference
 from gpuwatch.kube.quantity import quantity
-from gpuwatch.model.decision import ActionKind, Evidence, Mode
-from gpuwatch.model.remediation import Phase, Proposal, Remediation, StepKind
+from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
+from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.store.api_fields import FIELDS, doc
-from gpuwatch.store.api_form import QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
-from gpuwatch.store.conditions import TYPES
+from gpuwatch.store.api_form import NAMES, QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
+from gpuwatch.store.conditions import MAX_MESSAGE, TYPES, ApiCondition
 from gpuwatch.store.custom_resources import (
     KIND,
     NODE_KIND,
+    NotRecommended,
+    Recommended,
     RemediationSpec,
     RemediationStatus,
+    WorkloadProfileSpec,
+    WorkloadProfileStatus,
     parts_of,
     remediation_of,
 )
@@ -53,7 +56,7 @@ from store.remediation_stores import (
     table,
 )
 from store.values import any_of
-from tools.crds import definitions, schema
+from tools.crds import FIELDS, CheckpointSpec, definitions, schema
 
 Written = st.sampled_from([RemediationSpec, RemediationStatus, Proposal, Evidence])
 
@@ -187,18 +190,26 @@ def test_the_shipped_definitions_are_those_of_the_model() -> None:
 
 def test_every_field_of_the_model_is_in_the_schema() -> None:
     properties = schema(RemediationSpec)["properties"]["proposal"]["properties"]
-    assert set(properties) == {_name(Proposal, each.name) for each in fields(Proposal)}
-    names = {each.name: each.metadata["doc"].name or camel(each.name) for each in fields(RemediationStatus)}
-    assert set(schema(RemediationStatus)["properties"]) == set(names.values())
+    assert set(properties) == {_name(each.name) for each in fields(Proposal)}
+    assert set(schema(RemediationStatus)["properties"]) == {_name(each.name) for each in fields(RemediationStatus)}
 
 
-def _name(kind: type, field: str) -> str:
-    return FIELDS[kind][field].name or camel(field)
+def _name(field: str) -> str:
+    return NAMES.get(field, camel(field))
 
 
 def test_what_is_said_of_fields_is_of_fields_that_there_are() -> None:
-    for kind, told in FIELDS.items():
-        assert set(told) == {each.name for each in fields(kind)}, kind
+    nouns = (ObjectRef, Score, Evidence, Proposal, Step, Saved, Turn)
+    parts = (ApiCondition, RemediationSpec, RemediationStatus, WorkloadProfileSpec, WorkloadProfileStatus)
+    described = {kind.__name__: kind for kind in (*nouns, *parts, Recommended, NotRecommended, CheckpointSpec)}
+    assert set(FIELDS) == set(described)
+    for name, kind in described.items():
+        assert set(FIELDS[name]) == {each.name for each in fields(kind)}, name
+    assert set(NAMES) <= {each.name for kind in described.values() for each in fields(kind)}
+
+
+def test_a_message_of_a_condition_is_as_long_as_the_definition_allows() -> None:
+    assert schema(ApiCondition)["properties"]["message"]["maxLength"] == MAX_MESSAGE
 
 
 @dataclass
@@ -208,11 +219,12 @@ class Silent:
 
 @dataclass
 class Timeless:
-    created_at: datetime = field(metadata=doc("When it was made."))
+    made: datetime
 
 
 @pytest.mark.parametrize(("kind", "why"), [(Silent, "no description"), (Timeless, "does not say so")])
-def test_a_field_that_says_nothing_makes_no_schema(kind: type, why: str) -> None:
+def test_a_field_that_says_nothing_makes_no_schema(kind: type, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIELDS, "Timeless", {"made": "When it was made."})
     with pytest.raises(TypeError, match=why):
         schema(kind)
 

@@ -20,12 +20,26 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gpuwatch.store.api_fields import FIELDS, ApiField
-
 T = TypeVar("T")
 
 QUANTITY = r"^[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?$"
 """A number, as a pattern: what every reader of resource.Quantity takes, without its suffixes."""
+
+NAMES: Mapping[str, str] = {
+    "as_of": "observationTime",
+    "at": "time",
+    "begun_at": "startTime",
+    "clean_since": "healthySinceTime",
+    "created_at": "proposedTime",
+    "deadline_at": "deadlineTime",
+    "done_at": "completionTime",
+    "expires_at": "expirationTime",
+    "first_seen": "firstObservedTime",
+    "last_seen": "lastObservedTime",
+    "next_at": "nextStepTime",
+    "pod_uids": "podUIDs",
+}
+"""Fields whose name there is not their own in camelCase. Times end in `Time`."""
 
 TEXT_SUFFIX = "Text"
 _QUANTITY = re.compile(QUANTITY, re.ASCII)
@@ -44,7 +58,6 @@ class FormField:
     kind: Any
     optional: bool
     field: Field[Any]
-    api: ApiField
 
     @property
     def required(self) -> bool:
@@ -145,8 +158,7 @@ def form_fields(kind: Hashable) -> tuple[FormField, ...]:
     found = []
     for each in fields(kind):
         bare, optional = _without_none(hints[each.name])
-        api = each.metadata.get("doc") or FIELDS.get(kind, {}).get(each.name, ApiField())
-        found.append(FormField(each.name, api.name or camel(each.name), bare, optional, each, api))
+        found.append(FormField(each.name, NAMES.get(each.name) or camel(each.name), bare, optional, each))
     return tuple(found)
 
 

@@ -6,23 +6,16 @@ Nothing of this is remembered. It follows from the Remediation, and the times of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 from gpuwatch.model.decision import Mode
 from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.store.api_fields import doc
 
 PENDING = "Pending"
-CONDITIONS_LIST: Mapping[str, Any] = {
-    "maxItems": 8,
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["type"],
-}
-"""How a list of conditions is merged."""
-_MAX_MESSAGE = 32768
+MAX_MESSAGE = 32768
+"""Of a message, in characters, as metav1.Condition has it."""
 
 
 class ConditionStatus(StrEnum):
@@ -35,18 +28,12 @@ class ConditionStatus(StrEnum):
 class ApiCondition:
     """As metav1.Condition."""
 
-    type: str = field(metadata=doc("Name of the condition.", maxLength=316))
-    status: ConditionStatus = field(metadata=doc("Whether it holds; Unknown where nobody can tell yet."))
-    observed_generation: int = field(
-        default=0, metadata=doc("The metadata.generation that this was concluded from.", minimum=0)
-    )
-    last_transition_time: datetime = field(metadata=doc("When the status of the condition last changed."))
-    reason: str = field(
-        metadata=doc(
-            "Why, in one word.", minLength=1, maxLength=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
-        )
-    )
-    message: str = field(metadata=doc("Why, in one sentence.", maxLength=_MAX_MESSAGE))
+    type: str
+    status: ConditionStatus
+    observed_generation: int = 0
+    last_transition_time: datetime
+    reason: str
+    message: str
 
 
 MEANINGS: Mapping[str, str] = {
@@ -90,7 +77,7 @@ def conditions(remediation: Remediation, generation: int) -> tuple[ApiCondition,
                 observed_generation=generation,
                 last_transition_time=times[since],
                 reason=reason,
-                message=message[:_MAX_MESSAGE],
+                message=message[:MAX_MESSAGE],
             )
         )
     return tuple(found)

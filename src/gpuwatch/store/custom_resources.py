@@ -1,4 +1,5 @@
-"""The custom resources of gpuwatch.dev/v1alpha1, part by part. tools/crds.py writes their definitions from these."""
+"""The custom resources of gpuwatch.dev/v1alpha1, part by part. tools/crds.py writes their definitions from these
+and from crd_fields.yaml, which says what each field means."""
 
 from __future__ import annotations
 
@@ -17,9 +18,8 @@ from gpuwatch.model.remediation import (
     misplaced,
 )
 from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.store.api_fields import doc
 from gpuwatch.store.api_form import FormError
-from gpuwatch.store.conditions import CONDITIONS_LIST, ApiCondition, conditions
+from gpuwatch.store.conditions import ApiCondition, conditions
 
 GROUP = "gpuwatch.dev"
 VERSION = "v1alpha1"
@@ -38,20 +38,12 @@ CHECKPOINT_KIND = "Checkpoint"
 class RemediationSpec:
     """What is proposed, written once by gpuwatch, and what people decided about it."""
 
-    proposal: Proposal = field(metadata=doc("What is to be done and why. It cannot be changed."))
-    approved: bool = field(default=False, metadata=doc("Set true to have it done."))
-    approved_by: str = field(
-        default="", metadata=doc("Who approved it: empty, or the name that the API server knows the approver by.")
-    )
-    rejected: bool = field(default=False, metadata=doc("Set true to have it never done."))
-    undo: bool = field(default=False, metadata=doc("Set true to have what was done undone."))
-    finding_correct: bool = field(
-        default=False,
-        metadata=doc(
-            "Set true where the finding was correct although this was rejected or undone. It does not count against "
-            "its detectors then."
-        ),
-    )
+    proposal: Proposal
+    approved: bool = False
+    approved_by: str = ""
+    rejected: bool = False
+    undo: bool = False
+    finding_correct: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,33 +51,19 @@ class RemediationStatus:
     """Its course, written by gpuwatch alone. observed_generation and conditions follow from the rest: they are written
     for others, and never read."""
 
-    observed_generation: int = field(
-        default=0, metadata=doc("The metadata.generation that this status was written for.", minimum=0)
-    )
-    conditions: tuple[ApiCondition, ...] = field(
-        default=(),
-        metadata=doc(
-            "Approved; Applied, once all writes are done; Verified, once they had their effect; and Finished.",
-            **CONDITIONS_LIST,
-        ),
-    )
-    phase: Phase = field(metadata=doc("Where it is, in one word. The conditions say it for machines."))
-    steps: tuple[Step, ...] = field(default=(), metadata=doc("The writes that it consists of, in their order."))
-    step: int = field(default=0, metadata=doc("How many of the steps are done."))
-    saved: tuple[Saved, ...] = field(default=(), metadata=doc("What fields were before they were changed."))
-    history: tuple[Turn, ...] = field(default=(), metadata=doc("What happened to it, oldest first."))
-    next_at: datetime | None = field(default=None, metadata=doc("Before it nothing is done.", "nextStepTime"))
-    deadline_at: datetime | None = field(
-        default=None, metadata=doc("When the phase ends at the latest.", "deadlineTime")
-    )
-    attempts: int = field(default=0, metadata=doc("How often it had to wait, for the next wait."))
-    verified: Mapping[str, bool] = field(
-        default_factory=dict, metadata=doc("What was looked for after the writes, by name: true where it is so.")
-    )
-    clean_since: datetime | None = field(
-        default=None, metadata=doc("Since when every look at the Node proved it healthy.", "healthySinceTime")
-    )
-    undo_to: Phase | None = field(default=None, metadata=doc("What its phase is once it is undone."))
+    observed_generation: int = 0
+    conditions: tuple[ApiCondition, ...] = ()
+    phase: Phase
+    steps: tuple[Step, ...] = ()
+    step: int = 0
+    saved: tuple[Saved, ...] = ()
+    history: tuple[Turn, ...] = ()
+    next_at: datetime | None = None
+    deadline_at: datetime | None = None
+    attempts: int = 0
+    verified: Mapping[str, bool] = field(default_factory=dict)
+    clean_since: datetime | None = None
+    undo_to: Phase | None = None
 
 
 def parts_of(remediation: Remediation, generation: int = 0) -> tuple[RemediationSpec, RemediationStatus]:
@@ -148,76 +126,54 @@ def said_correct(finding_correct: bool) -> dict[str, bool]:
 class WorkloadProfileSpec:
     """Whose profile it is."""
 
-    workload: str = field(metadata=doc("The workload, as Kind/namespace/name of its top owner."))
-    container: str = field(metadata=doc("The container within its Pods."))
-    gpu_model: str = field(metadata=doc("Model of the GPUs that it was measured on."))
-    mig_profile: str = field(default="", metadata=doc("MIG profile that it was measured on. Absent for whole GPUs."))
+    workload: str
+    container: str
+    gpu_model: str
+    mig_profile: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
     """What was advised last."""
 
-    at: datetime = field(metadata=doc("When it was advised.", "time"))
-    target: str = field(metadata=doc("What to run on instead."))
-    resource: str = field(default="", metadata=doc("The resource to ask for, such as nvidia.com/mig-1g.10gb."))
-    speed_low_ratio: float = field(
-        metadata=doc("Speed on the target at worst, as a fraction of the speed now: 0.9 is 10 percent slower.")
-    )
-    speed_likely_ratio: float = field(
-        metadata=doc("Speed on the target as expected, as a fraction of the speed now: 0.9 is 10 percent slower.")
-    )
-    projected_saving_per_week: float | None = field(
-        default=None,
-        metadata=doc("Money that it saves in a week, in the currency. Absent where prices are unknown."),
-    )
-    currency: str = field(
-        default="",
-        metadata=doc("Currency of the saving as in ISO 4217, such as USD. Absent without one."),
-    )
-    saving_gpu_hours_per_week: float = field(default=0.0, metadata=doc("GPU-hours that it saves in a week."))
-    confidence_ratio: float = field(metadata=doc("How sure the advice is, from 0 to 1."))
-    message: str = field(metadata=doc("Why, in plain words."))
-    patch: str = field(default="", metadata=doc("What the owner would change, as a strategic merge patch in JSON."))
-    prerequisites: tuple[str, ...] = field(default=(), metadata=doc("What has to be done before."))
-    caveats: tuple[str, ...] = field(default=(), metadata=doc("What to keep in mind."))
+    at: datetime
+    target: str
+    resource: str = ""
+    speed_low_ratio: float
+    speed_likely_ratio: float
+    projected_saving_per_week: float | None = None
+    currency: str = ""
+    saving_gpu_hours_per_week: float = 0.0
+    confidence_ratio: float
+    message: str
+    patch: str = ""
+    prerequisites: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRecommended:
     """Why nothing is advised, and what would resolve it."""
 
-    at: datetime = field(metadata=doc("When it was concluded.", "time"))
-    reason: AbstentionKind = field(metadata=doc("Why nothing is advised, in one word."))
-    message: str = field(metadata=doc("Why nothing is advised, in plain words."))
-    resolve: str = field(default="", metadata=doc("What would change that."))
+    at: datetime
+    reason: AbstentionKind
+    message: str
+    resolve: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfileStatus:
     """What was measured, in short."""
 
-    observed_generation: int = field(
-        default=0, metadata=doc("The metadata.generation that this status was written for.", minimum=0)
-    )
-    conditions: tuple[ApiCondition, ...] = field(
-        default=(), metadata=doc("Advised: whether something is recommended, and why not.", **CONDITIONS_LIST)
-    )
-    as_of: datetime | None = field(default=None, metadata=doc("Up to when it was measured.", "observationTime"))
-    first_seen: datetime | None = field(
-        default=None, metadata=doc("When the workload was first seen.", "firstObservedTime")
-    )
-    last_seen: datetime | None = field(
-        default=None, metadata=doc("When the workload was last seen.", "lastObservedTime")
-    )
-    coverage_ratio: float | None = field(default=None, metadata=doc("Part of its time that was measured, from 0 to 1."))
-    observed_gpu_hours: float | None = field(default=None, metadata=doc("How long it was measured, in GPU-hours."))
-    gpus_per_pod: int | None = field(default=None, metadata=doc("How many GPUs or slices each Pod has."))
-    busy_ratio: float | None = field(
-        default=None, metadata=doc("Mean activity of the GPU's engine, from 0 to 1, recent hours counting more.")
-    )
-    memory_peak_bytes: int | None = field(
-        default=None, metadata=doc("Most GPU memory that one of its recent runs had, in bytes.")
-    )
-    recommendation: Recommended | None = field(default=None, metadata=doc("What is advised, if anything is."))
-    abstention: NotRecommended | None = field(default=None, metadata=doc("Why nothing is advised."))
+    observed_generation: int = 0
+    conditions: tuple[ApiCondition, ...] = ()
+    as_of: datetime | None = None
+    first_seen: datetime | None = None
+    last_seen: datetime | None = None
+    coverage_ratio: float | None = None
+    observed_gpu_hours: float | None = None
+    gpus_per_pod: int | None = None
+    busy_ratio: float | None = None
+    memory_peak_bytes: int | None = None
+    recommendation: Recommended | None = None
+    abstention: NotRecommended | None = None
