@@ -70,7 +70,7 @@ class _Action(NamedTuple):
 
 # 0 to 5 are from go-nvml@2f9e261f, 6 and 7 only from a third party's copy of nvml.h (CUDA 13.4). The driver knows a
 # GPU's state best, hence the highest confidence of all rules. 4 means 'works at reduced capacity: let the work end,
-# then reset'. 5 is about the IMEX service of an NVLink domain; an idle domain has shown it for weeks (NVIDIA/aicr #2641).
+# then reset'. 5 is about the IMEX service of an NVLink domain; idle domains showed it for weeks (NVIDIA/aicr #2641).
 _ACTIONS: dict[float, _Action] = {
     1: _Action("reset the GPU", Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET, 0.98),
     2: _Action("reboot the Node", Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT, 0.98),
