@@ -10,8 +10,8 @@ import pytest
 
 from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystander, only, steps, with_pod, world
 from frameworks.names import api_version
-from gpuwatch.detect.idle import assess_idle, left_out
-from gpuwatch.detect.idle_holdings import WorkloadClass, class_of, holdings_of, image_family
+from gpuwatch.detect.idle import assess_idle
+from gpuwatch.detect.idle_holdings import WorkloadClass, class_of, holdings_of, image_family, left_out_reasons
 from gpuwatch.detect.idle_verdict import gpu_share
 from gpuwatch.model.cluster import ClaimedDevice, Condition, Node, OwnerStatus, Pod, Sharing, Workload
 from gpuwatch.model.decision import FindingKind, Snapshot, Verdict
@@ -36,7 +36,7 @@ class TestLeftOut:
     )
     def test_pods_that_do_not_run(self, changes: dict[str, object], reason: str) -> None:
         snapshot = with_pod(world(IDLE, bystander()), IDLE.ref, **changes)
-        assert left_out(snapshot) == {IDLE.ref: reason}
+        assert left_out_reasons(snapshot) == {IDLE.ref: reason}
         assert named(snapshot) == {"pod/other/bystander"}
 
     @pytest.mark.parametrize(("status", "counted"), [("False", False), ("True", True), ("Unknown", False)])
@@ -45,7 +45,7 @@ class TestLeftOut:
         node = Node(name="node-pod", conditions=(Condition("Ready", status),))
         snapshot = replace(snapshot, cluster=replace(snapshot.cluster, nodes=(node,)))
         assert ("pod/chat/pod" in named(snapshot)) is counted
-        assert left_out(snapshot) == ({} if counted else {IDLE.ref: "its Node node-pod is not ready"})
+        assert left_out_reasons(snapshot) == ({} if counted else {IDLE.ref: "its Node node-pod is not ready"})
 
     def test_daemons_and_exporters(self) -> None:
         snapshot = world(IDLE, bystander())
@@ -55,7 +55,7 @@ class TestLeftOut:
             workloads=(daemon, *snapshot.cluster.workloads[1:]),
             exporter_nodes={"bystander": "node-bystander"},
         )
-        assert left_out(replace(snapshot, cluster=cluster)) == {
+        assert left_out_reasons(replace(snapshot, cluster=cluster)) == {
             "chat/pod": "it belongs to a DaemonSet",
             "other/bystander": "it exports telemetry",
         }

@@ -1,4 +1,4 @@
-"""What the cluster counts and telemetry does not show: a GPU lost before the inventory's window, a Node left out."""
+"""GPUs that the cluster counts and telemetry does not show: lost before the inventory window, or never scraped."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Seve
 
 
 class _Count(NamedTuple):
-    """A Node with the accelerators that Kubernetes counts there, and the GPUs that telemetry has seen."""
-
     node: Node
-    capacity: int
-    seen: int
+    capacity: int  # accelerators that Kubernetes counts
+    seen: int  # GPUs that telemetry has seen
 
     @property
     def whole(self) -> bool:
-        """Whether its capacity counts whole GPUs of one kind; replicas and MIG instances are more than there are."""
+        """Whether its capacity counts whole GPUs of one kind; replicas and MIG instances outnumber the GPUs."""
         node = self.node
         counted = [resource for resource, count in node.accelerators.items() if count > 0]
         plain = node.sharing is Sharing.NONE and node.replicas <= 1 and not node.mig_layout
@@ -29,10 +27,9 @@ class _Count(NamedTuple):
 
 
 def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
-    """Nodes whose capacity counts more GPUs than telemetry has seen within the inventory window: a GPU that was lost
-    before it, or a Node that no exporter speaks for.
+    """Nodes whose capacity exceeds the GPUs that telemetry has seen within the inventory window.
 
-    Nothing where some host of telemetry resolves to no Node: the GPUs that seem to lack may be there.
+    Empty where some host of telemetry resolves to no Node: the missing GPUs may be there.
     """
     if not fleet.snapshot.cluster.known or not fleet.present or any(gpu.lead.node is None for gpu in fleet.present):
         return []
@@ -52,7 +49,6 @@ def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
 
 
 def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
-    """Nodes with GPUs of which telemetry knows nothing: unknown, one by one or as one."""
     if widespread(fleet, len(dark), total):
         names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
         yield _unseen(
@@ -76,7 +72,7 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
 
 
 def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Finding]:
-    """Nodes that lack some of their GPUs. On many Nodes alike it is what the exporters are told to show."""
+    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause."""
     if widespread(fleet, len(short), total) and len(short) > 2:
         yield _unseen(
             FLEET,
@@ -109,7 +105,7 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
             rule=RULE,
             severity=Severity.CRITICAL if agrees else Severity.WARNING,
             advice=Advice.REBOOT,
-            # Two countings disagree; with the device plugin on one side they are three, and two of them agree.
+            # Two counts disagree; the device plugin is a third count.
             confidence_ratio=0.85 if agrees else SUSPECTED,
             evidence=evidence,
             node=name,

@@ -1,13 +1,12 @@
-"""Workloads that share a GPU and want more of its memory's bandwidth, or of its link to the host, than there is.
+"""Workloads that share a GPU and need more memory bandwidth, or more of its link to the host, than it has.
 
-A shared GPU's counters do not tell its holders apart. That it is at its peak is seen; that its sharers ask for more is
-known only where each of them has another Pod with a GPU of the same model to itself, whose traffic is what it asks for.
-The rest is suspected and said so. Time-sliced Pods take turns: at the peak each has the bandwidth for its turns only,
-which costs it as much as having a part of it all the time.
+A shared GPU's counters show its load, but not whose it is. The demand of a workload is known only where another of its
+Pods has a GPU of the same model to itself; without that the contention is only suspected. Time-sliced Pods take turns:
+at the peak each has the full bandwidth for its turns, which costs it as much as a part of it all the time.
 
-MIG instances have memory bandwidth of their own, and their traffic to the host is not exported: they are left out. So
-are GPUs of one Node that may hang on one PCIe switch, as nothing says which do; what they move together is shown as
-UNKNOWN where everything is asked for.
+MIG instances are left out: they have memory bandwidth of their own, and their traffic to the host is not exported. So
+are GPUs of one Node that may share a PCIe switch, as telemetry does not show which do: `everything` lists them as
+UNKNOWN.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ _HOUR = 3600
 _DAY = 24 * _HOUR
 
 LANE_BYTES_PER_SECOND = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1969.2e6, 5: 3938.5e6, 6: 7562.5e6}
-"""What one lane carries one way after its encoding, by generation: 2.5, 5 GT/s with 8b/10b, 8, 16, 32 GT/s with
-128b/130b, 64 GT/s with 242 of 256 bytes of a flit (PCI Express Base Specification; DCGM's guide gives 985 MB/s for the
-third)."""
+"""Rate of one lane, one way, after its encoding, by generation: 2.5, 5 GT/s with 8b/10b, 8, 16, 32 GT/s with
+128b/130b, 64 GT/s with 242 of 256 bytes of a flit (PCI Express Base Specification; DCGM: 985 MB/s for Gen3)."""
 
 SIGNALS: Mapping[FindingKind, tuple[Signal, ...]] = {
     FindingKind.HBM_CONTENTION: (Signal.DRAM_ACTIVE_RATIO,),
@@ -57,18 +55,18 @@ _LINK = (Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisfitPolicy:
-    """When Pods are in each other's way.
+    """When Pods contend for a shared GPU.
 
     window_seconds: time over which traffic is judged, and for which Pods must have shared a GPU. 1 h: a move costs
         more than a busy quarter of an hour.
-    min_coverage_ratio: share of the window's samples without which nothing is said. 0.8, as for idleness.
+    min_coverage_ratio: share of the window's samples below which the verdict is UNKNOWN. 0.8, as for idleness.
     dram_peak_ratio: DRAM activity that kernels reach at most. 0.8: NVIDIA's guide to DCGM's profiling metrics; 1.0
         would be a transfer in every cycle.
-    pcie_peak_ratio: share of a link's rate (after its encoding) that is left for packets, which is what DCGM counts
-        (headers and payload). 0.92: 57.88 of 62.96 Gbit/s, the rest are flow control and acknowledgements
-        (Neugebauer et al., SIGCOMM 2018).
-    saturated_ratio: share of such a peak from which a GPU is at it. 0.9: peaks of single GPUs and access patterns
-        differ by as much; the queue at nine tenths of a capacity is long already.
+    pcie_peak_ratio: share of a link's rate (after its encoding) for packets (headers and payload, as DCGM counts
+        them). 0.92: 57.88 of 62.96 Gbit/s; flow control and acknowledgements take the rest (Neugebauer et al.,
+        SIGCOMM 2018).
+    saturated_ratio: share of such a peak from which a GPU is saturated. 0.9: the peaks of GPUs and access patterns
+        differ by as much, and queues are long at nine tenths of a capacity.
     """
 
     window_seconds: int = _HOUR
@@ -84,7 +82,7 @@ class MisfitPolicy:
 
 
 def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
-    """What each rule (`Finding.rule`) looks up in Readings."""
+    """The statistics that each rule (`Finding.rule`) reads."""
     window = policy.window_seconds
     found = {
         f"misfit.{kind}": tuple(
@@ -113,7 +111,7 @@ def _count(signal: Signal, window: int) -> WindowStat:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """One limited thing of one GPU: at what, of what at most; None where it is not known."""
+    """A GPU's traffic of one signal and its peak; None where unknown."""
 
     signal: Signal
     value: float | None
@@ -124,8 +122,6 @@ class _Load:
 
 
 class Contention:
-    """One Snapshot laid out for the two rules."""
-
     def __init__(self, snapshot: Snapshot, policy: MisfitPolicy, *, everything: bool = False) -> None:
         self._snapshot = snapshot
         self._policy = policy
@@ -134,8 +130,8 @@ class Contention:
         self._settled = snapshot.at - timedelta(seconds=policy.window_seconds)
 
     def findings(self) -> Iterable[Finding]:
-        """One per kind and shared GPU that is at its peak; with everything, each conclusion on each shared GPU, and
-        what is not known of Nodes as wholes."""
+        """One per kind and saturated shared GPU; with everything, each conclusion on each shared GPU, and UNKNOWN ones
+        on Nodes."""
         for device in self._snapshot.devices:
             whole = device.present and device.vendor is Vendor.NVIDIA and device.mig_instance is None
             for kind in SIGNALS if whole and len(set(device.pods)) > 1 else ():
@@ -156,7 +152,10 @@ class Contention:
         settled = [key for key, pods in here.items() if any(self._lasts(pod) for pod in pods)]
         if len(settled) < 2:
             return self._unknown(device, kind, f"{self._policy.window_seconds // 60} min of two workloads on it")
-        loads = [self._load(device, signal) for signal in SIGNALS[kind]]
+        loads = [
+            _Load(signal, self._answer(device, signal, Statistic.QUANTILE), self._peak(device, signal))
+            for signal in SIGNALS[kind]
+        ]
         full = [load for load in loads if load.full(self._policy)]
         if full:
             return self._contended(device, kind, here, full)
@@ -224,7 +223,7 @@ class Contention:
             since=self._settled,
             severity=Severity.WARNING,
             advice=Advice.REBALANCE,
-            # The demand is that of sister Pods, which may have other work.
+            # The demand is that of other Pods of the workload, which may do other work.
             confidence_ratio=0.85,
             evidence=evidence,
             relief_gpus={key: lost - self._lost(over, asked, without=key) for key in sorted(here)},
@@ -234,8 +233,8 @@ class Contention:
     def _lost(
         over: Sequence[_Load], asked: Mapping[Signal, Mapping[str, tuple[float, Device]]], without: str = ""
     ) -> float:
-        """Share of their speed that the sharers lose: the peak is all that they get of what they ask for. Of means, so
-        no more than is lost in truth: what is asked for beyond the peak at times is not made up for at others."""
+        """Share of their speed that the workloads lose because they get the peak instead of what they need. A lower
+        bound: a mean hides moments of demand above the peak."""
         return max(
             (
                 1 - load.peak / total
@@ -246,10 +245,7 @@ class Contention:
             default=0.0,
         )
 
-    # What is known
-
     def _lasts(self, pod: Pod) -> bool:
-        """Was it there for all of the window?"""
         return pod.started is not None and pod.started <= self._settled
 
     @staticmethod
@@ -259,11 +255,8 @@ class Contention:
             found[pod.gang or pod.workload].append(pod)
         return dict(found)
 
-    def _load(self, device: Device, signal: Signal) -> _Load:
-        return _Load(signal, self._answer(device, signal, Statistic.QUANTILE), self._peak(device, signal))
-
     def _answer(self, device: Device, signal: Signal, statistic: Statistic) -> float | None:
-        """The median or the mean of the window; None where too little of it was seen."""
+        """The window's median or mean; None where it has too few samples."""
         window = self._policy.window_seconds
         readings = self._snapshot.readings
         count = readings.get(_count(signal, window), device)
@@ -276,7 +269,7 @@ class Contention:
     def _peak(self, device: Device, signal: Signal) -> float | None:
         if signal is Signal.DRAM_ACTIVE_RATIO:
             return self._policy.dram_peak_ratio
-        # The most of the window: both fall while the link rests, by design.
+        # The highest of the window: both fall by design while the link is idle.
         link = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
         generation, lanes = (self._snapshot.readings.get(stat, device) for stat in link)
         lane = LANE_BYTES_PER_SECOND.get(int(generation or 0))
@@ -292,7 +285,7 @@ class Contention:
     def _asked(
         self, device: Device, signal: Signal, here: Mapping[str, Sequence[Pod]]
     ) -> dict[str, tuple[float, Device]]:
-        """Workload → what its Pods on this GPU ask for, and the GPU that says so. Missing where nothing does."""
+        """Workload → the demand of its Pods on this GPU, and the GPU that shows it; only where one does."""
         found = {}
         for key, pods in here.items():
             alone = [
@@ -307,7 +300,7 @@ class Contention:
 
     @cached_property
     def _alone(self) -> dict[tuple[str, str], list[Device]]:
-        """GPUs that one Pod has had to itself through the window, by its workload and their model."""
+        """GPUs that one Pod had to itself through the window, by workload and model."""
         found: dict[tuple[str, str], list[Device]] = defaultdict(list)
         for device in self._snapshot.devices:
             pod = self._pods.get(device.pods[0]) if len(set(device.pods)) == 1 else None
@@ -327,8 +320,8 @@ class Contention:
                 yield from self._across_node(node, devices, len(owners))
 
     def _across_node(self, node: str, devices: Sequence[Device], workloads: int) -> Iterable[Finding]:
-        """GPUs of one Node, of several workloads, whose traffic with the host is as much as one of their links carries:
-        it would not fit through one port of a switch, but nothing says which of them share one."""
+        """GPUs of one Node and several workloads whose traffic with the host would saturate one port of a PCIe
+        switch."""
         for signal in SIGNALS[FindingKind.PCIE_CONTENTION]:
             loads = [(self._answer(item, signal, Statistic.AVG), self._peak(item, signal)) for item in devices]
             known = [(value, peak) for value, peak in loads if value is not None and peak is not None]
@@ -348,8 +341,6 @@ class Contention:
                     node=node,
                 )
                 return
-
-    # Conclusions
 
     def _evidence(self, device: Device, load: _Load, stat: WindowStat | None = None, note: str = "") -> Evidence:
         asked = stat or _median(load.signal, self._policy.window_seconds)

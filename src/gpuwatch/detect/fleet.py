@@ -1,4 +1,4 @@
-"""A Snapshot laid out for the health rules: physical GPUs, their answers, their peers, and how to conclude."""
+"""A Snapshot indexed for the health rules: physical GPUs, their readings and peers; builds the findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from gpuwatch.catalog.xids import Xid, xids
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.cluster import Gang, Node, Pod
+from gpuwatch.model.cluster import Node, Pod
 from gpuwatch.model.decision import (
     Advice,
     Evidence,
@@ -28,30 +28,30 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, StateChange, Statistic, WindowStat
 
 HEALTHY_CONFIDENCE = 0.9
-"""Of a rule that saw all that it asks for and found nothing. What is left is a fault that its signals do not show; a
-rule that saw a weaker signal says less."""
+"""Of a rule that had all its signals and found nothing; the rest is for faults that these signals do not show. A rule
+that had a weaker signal gives less."""
 
 SUSPECTED = 0.6
-"""Of a fault that one sign shows and nothing confirms, or that something else may explain as well. It is below
-`plan.min_confidence_ratio`, so that nothing is done for it alone."""
+"""Of a fault that one unconfirmed sign shows, or that has another likely explanation. It is below
+`plan.min_confidence_ratio`, so it causes no action alone."""
 
 FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 Conclusion: TypeAlias = Finding | Verdict
-"""What a rule says of one GPU. A bare Verdict (HEALTHY or UNKNOWN) is a conclusion that nobody asked to see."""
+"""A rule's result for one GPU: a bare Verdict (HEALTHY or UNKNOWN) where no Finding is wanted."""
 
 REPORTING_SIGNALS = (Signal.GPU_TEMPERATURE_CELSIUS, Signal.POWER_WATTS)
-"""Every exporter of every vendor gives one of them for every card, so their samples tell when a card reported.
-Counters and states stand on the same page of the exporter and were seen as often."""
+"""Every exporter exports one of them for every card, so their samples show when a card reported. Counters and states
+come from the same scrape."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhysicalGpu:
-    """One physical GPU: itself, or its MIG instances. A physical fault is a fault of all of them."""
+    """One physical GPU: itself, or its MIG instances, which share its physical faults."""
 
     uuid: str
     devices: tuple[Device, ...]
-    lead: Device  # stands for the GPU in look-ups and queries: a present device if there is any
+    lead: Device  # the device for look-ups and queries: a present one if there is any
 
     @property
     def present(self) -> bool:
@@ -75,22 +75,22 @@ class PhysicalGpu:
 
     @property
     def home(self) -> str:
-        """Where it is, for counting per machine: the Node, or the host as telemetry spells it."""
+        """Its machine: the Node, or the host as telemetry spells it."""
         return self.lead.node or self.lead.node_label or self.lead.exporter
 
 
 Judge: TypeAlias = Callable[[PhysicalGpu], Conclusion]
-"""A rule that has read a fleet's answers and can be asked about each of its GPUs."""
+"""A rule with a fleet's readings, to be called for each of its GPUs."""
 
 
-# Makes the median absolute deviation of a normal distribution its standard deviation.
+# From the median absolute deviation of a normal distribution to its standard deviation.
 _MAD_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """A cohort's middle. `spread` is in the unit of the values, `count` the others that a member is compared with;
-    same_model is False where there were too few of its model and all of the fleet had to serve."""
+    """Median and spread of a cohort, in the unit of its values. count: the other members. same_model: False where GPUs
+    of all models are compared, for lack of enough of one."""
 
     median: float
     spread: float
@@ -98,21 +98,18 @@ class Peers:
     same_model: bool = True
 
     def upper(self, deviations: float) -> float:
-        """Above it a member stands out."""
         return self.median + deviations * self.spread
 
     def lower(self, deviations: float) -> float:
-        """Below it a member stands out."""
         return self.median - deviations * self.spread
 
     def times(self, factor: float) -> Peers:
-        """The same in another unit."""
         return replace(self, median=self.median * factor, spread=self.spread * factor)
 
 
 def peers_of(values: Sequence[float], spread_ratio: float) -> Peers:
-    """Median, and the MAD scaled to a standard deviation, but at least `spread_ratio` of the median: where all
-    but one are equal the MAD is 0, and healthy cards of one model do differ. `values` holds every member."""
+    """Median, and the MAD scaled to a standard deviation, but at least `spread_ratio` of the median: the MAD is 0 where
+    all but one are equal, and healthy cards of one model do differ. `values` holds every member."""
     middle = median(values)
     deviation = median(abs(value - middle) for value in values)
     return Peers(middle, max(_MAD_TO_DEVIATION * deviation, spread_ratio * abs(middle)), len(values) - 1)
@@ -128,15 +125,13 @@ class GpuAnswers:
     variants: Mapping[str, Mapping[str, float]]
 
     def of(self, gpu: PhysicalGpu) -> float | None:
-        """The GPU's value; that of its busiest instance for a signal that MIG instances have of their own."""
+        """The GPU's value; the highest of its MIG instances for a signal that they have of their own."""
         value = self.values.get(gpu.uuid)
         if value is None and gpu.sliced:
             return max((self.values[device.id] for device in gpu.devices if device.id in self.values), default=None)
         return value
 
     def times(self, factor: float) -> Callable[[PhysicalGpu], float | None]:
-        """Values × factor, for instance an increase as a rate."""
-
         def value(gpu: PhysicalGpu) -> float | None:
             found = self.of(gpu)
             return None if found is None else found * factor
@@ -144,7 +139,6 @@ class GpuAnswers:
         return value
 
     def by_variant(self, gpu: PhysicalGpu) -> Mapping[str, float]:
-        """Values per variant; empty where telemetry has no answer."""
         found = self.variants.get(gpu.uuid)
         return found if found is not None else self.variants.get(gpu.lead.id, {})
 
@@ -163,7 +157,7 @@ class GpuAnswers:
         at: datetime | None = None,
         note: str = "",
     ) -> Evidence:
-        """This answer as evidence; `value` where something was computed from it (then `note` says what)."""
+        """This answer as evidence. value: what was computed from it, if anything; `note` says how."""
         stat = self.stat
         measured = value if value is not None else self.of(gpu)
         return Evidence(
@@ -183,8 +177,10 @@ class GpuAnswers:
 
 
 class Fleet:
-    """The Snapshot of one cycle with its look-ups. `everything` asks for the healthy conclusions as well;
-    `catalog` is the XIDs by number where the operator has laid own classes over the shipped ones."""
+    """The Snapshot of one cycle with its indexes.
+
+    everything: HEALTHY and UNKNOWN findings as well. catalog: XIDs by number, with the operator's overrides.
+    """
 
     def __init__(
         self,
@@ -219,10 +215,6 @@ class Fleet:
         return {pod.ref: pod for pod in self.snapshot.cluster.pods}
 
     @cached_property
-    def gangs(self) -> dict[str, Gang]:
-        return {gang.id: gang for gang in self.snapshot.cluster.gangs}
-
-    @cached_property
     def at_home(self) -> dict[str, tuple[PhysicalGpu, ...]]:
         """Present GPUs per machine."""
         found: dict[str, list[PhysicalGpu]] = defaultdict(list)
@@ -231,7 +223,7 @@ class Fleet:
         return {home: tuple(gpus) for home, gpus in found.items()}
 
     def changes(self, signal: Signal) -> Mapping[str, Sequence[StateChange]]:
-        """New values of a state signal within the change window, oldest first, by GPU."""
+        """New values of a state signal within the change window, by GPU, oldest first."""
         return self._changes.get(signal, {})
 
     @cached_property
@@ -244,7 +236,6 @@ class Fleet:
         return found
 
     def before(self, seconds: float) -> datetime:
-        """So long ago: since when at least, for what lasted through a window."""
         return self.snapshot.at - timedelta(seconds=seconds)
 
     @cached_property
@@ -252,7 +243,7 @@ class Fleet:
         return {device.id: device.uuid for device in self.snapshot.devices}
 
     def workload_of(self, pod: PodRef) -> Subject:
-        """What lives and dies with this Pod: its gang, its workload, or the Pod where neither is known."""
+        """The Pod's gang, else its workload, else the Pod."""
         found = self.pods.get(pod)
         if found is not None and found.gang:
             return Subject(SubjectKind.GANG, found.gang)
@@ -261,7 +252,6 @@ class Fleet:
         return Subject(SubjectKind.POD, pod)
 
     def jobs_of(self, gpu: PhysicalGpu) -> frozenset[Subject]:
-        """What holds this GPU now, by `workload_of`."""
         return frozenset(self.workload_of(pod) for pod in gpu.pods)
 
     def answers(self, stat: WindowStat) -> GpuAnswers:
@@ -269,11 +259,11 @@ class Fleet:
         return GpuAnswers(stat, self.snapshot, readings.values.get(stat.key, {}), readings.variants.get(stat.key, {}))
 
     def reporting(self, window_seconds: int) -> Callable[[PhysicalGpu], bool]:
-        """Whether a GPU reported through enough of the window to conclude something from silence."""
+        """Whether a GPU reported through enough of the window to conclude that nothing happened."""
         return self.covered(window_seconds, REPORTING_SIGNALS)
 
     def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[PhysicalGpu], bool]:
-        """Whether enough samples of any of these signals are there."""
+        """Whether any of these signals has enough samples in the window."""
         counts = [self.answers(WindowStat(signal, Statistic.COUNT, window_seconds)) for signal in signals]
         schema = self.snapshot.telemetry_schema
         bound = self.policy.min_coverage_ratio
@@ -292,10 +282,10 @@ class Fleet:
         kin: Callable[[PhysicalGpu], Hashable] | None = None,
         any_model: bool = False,
     ) -> Callable[[PhysicalGpu], Peers | None]:
-        """Per GPU how its cohort does: GPUs of the same model, and the same `kin` where given.
+        """The cohort of each GPU: GPUs of the same model, and of the same `kin` where given.
 
-        None for a GPU of unknown model and for a cohort with too few others: then nothing is compared. With
-        `any_model` all GPUs of the vendor serve instead, for values that a healthy GPU of any model has alike.
+        None where the model is unknown or the cohort too small. any_model: then all GPUs of the vendor, for values
+        that do not depend on the model.
         """
         cohorts: dict[Hashable, list[float]] = defaultdict(list)
         key = _model if kin is None else lambda gpu: (_model(gpu), kin(gpu))
@@ -329,7 +319,6 @@ class Fleet:
         *seen: GpuAnswers,
         confidence_ratio: float = HEALTHY_CONFIDENCE,
     ) -> Conclusion:
-        """Nothing wrong, shown with the answers that say so where everything is asked for."""
         if not self.everything:
             return Verdict.HEALTHY
         return conclude(
@@ -342,7 +331,6 @@ class Fleet:
         )
 
     def unknown(self, gpu: PhysicalGpu, kind: FindingKind, summary: str, missing: Iterable[str]) -> Conclusion:
-        """Not to be told, shown where everything is asked for."""
         if not self.everything:
             return Verdict.UNKNOWN
         return conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing)
@@ -367,7 +355,7 @@ def conclude(
     gpus: Iterable[PhysicalGpu] = (),
     node: str | None = None,
 ) -> Finding:
-    """A finding on one GPU or device, or on what these `gpus` have in common, with their devices, Pods and Node."""
+    """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node."""
     devices = [device for gpu in gpus for device in gpu.devices]
     if isinstance(on, PhysicalGpu):
         devices, node = list(on.devices), on.lead.node
@@ -397,7 +385,7 @@ def conclude(
 
 
 def undecided(gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str) -> Finding:
-    """Something was seen that may be a fault; what would tell is missing."""
+    """A possible fault, and the data that would decide."""
     return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
 
 
@@ -406,5 +394,4 @@ def _model(gpu: PhysicalGpu) -> Hashable:
 
 
 def samples(window_seconds: int) -> str:
-    """What is missing where a GPU reported too little of a window."""
     return f"samples in the last {window_seconds // 60} min"

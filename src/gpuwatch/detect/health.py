@@ -1,7 +1,7 @@
-"""Which GPUs are degraded: the health rules together, and what they need of telemetry.
+"""Which GPUs are degraded: all health rules, and the statistics that they need.
 
-Each rule looks at one family of signals and says HEALTHY, DEGRADED or UNKNOWN of each GPU. UNKNOWN is never acted on:
-a signal that is not exported, a window with too few samples, or a comparison without peers concludes nothing.
+Each rule reads one family of signals and concludes HEALTHY, DEGRADED or UNKNOWN for each GPU. UNKNOWN (a signal is not
+exported, a window has too few samples, peers are missing) never causes an action.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from gpuwatch.model.telemetry import Signal, WindowStat
 __all__ = ["HealthPolicy", "assess_health", "needs", "needs_of_rules", "state_signals"]
 
 
-# Rules that look at each GPU for itself, and against its peers.
 _RULES = (
     recovery_action,
     ecc,
@@ -56,10 +55,10 @@ _RULES = (
 
 
 def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
-    """What each rule (`Finding.rule`) looks up in Readings, what it is best with first.
+    """The statistics that each rule (`Finding.rule`) reads, the best first.
 
-    Most rules work with some of it: a rule that lacks all of its signals says UNKNOWN of every GPU, and one that lacks
-    some is less sure or blind to a part of its faults.
+    A rule that lacks all of its signals concludes UNKNOWN for every GPU. One that lacks some is less confident, or
+    misses some faults.
     """
     return {
         "health.recovery_action": recovery_action_needs(policy),
@@ -80,34 +79,32 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
 
 
 def needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    """Every statistic that some rule asks for, once."""
     return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
 
 
 def state_signals() -> tuple[Signal, ...]:
-    """Signals whose changes within `HealthPolicy.change_window_seconds` are wanted."""
+    """Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
     return (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
 
 
 def assess_health(
     snapshot: Snapshot, policy: HealthPolicy, *, everything: bool = False, xids: Mapping[int, Xid] | None = None
 ) -> tuple[Finding, ...]:
-    """What the rules conclude of this moment.
+    """Notable findings, at most one per kind and subject.
 
-    Notable findings only, at most one per kind and subject. With `everything`, each rule's conclusion on each GPU,
-    the healthy ones and those that cannot be told as well. `xids` is the catalog where an operator has changed it.
+    everything: each rule's conclusion on each GPU, HEALTHY and UNKNOWN too. xids: the catalog with an operator's
+    overrides.
     """
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
     gone = presence(fleet)
     findings = [*gone.findings, *missing_from_telemetry(fleet)]
-    told: set[str] = set()  # GPUs of which some rule could say something
+    told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
         if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
             against[finding.subject.name].append(finding)
 
     def take(judge: Judge) -> None:
-        """What a rule says of every GPU."""
         for gpu in fleet.gpus:
             conclusion = judge(gpu)
             verdict = conclusion if isinstance(conclusion, Verdict) else conclusion.verdict
@@ -119,7 +116,7 @@ def assess_health(
                 told.add(gpu.uuid)
 
     def take_shared(shared: Iterable[Finding]) -> None:
-        """Findings on a job or the fleet, which speak for every GPU in them."""
+        """Findings on a job or the fleet count for every GPU in them."""
         for finding in shared:
             findings.append(finding)
             told.update(fleet.uuids[device] for device in finding.devices)
@@ -130,7 +127,7 @@ def assess_health(
         take(judge)
     for rule in _RULES:
         take(rule(fleet))
-    # The last two weigh what the others found: a second sign beside an XID, the one that a job waits for.
+    # The last two rules use the findings of the others.
     judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
     take_shared(common)
     take(judge)
@@ -142,8 +139,7 @@ def assess_health(
 
 
 def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
-    """One finding, not a dozen, for a GPU that reports and of which no rule could tell anything; one for the machine
-    where that is so of all of its GPUs."""
+    """One finding for each reporting GPU that no rule could assess, or for a machine that has only such GPUs."""
     for home, gpus in fleet.at_home.items():
         silent = [gpu for gpu in gpus if gpu.uuid not in told and gpu.uuid not in gone.explained]
         if len(silent) < 2 or len(silent) < len(gpus) or fleet.everything:

@@ -1,8 +1,7 @@
-"""Busy all the time, and yet no power, no memory traffic, no tensor work: a hung GPU, or one that waits.
+"""GPUs that are busy all the time without power, memory traffic or tensor work: hung, or waiting for a peer.
 
 In a synchronous job the GPUs that wait for a slow or dead peer spin in a polling kernel: engine activity 100 %, power
-and traffic near idle. So a pattern that several GPUs of one job show together is the job's, not a GPU's, unless one
-of them differs from the rest.
+and traffic near idle. A pattern that several GPUs of one job share is therefore the job's, unless one GPU differs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Seve
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 _IDLE_BUSY_RATIO = 0.01
-"""Highest engine activity of a card that is taken for idle: the noise of the counter."""
+"""Highest engine activity of an idle card: the noise of the counter."""
 
 
 def hung_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -42,12 +41,10 @@ def hung_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A GPU that shows the pattern, with the power that it draws and the other facts that say so."""
-
     gpu: PhysicalGpu
     watts: float
     evidence: tuple[Evidence, ...]
-    silent_signals: int  # how many signals of memory or tensor work are there and show none
+    silent_signals: int  # signals of memory or tensor work that are exported and show none
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class _IdlePower:
 def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Conclusion], list[Finding]]:
     """Conclusions by GPU, and findings on jobs that hang as a whole.
 
-    others: by GPU the DEGRADED findings of other rules, which tell the one that differs.
+    others: DEGRADED findings of other rules, by GPU.
     """
     answers = _Answers(*map(fleet.answers, hung_needs(fleet.policy)))
     idle = _idle_power(fleet, answers)
@@ -90,7 +87,7 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
                     fleet,
                     item,
                     "draws less than the GPUs that wait with it: they seem to wait for it",
-                    # It differs from its job by power alone, within a few watts of idle.
+                    # Only its power differs from the job's, by a few watts.
                     confidence_ratio=0.5,
                 )
             elif fleet.everything:
@@ -107,8 +104,8 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
                 conclusions[item.gpu.uuid] = Verdict.UNKNOWN
     for uuid in sorted(alone):
         item = patterns[uuid]
-        # Activity, power and two or more kinds of work agree, and the rest of the job goes on; a program that polls
-        # for requests is what remains. With fewer witnesses, or no job beside it, small kernels look alike.
+        # Where activity, power and two signals of work agree and the rest of the job works, only a program that
+        # polls for requests looks the same. With fewer signals, or no job, small kernels do too.
         confidence = {0: 0.4, 1: SUSPECTED}.get(item.silent_signals, 0.7)
         if uuid in accompanied:
             why = "no other GPU of its job is"
@@ -119,7 +116,7 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
 
 
 class _Answers(NamedTuple):
-    """To the questions of `hung_needs`, in their order."""
+    """Answers to `hung_needs`, in its order."""
 
     busy_lowest: GpuAnswers
     busy_highest: GpuAnswers
@@ -193,7 +190,7 @@ def _pattern(
 
 
 def _limit(gpu: PhysicalGpu, answers: _Answers) -> float | None:
-    """The card's power limit in watts: as set, else its model's."""
+    """The power limit in watts: as set, else its model's."""
     known = answers.limit.of(gpu)
     if known is not None and known > 0:
         return known
@@ -202,8 +199,8 @@ def _limit(gpu: PhysicalGpu, answers: _Answers) -> float | None:
 
 
 def _idle_power(fleet: Fleet, answers: _Answers) -> Callable[[PhysicalGpu], _IdlePower | None]:
-    """A card's power at idle: of idle cards of its model, best of such as a Pod holds (a loaded context takes some
-    watts); else its own lowest of the past hours; else what the catalog has measured."""
+    """A card's power at idle: the median of idle allocated cards of its model (a loaded context takes some watts), of
+    idle free ones, its own lowest of the past hours, or the catalog's; the first that is known."""
     policy = fleet.policy
     held: dict[str, list[float]] = defaultdict(list)
     free: dict[str, list[float]] = defaultdict(list)
@@ -240,7 +237,7 @@ def _jobs(fleet: Fleet, patterns: Iterable[str]) -> dict[Subject, list[PhysicalG
 
 
 def _odd_one(fleet: Fleet, waiting: Sequence[_Pattern]) -> _Pattern | None:
-    """The one that draws less than all that wait with it; None without enough of them, or where none stands out."""
+    """The only GPU that draws clearly less than those that wait with it; None where there is no such GPU."""
     if len(waiting) <= fleet.policy.min_peers:
         return None
     peers = peers_of([item.watts for item in waiting], fleet.policy.peer_spread_ratio)

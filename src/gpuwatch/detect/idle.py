@@ -1,16 +1,16 @@
-"""Which allocations are idle: held by somebody and used by nobody, proven and never guessed.
+"""Which allocations are idle: allocated and not used.
 
-The unit of action is the gang, so a Pod of a gang is judged with its gang: one device that works, or of which
-nothing is known, keeps all of them. A silence is idle only where the workload's own past, or that of workloads like
-it, does not explain it (`gpuwatch.profile.silence`), a second signal agrees, and enough of it was seen.
+A gang is judged as one: a single busy or unknown device keeps all of it. Time without activity is idle only where
+neither the workload's own past nor that of similar workloads explains it (`gpuwatch.profile.silence`), a second signal
+agrees, and enough of it was observed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of, left_out_reasons
+from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import needs, needs_of_rules
@@ -20,20 +20,14 @@ from gpuwatch.model.decision import Family, Finding, FindingKind, Snapshot, Subj
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.profile.silence import joined
 
-__all__ = ["IdlePolicy", "assess_idle", "left_out", "needs", "needs_of_rules"]
-
-
-def left_out(snapshot: Snapshot) -> Mapping[PodRef, str]:
-    """Pods that no idle rule judges (ended, leaving, not running yet, on a Node that is not ready, DaemonSets,
-    exporters), each with the reason."""
-    return left_out_reasons(snapshot)
+__all__ = ["IdlePolicy", "assess_idle", "needs", "needs_of_rules"]
 
 
 def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = False) -> tuple[Finding, ...]:
-    """One finding for each gang and for each running Pod that is in none, whatever it says.
+    """One finding for each gang and each running Pod without one, of any verdict, and for each device whose Pod the
+    cluster does not know.
 
-    everything: findings for single devices as well. Without it only devices that are held by no Pod that the
-    cluster knows get one. ValueError where the histories of the Snapshot do not share one step.
+    everything: findings for all devices. ValueError where the histories of the Snapshot differ in their step.
     """
     holdings = holdings_of(snapshot)
     calendar = holdings.calendar
@@ -80,7 +74,7 @@ def _allocation(subject: Subject, holders: Sequence[PodHolding], notes: tuple[st
         devices=tuple({device.id: device for holder in holders for device in holder.devices}.values()),
         pods=tuple(holder.ref for holder in holders),
         lane=joined([holder.lane for holder in holders]),
-        # The youngest counts for the age; one of unknown age leaves open whether it ever worked.
+        # The age of the youngest; unknown where any Pod's age is.
         started=max(starts) if len(starts) == len(holders) else None,
         ambiguous=any(holder.ambiguous for holder in holders),
         unseen=tuple(unseen),
@@ -89,7 +83,7 @@ def _allocation(subject: Subject, holders: Sequence[PodHolding], notes: tuple[st
 
 
 def _devices(holder: PodHolding) -> Iterator[Allocation]:
-    """Each device of the Pod by itself, held against the past of its workload."""
+    """Each device of the Pod alone, judged by the past of its workload."""
     for device in holder.devices:
         lane = holder.lanes.get(device.id)
         if lane is None:
@@ -107,7 +101,6 @@ def _devices(holder: PodHolding) -> Iterator[Allocation]:
 
 
 def _lazy_devices(holder: PodHolding, judge: IdleJudge | None) -> tuple[str, ...]:
-    """Says which of a Pod's devices do nothing while others work."""
     if judge is None or len(holder.devices) < 2:
         return ()
     lazy = [name for name, lane in holder.lanes.items() if judge.unexplained(holder.workload, lane)]
@@ -136,7 +129,7 @@ def _gang_notes(
 
 
 def _blind(item: Allocation) -> Finding:
-    """The finding where the Snapshot has no history of activity at all."""
+    """The finding where the Snapshot has no history of activity."""
     return _unknown(
         item.subject,
         "whether it is used cannot be told",

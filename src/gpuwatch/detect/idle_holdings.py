@@ -1,4 +1,4 @@
-"""Who holds which devices, and what was seen of them: a Snapshot laid out for the idle rules."""
+"""Which Pod has which devices, and their activity: a Snapshot indexed for the idle rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpuwatch.profile.silence import (
 
 
 class WorkloadClass(StrEnum):
-    """What decides whether a workload works: callers, a person at a keyboard, or only itself."""
+    """Who gives a workload its work: callers, a person, or itself."""
 
     SERVING = "serving"
     INTERACTIVE = "interactive"
@@ -49,12 +49,11 @@ _INTERACTIVE_IMAGE = re.compile(r"notebook|jupyter|code-server|rstudio|vscode", 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PodHolding:
-    """A running Pod and what it holds.
+    """A running Pod and its devices.
 
     pod: None where no cluster was read. workload: Workload.id, or the Pod's own name where none is known.
-    lanes: one per device; lane: all of them as one. started: when it began to hold them; None where the
-    history does not reach back to before that, or where it is not known. ambiguous: other Pods share one of its
-    devices, so that work seen there may be theirs. unseen: what keeps the picture incomplete, for people.
+    lanes: activity per device; lane: of all as one. started: None where unknown or before the history.
+    ambiguous: other Pods share one of its devices, so work there may be theirs. unseen: missing data, for people.
     """
 
     ref: PodRef
@@ -71,8 +70,8 @@ class PodHolding:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Holdings:
-    """holders: by Pod. past: lanes of Pods that are gone, by workload. left_out: Pods that are not judged, and why.
-    unheld: devices that telemetry or a claim calls held, by whom, where the cluster knows no such Pod."""
+    """past: activity of earlier Pods, by workload. left_out: Pods that are not judged, with the reason. unheld: devices
+    that telemetry or a claim gives to a Pod that the cluster does not know, with its name."""
 
     calendar: Calendar | None
     holders: Mapping[PodRef, PodHolding]
@@ -83,7 +82,7 @@ class Holdings:
 
 
 def class_of(pod: Pod | None, workload: Workload | None) -> WorkloadClass:
-    """By the top controller's kind; by the image where that says nothing."""
+    """By the top controller's kind, or by the image where the kind leaves it open."""
     kind = OWNERS.get(workload.key) if workload is not None else None
     found = _CLASS_OF[kind.nature] if kind is not None and kind.nature is not None else WorkloadClass.OTHER
     images = pod.images if pod is not None else ()
@@ -105,7 +104,7 @@ def image_family(pod: Pod | None) -> str:
 
 
 def left_out_reasons(snapshot: Snapshot) -> dict[PodRef, str]:
-    """Pods of the cluster that no idle rule judges, each with the reason."""
+    """Pods that no idle rule judges (ended, leaving, DaemonSets, exporters …), each with the reason."""
     cluster = snapshot.cluster
     nodes = {node.name: node for node in cluster.nodes}
     workloads = {workload.id: workload for workload in cluster.workloads}
@@ -134,10 +133,9 @@ def _left_out(pod: Pod, node: Node | None, workload: Workload | None, exporters:
 
 
 def holdings_of(snapshot: Snapshot) -> Holdings:
-    """Lays the Snapshot out.
+    """Without a cluster, each Pod that telemetry names is its own workload.
 
-    Where no cluster was read, the Pods that telemetry names as holders are all that is known: each is its own
-    workload. ValueError where the histories do not share one step.
+    ValueError where the histories differ in their step.
     """
     cluster = snapshot.cluster
     codes = [read_steps(history) for history in snapshot.activity]
@@ -198,12 +196,12 @@ class _Builder:
                 begin, started = self._first_seen(rows)
             else:
                 begin = calendar.index_after(started)
-                # Of a Pod that is as old as the telemetry nobody can say that it never worked.
+                # A Pod that is as old as the telemetry may have worked before.
                 if begin <= calendar.first_known:
                     begin, started = calendar.first_known, None
             for history, code in rows:
                 lane = lane_of(calendar, history, code, begin, lasts=True)
-                # A row of the same name from before the Pod was made anew belongs to the past.
+                # A row from before the Pod was recreated under the same name belongs to the past.
                 if history.device in devices or (lane & (SILENT | ACTIVE)).any():
                     lanes[history.device] = lane
                     if history.device in self.devices:
@@ -236,8 +234,7 @@ class _Builder:
         )
 
     def _first_seen(self, rows: Sequence[tuple[ActivityHistory, Lane]]) -> tuple[int, datetime | None]:
-        """The step in which a Pod of unknown age appeared, and the moment where telemetry alone can tell it: where
-        it had been there for an hour before the Pod."""
+        """The step in which a Pod of unknown age appeared, and its time if telemetry began an hour earlier."""
         calendar = self.calendar
         assert calendar is not None
         begin = min((_first_known(calendar, history, code) for history, code in rows), default=calendar.steps)
@@ -252,26 +249,20 @@ class _Builder:
     def past(
         self, holders: Mapping[PodRef, PodHolding], workloads: Mapping[str, Workload], left_out: Mapping[PodRef, str]
     ) -> dict[str, tuple[Lane, ...]]:
-        """Lanes of earlier Pods: those that are gone, and what was before a Pod of the same name was made anew."""
+        """Activity of earlier Pods, by workload: Pods that are gone, and earlier ones of the same name."""
         calendar = self.calendar
         assert calendar is not None
         owners = _Owners(workloads)
         found: dict[str, list[Lane]] = defaultdict(list)
         for ref, rows in self.rows.items():
             holder = holders.get(ref)
-            if holder is not None:
-                if holder.pod is None or holder.started is None:
-                    continue
-                before = calendar.index_after(holder.started)
-                lanes = [lane_of(calendar, history, code, None, lasts=False) for history, code in rows]
-                for lane in lanes:
-                    lane[before:] = ABSENT
-                workload = holder.workload
-            elif ref in left_out:
+            if ref in left_out or (holder is not None and (holder.pod is None or holder.started is None)):
                 continue
-            else:
-                workload = owners.of(ref)
-                lanes = [lane_of(calendar, history, code, None, lasts=False) for history, code in rows]
+            lanes = [lane_of(calendar, history, code, None, lasts=False) for history, code in rows]
+            if holder is not None and holder.started is not None:
+                for lane in lanes:
+                    lane[calendar.index_after(holder.started) :] = ABSENT
+            workload = owners.of(ref) if holder is None else holder.workload
             lanes = [lane for lane in lanes if lane.any()]
             if workload and lanes:
                 found[workload].append(joined(lanes))
@@ -279,8 +270,7 @@ class _Builder:
 
 
 class _Owners:
-    """Tells the workload of a Pod that is gone by the names that controllers give: no object is left that says who
-    owned it."""
+    """Finds the workload of a deleted Pod by the names that controllers give to Pods."""
 
     def __init__(self, workloads: Mapping[str, Workload]) -> None:
         self._named: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -290,7 +280,7 @@ class _Owners:
                 self._named[f"{workload.namespace}/{workload.name}"].append((workload.id, kind.pod_suffix))
 
     def of(self, ref: PodRef) -> str:
-        """Workload.id, or '' where no workload, or more than one, would have named a Pod so."""
+        """Workload.id, or '' where no workload, or more than one, gives such a name."""
         fitting = []
         parts = ref.split("-")
         for end in range(1, len(parts)):
@@ -301,7 +291,6 @@ class _Owners:
 
 
 def _claimed(snapshot: Snapshot) -> dict[str, list[Device]]:
-    """Devices by the claim that holds them."""
     devices = {device.id: device for device in snapshot.devices}
     found: dict[str, list[Device]] = defaultdict(list)
     for item in snapshot.cluster.claims:

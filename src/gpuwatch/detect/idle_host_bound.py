@@ -1,4 +1,4 @@
-"""Busy, but hardly: a device that works all the time and never much, because its host does not feed it."""
+"""Devices that are busy all the time at a low level, because their host does not feed them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpuwatch.profile.silence import ACTIVE, Lane
 def host_bound(
     signals: DeviceSignals, policy: IdlePolicy, devices: Sequence[Device], lane: Lane, step_seconds: int, *, batch: bool
 ) -> tuple[str, tuple[Evidence, ...]] | None:
-    """How these devices wait for their host, as part of a sentence that says that they work, and what shows it; None
-    where they do not, or where it cannot be told.
+    """How these devices wait for their host, as part of a sentence, with the evidence; None where they do not, or where
+    it is unknown.
 
-    batch: a job. It has work all the time, so that a low mean is its host's doing. A service with few requests
-    looks the same and waits for nobody; there, and for a person's work, only much PCIe traffic tells.
+    batch: a job always has work, so its host causes a low mean. A service with few requests, or a person's work, looks
+        the same; there only much PCIe traffic shows it.
     """
     window = policy.long_window_seconds
     recent = lane[-(window // step_seconds) :]

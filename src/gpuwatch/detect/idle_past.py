@@ -1,4 +1,4 @@
-"""What the past of each workload, and of those like it, explains of a silence."""
+"""The idle time that the past of each workload, and of similar ones, explains."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _CLASS_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Kind:
-    """The grown-up workloads of a class.
+    """The mature workloads of a class.
 
-    rhythm: None where their hours do not count. own: of each its bound, by the rhythm's clock; bounds: the same,
-    ascending, by what they are alike in.
+    rhythm: None where the hour of the day does not matter. own: each workload's bound, by the rhythm's clock.
+    bounds: the same by likeness, ascending.
     """
 
     rhythm: Rhythm | None
@@ -50,8 +50,6 @@ class _Kind:
 
 
 class SilenceModel:
-    """Silences of every workload in the Snapshot, learnt once."""
-
     def __init__(self, holdings: Holdings, calendar: Calendar, policy: IdlePolicy) -> None:
         self.calendar = calendar
         self.policy = policy
@@ -80,7 +78,7 @@ class SilenceModel:
                 for text in _LIKENESSES
                 if image or "image" not in text
             )
-        # None of them all is to be named wrongly, so each has its part of the chance (Bonferroni).
+        # The chance of a false finding is for the whole fleet, so each workload has its part of it (Bonferroni).
         self._chance_ratio = policy.exceed_chance_ratio / max(1, sum(own.worked for own in self._silences.values()))
         self._kinds = {each: self._kind(each) for each in set(self._class.values())}
 
@@ -91,8 +89,8 @@ class SilenceModel:
         return self._silences[workload]
 
     def weekends_count(self, workload: str) -> bool:
-        """Whether a weekend counts as silence: for jobs always, for others where they were seen to work on weekends.
-        Where none of its own was seen, that of nearly all of its kind decides; else it is waited out."""
+        """Whether weekends count as idle time: for jobs always, for others that work on weekends. Where none of its own
+        was observed, nearly all of its kind must work on them."""
         if self._class[workload] is WorkloadClass.BATCH:
             return True
         seen = self._silences[workload].works_weekends
@@ -104,7 +102,6 @@ class SilenceModel:
         return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= self.policy.peer_quantile_ratio
 
     def silence(self, workload: str, lane: Lane) -> SilenceNow:
-        """The silence at the end of a lane of this workload."""
         return silence_now(self.calendar, lane, self.weekends_count(workload), self.policy.min_coverage_ratio)
 
     def explanation(
@@ -116,13 +113,13 @@ class SilenceModel:
         never_worked: bool = False,
         released: bool = False,
     ) -> Explanation:
-        """The silence up to which this workload may be expected to work again.
+        """The idle time within which this workload is expected to work again.
 
-        now: the silence that is to be explained; what kin need of it depends on the hours that it lies in.
-        own_alone: False where its past is mixed with that of others on the same device. never_worked: of a Pod of this
-        workload that has not worked since it started, while others of its Pods have: only their silences explain its
-        own, since a Pod that never worked is not waited for as long as one that did. released: nothing is in the
-        memory of its devices.
+        now: the idle time to explain; the bounds of kin depend on its hours.
+        own_alone: False where its past is mixed with that of others on the same device.
+        never_worked: this Pod has not worked since it started, while others of its workload have: only their idle times
+            explain its own, as such a Pod is given less time.
+        released: nothing is in the memory of its devices.
         """
         policy = self.policy
         own = self._silences[workload]
@@ -134,7 +131,7 @@ class SilenceModel:
             if not own_alone:
                 lacks = "other Pods work on the same device"
             elif own.works_weekends is None and self._on_weekend(workload, now):
-                # Of those that work on weekends some work half as much on them, so that they rest for twice as long.
+                # Some workloads work half as much on weekends, and are idle for twice as long.
                 lacks, stretch = "no weekend of it was seen", 1 / policy.weekend_ratio
         return explained_silence_seconds(
             own,
@@ -150,13 +147,13 @@ class SilenceModel:
         )
 
     def _on_weekend(self, workload: str, now: SilenceNow) -> bool:
-        """Whether weekends that count for its kind alone lie in this silence."""
+        """Whether this idle time has weekends that count only because of the kind."""
         if self._class[workload] is WorkloadClass.BATCH or not self.weekends_count(workload):
             return False
         return bool(self.calendar.weekend[now.proven_step :].any())
 
     def _kind(self, each: WorkloadClass) -> _Kind:
-        """What the grown-up workloads of a class have in common; jobs wait for nobody, so they have no hours."""
+        """What the mature workloads of a class have in common; jobs wait for nobody, so they have no rhythm."""
         calendar, policy = self.calendar, self.policy
         grown = [
             workload
@@ -189,7 +186,7 @@ class SilenceModel:
         )
 
     def _kin(self, workload: str, now: SilenceNow) -> Kin | None:
-        """The nearest kin of which there are enough; where nowhere are, all of its class."""
+        """The most similar kin of which there are enough, else all of its class."""
         kind = self._kinds[self._class[workload]]
         enough = self.policy.min_peers
         bounds: tuple[float, ...] = ()
@@ -221,7 +218,7 @@ class SilenceModel:
 
 
 def _units(holders: list[PodHolding]) -> list[Lane]:
-    """Lanes of what acts as one: each gang, and each Pod that is in none."""
+    """Activity of each gang, and of each Pod without one."""
     gangs: dict[str, list[Lane]] = defaultdict(list)
     for holder in holders:
         gangs[holder.gang or f"pod:{holder.ref}"].append(holder.lane)

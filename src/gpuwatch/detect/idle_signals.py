@@ -1,9 +1,8 @@
-"""What telemetry says of a device besides its engine activity: the second, independent signal, memory and load.
+"""The signals of a device besides its engine activity: the independent second signal, memory and load.
 
-Power is measured by the board and knows nothing of the engine's counter; memory and copy activity come from other
-counters of the GPU. One of them has to agree that a device does nothing before it is called idle, and none may
-contradict. SM activity and PCIe traffic can contradict, but not confirm: the one shares its source with the engine
-activity, the other is absent on work that stays on the card.
+The board measures power, and memory and copy activity come from other counters than the engine's. Before a device is
+called idle, one of these has to confirm that it does nothing, and none may contradict. SM activity and PCIe traffic can
+only contradict: the first shares its source with engine activity, and work that stays on the card has no PCIe traffic.
 """
 
 from __future__ import annotations
@@ -22,23 +21,21 @@ _CONFIRMING = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondOpinion:
-    """What the other signals say of devices whose engine is silent.
+    """The other signals of devices whose engine is idle.
 
-    agrees: True where for every device at least one of them confirms and none contradicts; False where one
-    contradicts (`contradiction` says which); None where a device has none of them (`missing`).
-    video: its video engines work, so it is in use.
+    agrees: True where for every device at least one signal confirms and none contradicts; False where one contradicts
+        (see `contradiction`); None where a device has none of them (see `missing`).
     """
 
     agrees: bool | None
     evidence: tuple[Evidence, ...] = ()
     contradiction: str = ""
     missing: tuple[str, ...] = ()
-    video: Evidence | None = None
 
 
 def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
-    """What each rule (`Finding.rule`) looks up in Readings. Of power, memory activity and copy utilisation one is
-    enough; without memory in use a model that is held is not told from an abandoned device."""
+    """The statistics that each rule (`Finding.rule`) reads. One of power, memory activity and copy utilisation is
+    enough. Without memory in use, a loaded model and an abandoned device look the same."""
     recent, long = policy.recent_window_seconds, policy.long_window_seconds
     use = (
         WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds),
@@ -71,17 +68,15 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
 
 
 def needs(policy: IdlePolicy) -> tuple[WindowStat, ...]:
-    """The statistics that the rules look up, besides the history of activity."""
+    """All statistics of the rules; the history of activity is read apart."""
     return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
 
 
 class DeviceSignals:
-    """What one Snapshot says of each device, by the policy's bounds."""
-
     def __init__(self, snapshot: Snapshot, policy: IdlePolicy) -> None:
         self.readings = snapshot.readings
         self.policy = policy
-        # Rendering a key takes longer than looking it up, and the same ones are asked of every device.
+        # Rendering a key takes longer than the look-up, and every device needs the same ones.
         self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in needs(policy)}
         self._memory_bounds = (
             (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
@@ -91,7 +86,7 @@ class DeviceSignals:
     def value(
         self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
     ) -> float | None:
-        """This device's own answer: for a MIG instance never its parent's, unless whole_gpu asks for that."""
+        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's."""
         answers = self.readings.values.get(self._keys[signal, statistic, window_seconds], {})
         return answers.get(device.uuid if whole_gpu else device.id)
 
@@ -121,14 +116,14 @@ class DeviceSignals:
         )
 
     def memory_used_bytes(self, devices: Iterable[Device]) -> tuple[float, Device] | None:
-        """The most that any of the devices holds, and which it is; None where no device has an answer."""
+        """The highest memory in use, and its device; None where no device has an answer."""
         found = [(self.value(device, Signal.MEMORY_USED_BYTES, Statistic.LAST), device) for device in devices]
         return max(
             ((value, device) for value, device in found if value is not None), key=lambda pair: pair[0], default=None
         )
 
     def released(self, devices: Iterable[Device]) -> bool:
-        """Whether no device has as much as a context in memory; False where one has no answer."""
+        """Whether no device has even a context in memory; False where one has no answer."""
         used = [self.value(device, Signal.MEMORY_USED_BYTES, Statistic.LAST) for device in devices]
         return bool(used) and all(each is not None and each < self.policy.context_bytes for each in used)
 
@@ -146,8 +141,8 @@ class DeviceSignals:
         return sum(known) if known else None
 
     def recent_work(self, devices: Iterable[Device]) -> Evidence | None:
-        """The first device whose engine was active recently. Of a busy fleet not every history is read, but this is
-        asked of all devices."""
+        """The first device whose engine was active recently. All devices have this statistic; only some have a
+        history."""
         window, bound = self.policy.recent_seconds, self.policy.active_ratio
         for device in devices:
             value = self.value(device, Signal.BUSY_RATIO, Statistic.MAX, window)
@@ -170,12 +165,11 @@ class DeviceSignals:
         return None
 
     def second_opinion(self, devices: Iterable[Device], silent_seconds: float) -> SecondOpinion:
-        """What the other signals say of the time in which the devices' engines were silent.
+        """The other signals over the time in which the devices' engines were idle.
 
-        silent_seconds: how long that is; the longest window that lies within it is looked at.
+        silent_seconds: that time; the longest window that fits into it counts.
         """
         devices = tuple(devices)
-        video = self.video(devices)
         window = self.policy.recent_window_seconds
         if silent_seconds >= self.policy.long_window_seconds:
             window = self.policy.long_window_seconds
@@ -185,7 +179,7 @@ class DeviceSignals:
             against = self._contradiction(device, window)
             if against is not None:
                 text = f"{against.signal} of {device.id} says that it works ({against.value:.3g} {against.unit})"
-                return SecondOpinion(agrees=False, evidence=(against,), contradiction=text, video=video)
+                return SecondOpinion(agrees=False, evidence=(against,), contradiction=text)
             confirming = self._confirmation(device, window)
             if confirming is None:
                 missing.append(device.id)
@@ -193,10 +187,9 @@ class DeviceSignals:
                 shown = (confirming,)
         if missing:
             what = "power and memory activity" if len(missing) == len(devices) else "a second signal"
-            return SecondOpinion(
-                agrees=None, evidence=shown, missing=(f"{what} of {_some(missing)} over the idle time",), video=video
-            )
-        return SecondOpinion(agrees=bool(devices) or None, evidence=shown, video=video)
+            some = missing[0] if len(missing) == 1 else f"{missing[0]} and {len(missing) - 1} more"
+            return SecondOpinion(agrees=None, evidence=shown, missing=(f"{what} of {some} over the idle time",))
+        return SecondOpinion(agrees=bool(devices) or None, evidence=shown)
 
     def _contradiction(self, device: Device, window: int) -> Evidence | None:
         policy = self.policy
@@ -205,7 +198,7 @@ class DeviceSignals:
             if value is not None and value > bound:
                 return self.evidence(device, signal, Statistic.MAX, window, value, comparison=">", bound=bound)
         power = self._power(device, window)
-        # On a MIG instance high power tells nothing: the board is the other instances' as well.
+        # Power does not contradict on a MIG instance: other instances draw from the same board.
         if power is not None and power[0] > power[1] and device.mig_instance is None:
             return self._power_evidence(device, window, *power, comparison=">")
         traffic = self.host_traffic(device, window)
@@ -233,7 +226,7 @@ class DeviceSignals:
         return None
 
     def _power(self, device: Device, window: int) -> tuple[float, float, float] | None:
-        """Highest power in the window, the bound for a card that does nothing, and its floor, in watts."""
+        """Highest power in the window, the bound for an idle card, and the card's floor, in watts."""
         policy = self.policy
         highest = self.value(device, Signal.POWER_WATTS, Statistic.MAX, window, whole_gpu=True)
         floor = self.value(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds, whole_gpu=True)
@@ -254,7 +247,3 @@ class DeviceSignals:
             bound=bound,
             note=f"the card's floor in {self.policy.power_floor_seconds // 86400} days is {floor:.0f} W",
         )
-
-
-def _some(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

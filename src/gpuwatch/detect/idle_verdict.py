@@ -21,11 +21,11 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Allocation:
-    """What is judged as one.
+    """A gang, a Pod or a device to judge.
 
-    lane: its devices' activity as one. started: when its youngest Pod began; None where that lies before the
-    history or is not known. ambiguous: other Pods work on one of its devices. unseen:
-    what keeps the picture incomplete. notes: what else a person should know, as sentences without a full stop.
+    lane: its devices' activity as one. started: of its youngest Pod; None where unknown or before the history.
+    ambiguous: other Pods work on one of its devices. unseen: missing data. notes: further facts for people, as
+        sentences without a full stop.
     """
 
     subject: Subject
@@ -40,8 +40,6 @@ class Allocation:
 
 
 class IdleJudge:
-    """Judges the allocations of one Snapshot."""
-
     def __init__(self, snapshot: Snapshot, policy: IdlePolicy, model: SilenceModel) -> None:
         self.snapshot = snapshot
         self.policy = policy
@@ -50,13 +48,13 @@ class IdleJudge:
         self.signals = DeviceSignals(snapshot, policy)
         self._recent = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds)
         self._count = WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, policy.recent_window_seconds)
-        # Steps end with the calendar; a history that ends long before `at` says nothing of the time since.
+        # The time after the last step is unknown.
         self._behind = max(0.0, (snapshot.at - self.calendar.end).total_seconds())
 
     def unexplained(self, workload: str, lane: Lane) -> bool:
-        """Whether this lane has been idle for longer than explained; for parts of an allocation."""
+        """Whether this part of an allocation has been idle for longer than explained."""
         now = self.model.silence(workload, lane)
-        # Nothing shorter is ever unexplained, and most are: asked first, it spares the question what explains it.
+        # Checked first for speed: a shorter idle time is always explained, and most are shorter.
         return (
             now.silent_seconds > self.policy.min_silence_seconds
             and now.max_staleness_seconds + self._behind < self.policy.max_staleness_seconds
@@ -64,7 +62,7 @@ class IdleJudge:
         )
 
     def judge(self, item: Allocation) -> Finding:
-        """Signs of work first, then whatever keeps a conclusion from being drawn, then the silence."""
+        """Checks signs of work first, then missing data, then the idle time."""
         policy = self.policy
         now = self.model.silence(item.workload, item.lane)
         ago = now.elapsed_seconds + self._behind
@@ -106,7 +104,6 @@ class IdleJudge:
         return self._explained(item, now, explanation)
 
     def _blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
-        """What is not known of this moment."""
         policy = self.policy
         if item.unseen:
             return item.unseen
@@ -139,7 +136,7 @@ class IdleJudge:
         return self._finding(item, FindingKind.IN_USE, Verdict.BUSY, when, confidence_ratio=0.99, evidence=evidence)
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
-        """Silent for longer than explained (None: never worked, nor did any Pod of its workload)."""
+        """Idle for longer than explained. explanation: None where no Pod of its workload ever worked."""
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
             return self._unknown(item, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
@@ -164,8 +161,8 @@ class IdleJudge:
         )
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
-        """A loaded model decides, whether it ever worked or not: whoever releases it has to load it again. A bare
-        context costs nothing to release, so what never worked stays 'never used' with one."""
+        """A loaded model decides, as a release costs its reload. A context alone costs nothing to release, so what
+        never worked stays 'never used' with one."""
         policy = self.policy
         never = not now.active_before and item.started is not None
         plain = FindingKind.NEVER_USED if never else FindingKind.ABANDONED
@@ -210,7 +207,7 @@ class IdleJudge:
 
     def _confidence(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> float:
         if explanation is None:
-            # Its first work may still come; that it began before the telemetry of it is excluded by `started`.
+            # Its first work may still come. `started` rules out that it worked before the telemetry began.
             return 0.95 if item.pods and self.snapshot.cluster.known else 0.85
         own = self.model.silences(item.workload)
         return confidence_in_silence(own, explanation, now.silent_seconds, self.calendar.step_seconds)
@@ -247,7 +244,7 @@ class IdleJudge:
     def _activity(
         self, item: Allocation, now: SilenceNow, explanation: Explanation | None, comparison: str
     ) -> Evidence:
-        """The silence against what explains it."""
+        """The idle time, compared with what explains it."""
         lead = item.devices[0] if item.devices else None
         own = self.model.silences(item.workload)
         bound = self.policy.min_age_seconds if explanation is None else explanation.seconds
@@ -327,7 +324,6 @@ class IdleJudge:
 
 
 def gpu_share(device: Device) -> float:
-    """What part of a GPU a holder of the device has: the device's share of its card, and on a shared one that part
-    of it which falls to each of its holders."""
+    """The share of a GPU that each Pod of the device has: the device's share of its card, by its Pods if shared."""
     share = gpu_share_ratio(device.model, device.mig_profile)
     return share / max(1, len(device.pods)) if device.shared else share

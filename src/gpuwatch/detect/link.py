@@ -22,14 +22,14 @@ from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Ver
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-"""What DCGM's health module expects of a healthy link at the bit error rate that PCIe allows, by generation."""
+"""DCGM's bound for a healthy link, from the bit error rate that PCIe allows, by generation."""
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
 
 
 def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    # The highest generation and width of the window: both fall while the link rests, by design.
+    # The highest generation and width of the window: both fall by design while the link is idle.
     return (
         WindowStat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, policy.window_seconds),
         WindowStat(Signal.PCIE_LINK_GENERATION, Statistic.MAX, policy.window_seconds),
@@ -57,8 +57,8 @@ def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 def pcie_replay(fleet: Fleet) -> Judge:
-    """Replays per minute above what the link's speed and width allow, and above the peers': a link that resends
-    is slow, and a platform on which all of them resend is no card's fault."""
+    """More replays per minute than the link's speed and width allow, and than the peers have: replays slow a link, but
+    on all links of a platform they are no card's fault."""
     kind = FindingKind.PCIE_REPLAY
     policy = fleet.policy
     minutes = policy.window_seconds / 60
@@ -73,7 +73,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
         increase = replays.of(gpu)
         return None if increase is None else increase / minutes / allowed(gpu)[0]
 
-    # As multiples of what each link allows, so that links of other models compare where there are too few alike.
+    # Multiples of what each link allows compare across models.
     peers_of = fleet.peers(excess, any_model=True)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
@@ -110,7 +110,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
             f"{rate:,.3g} PCIe replays per minute, where {bound:.3g} are normal and {whom} have {peers.median:.3g}",
             severity=Severity.WARNING,
             advice=Advice.INSPECT,
-            # Two independent bounds passed; but replays cost speed and seldom anything else.
+            # Two independent bounds are exceeded, but replays seldom cost more than speed.
             confidence_ratio=0.75 if peers.same_model else SUSPECTED,
             since=fleet.before(policy.window_seconds),
             evidence=[fact],
@@ -120,7 +120,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
 
 
 def _expected_replays(generation: float | None, lanes: float | None) -> tuple[float, str]:
-    """Replays per minute of a healthy link, and the link that was assumed: the fastest common one where unknown."""
+    """Replays per minute of a healthy link, and a name of the link: the fastest common one where unknown."""
     known = REPLAYS_PER_MINUTE_PER_LANE.get(int(generation)) if generation is not None else None
     per_lane = known if known is not None else REPLAYS_PER_MINUTE_PER_LANE[_ASSUMED_GENERATION]
     width = lanes if lanes is not None and lanes > 0 else _ASSUMED_LANES
@@ -130,10 +130,9 @@ def _expected_replays(generation: float | None, lanes: float | None) -> tuple[fl
 
 
 def pcie_width(fleet: Fleet) -> Judge:
-    """A link that never had all its lanes in the window, while the same model's links in the same pool have.
+    """A link that never had all its lanes in the window, while its peers (same model, same pool) did.
 
-    The generation is left alone: it falls at idle by design. Slots with fewer lanes are common, and then every
-    peer in the pool has the same.
+    Peers tell a fault from a slot with fewer lanes. The generation falls at idle by design and is not judged.
     """
     kind = FindingKind.PCIE_WIDTH
     policy = fleet.policy
@@ -168,7 +167,7 @@ def pcie_width(fleet: Fleet) -> Judge:
             f"{summary}; its peers have {peers.median:g}",
             severity=Severity.WARNING,
             advice=Advice.INSPECT,
-            # A count of lanes leaves little to interpret; a mixed pool of servers is the doubt that remains.
+            # Certain but for a pool of different servers.
             confidence_ratio=0.85,
             since=fleet.before(policy.window_seconds),
             evidence=[fact],
@@ -189,8 +188,8 @@ class _Excess(NamedTuple):
 
 
 def nvlink_errors(fleet: Fleet) -> Judge:
-    """Error rates at which DCGM fails a link, believed only where the peers agree: they are seldom felt (Imbue:
-    'do not seem to impact training'), so the GPU has to stand out, and less traffic makes it sure."""
+    """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
+    GPU must also exceed its peers, or move less than they do; both raise the confidence."""
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
     window = policy.window_seconds
@@ -260,7 +259,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             + (f"; {sick} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
             severity=Severity.WARNING,
             advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
-            # Errors that cost traffic are a fault; errors alone are often lived with.
+            # Errors without less traffic are often harmless.
             confidence_ratio=0.85 if outlier and slower else SUSPECTED,
             since=fleet.before(window),
             evidence=evidence,
@@ -270,7 +269,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
 
 
 def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:
-    """A link that is down while the peers' are up. Without peers nothing: ports may be unused by design."""
+    """A link that is down while the peers' are up. None without peers: ports may be unused by design."""
     if up.of(gpu) != 0 or peers is None or peers.median <= 0:
         return None
     return conclude(
@@ -280,7 +279,7 @@ def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclus
         "a link to other accelerators is down; its peers' links are up",
         severity=Severity.WARNING,
         advice=Advice.INSPECT,
-        # A state, but one that says not which port, nor whether anybody uses it.
+        # The state names no port, and the port may be unused.
         confidence_ratio=0.75,
         evidence=[up.evidence(gpu, comparison="==", bound=0.0, peers=peers)],
     )

@@ -19,10 +19,10 @@ from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Ver
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 _COUNTED_CONFIDENCE = 0.95
-"""Of a counter of the hardware that moved, or of a criterion for exchange that the driver or DCGM has worked out: only
-an error of reading is left."""
+"""Of a hardware counter that increased, or a criterion for replacement by the driver or DCGM; only a wrong reading is
+left."""
 _PENDING_CONFIDENCE = 0.9
-"""Of memory that the card itself wants to take out of use at its next reset: it says so, and works until then."""
+"""Of memory that the card takes out of use at its next reset; it works until then."""
 
 
 def ecc_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -57,8 +57,8 @@ def page_retirement_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 def ecc(fleet: Fleet) -> Judge:
-    """Uncorrectable errors are news by themselves, corrected ones only against peers; the lifetime counters
-    survive reboots, so only their increase means anything."""
+    """New uncorrectable errors, or more corrected ones than the peers have. Lifetime counters survive reboots, so only
+    their increase counts."""
     kind = FindingKind.ECC
     policy = fleet.policy
     window = policy.change_window_seconds
@@ -71,7 +71,7 @@ def ecc(fleet: Fleet) -> Judge:
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if (sram.of(gpu) or 0) > 0:
-            # NVIDIA's own criterion for an exchange, computed by the driver.
+            # NVIDIA's own criterion for replacement, computed by the driver.
             return conclude(
                 gpu,
                 kind,
@@ -107,10 +107,10 @@ def ecc(fleet: Fleet) -> Judge:
 
 
 def _uncorrectable(gpu: PhysicalGpu, fresh: GpuAnswers, pending: GpuAnswers) -> Conclusion:
-    """New double-bit errors. From Ampere on the driver takes the row out of use and asks for a reset at leisure;
-    where it did not, the GPU has to be reset before anybody trusts its memory (XID 48's workflow)."""
+    """New double-bit errors. From Ampere on the driver takes the row out of use, and the reset can wait; otherwise the
+    GPU has to be reset before its memory is used again (XID 48's workflow)."""
     contained = (pending.of(gpu) or 0) > 0
-    # increase() extrapolates, so a single error can read as 1.03: people are told whole errors.
+    # increase() extrapolates: a single error can read as 1.03.
     count = max(round(fresh.of(gpu) or 0.0), 1)
     evidence: list[Evidence] = [fresh.evidence(gpu, comparison=">", bound=0.0)]
     if contained:
@@ -129,8 +129,7 @@ def _uncorrectable(gpu: PhysicalGpu, fresh: GpuAnswers, pending: GpuAnswers) -> 
 
 
 def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: float, peers: Peers | None) -> Conclusion:
-    """Many corrected errors. No fixed rate is sick in itself (NVIDIA asks for no action on XID 92); one card
-    that has them while its peers have none is."""
+    """Many corrected errors: a fault only where the peers have fewer (NVIDIA asks for no action on XID 92)."""
     kind = FindingKind.ECC
     bound = fleet.policy.corrected_ecc_per_second
     whom = "GPUs of all models" if peers is not None and not peers.same_model else "peers"
@@ -157,16 +156,16 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
         f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}",
         severity=Severity.WARNING,
         advice=Advice.RESET_WHEN_IDLE,
-        # The fact is certain and so is its rarity; that it will get worse is not ('SBE trend predicts' is unverified).
-        # Another model's memory is another memory, which leaves more doubt.
+        # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). Memory of other models
+        # compares less well.
         confidence_ratio=0.8 if peers.same_model else SUSPECTED,
         evidence=[fact],
     )
 
 
 def row_remap(fleet: Fleet) -> Judge:
-    """Failed remapping is NVIDIA's criterion for an exchange and stays; a pending one waits for the next reset
-    and is no reason to disturb anybody (autopilot #55); many remapped rows are DCGM's warning."""
+    """Failed remapping is NVIDIA's criterion for replacement. A pending one can wait for the next reset (autopilot
+    #55). DCGM warns of many remapped rows."""
     kind = FindingKind.ROW_REMAP
     failed, pending, rows, new_rows = map(fleet.answers, row_remap_needs(fleet.policy))
     bound = fleet.policy.remapped_rows
@@ -178,14 +177,14 @@ def row_remap(fleet: Fleet) -> Judge:
         if (failed.of(gpu) or 0) > 0:
             words.append("a bad row could not be remapped")
             evidence.append(failed.evidence(gpu, comparison="==", bound=1.0))
-            # The card's own statement, and sticky: one sample is enough.
+            # The card's own state, which never clears: one sample is enough.
             severity, advice, confidence = Severity.CRITICAL, Advice.REPLACE, 0.97
         count = rows.of(gpu)
         if count is not None and count >= bound:
             words.append(f"{count:g} rows are remapped for uncorrectable errors")
             evidence.append(rows.evidence(gpu, comparison=">=", bound=float(bound)))
             if advice is Advice.NONE:
-                # DCGM warns; the card still works and says nothing of having run out of spares.
+                # DCGM warns; the card still works and reports no lack of spare rows.
                 severity, advice, confidence = Severity.WARNING, Advice.WATCH, 0.7
         if (pending.of(gpu) or 0) > 0:
             words.append("a remapped row waits for the next reset")
@@ -215,7 +214,7 @@ def row_remap(fleet: Fleet) -> Judge:
 
 
 def page_retirement(fleet: Fleet) -> Judge:
-    """Retired pages (cards before Ampere), by DCGM's rules: nearly all 64 in use, or double-bit ones that grow."""
+    """Retired pages (cards before Ampere), by DCGM's rules: nearly all 64 are used, or double-bit ones increase."""
     kind = FindingKind.PAGE_RETIREMENT
     policy = fleet.policy
     sbe, dbe, dbe_new, pending = map(fleet.answers, page_retirement_needs(policy))

@@ -1,4 +1,4 @@
-"""Which Pods work in the wrong place: in each other's way, or far from each other."""
+"""Misplaced Pods: those that contend for a shared GPU, and gangs that span too many domains."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ __all__ = ["MisfitPolicy", "assess_misfit", "needs", "needs_of_rules"]
 
 
 def needs(policy: MisfitPolicy) -> tuple[WindowStat, ...]:
-    """Every statistic that some rule asks for, once."""
     return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
 
 
 def needs_of_rules(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
-    """What each rule (`Finding.rule`) looks up in Readings; scattered gangs are seen in the cluster alone."""
+    """The statistics that each rule (`Finding.rule`) reads; `scattered` reads none."""
     return {**contention_needs(policy), f"misfit.{FindingKind.SCATTERED}": ()}
 
 
 def assess_misfit(
     snapshot: Snapshot, policy: MisfitPolicy, topology_labels: Sequence[str], *, everything: bool = False
 ) -> tuple[Finding, ...]:
-    """Findings of verdict MISFIT. With `everything`, what was looked at and is well, or cannot be told, too.
+    """Findings of verdict MISFIT; with `everything`, HEALTHY and UNKNOWN ones too.
 
     topology_labels: Node labels whose value names a domain, `PlanPolicy.topology_labels`.
     """

@@ -1,8 +1,7 @@
-"""Disappearance as a signal: a GPU gone beside siblings that report, an exporter gone, everything gone.
+"""Telemetry that ended: of one GPU beside siblings that report, of one exporter, of all.
 
-A GPU that falls off the bus shows hardly any sign before (five of seven such cases, arXiv 2603.28781); what is seen
-is that its series end while its neighbours' go on. The same silence from an exporter, or from most of them, is the
-observer's fault and says nothing about hardware.
+A GPU that falls off the bus shows hardly any sign before (five of seven such cases, arXiv 2603.28781): its series end
+while those of its siblings go on. Where an exporter, or most of them, have no samples, monitoring is at fault.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RULE = "health.presence"
 
 FELL_OFF_THE_BUS = 79
 
-# MIG manager stops the exporter while it works, and every instance gets a new identity.
+# MIG manager stops the exporter while it works, and gives every instance a new identity.
 _MIG_STATE = "nvidia.com/mig.config.state"
 _MIG_CHANGING = frozenset({"pending", "rebooting"})
 # The GPU Operator unloads the driver between these two.
@@ -32,7 +31,7 @@ _DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-fa
 
 
 def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    """Sample counts, which the other rules' coverage rests on too. Presence itself comes with the inventory."""
+    """Sample counts, for the coverage of the other rules; presence itself comes from the inventory."""
     return tuple(
         WindowStat(signal, Statistic.COUNT, window)
         for signal in REPORTING_SIGNALS
@@ -42,15 +41,15 @@ def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 @dataclass
 class Presence:
-    """findings: what is to be shown. explained: GPUs (by uuid) whose silence they, or the cluster, account for."""
+    """explained: UUIDs of GPUs whose absence the findings, or the cluster, account for."""
 
     findings: list[Finding] = field(default_factory=list)
     explained: set[str] = field(default_factory=set)
 
 
 class _Machine(NamedTuple):
-    """The GPUs of one machine and the exporters that are, or were, scraped for them. An exporter that is restarted
-    comes back under another address, so it is the machine that is silent and not the address."""
+    """The GPUs of one machine and its present or past exporters. A restarted exporter comes back under another
+    address, so the machine is judged and not the address."""
 
     name: str
     exporters: tuple[Exporter, ...]
@@ -68,13 +67,12 @@ class _Machine(NamedTuple):
 
     @property
     def up(self) -> bool | None:
-        """Whether any of its exporters answers; None where the source cannot tell."""
+        """Whether any of its exporters answers; None where unknown."""
         known = [exporter.up for exporter in self.exporters if exporter.up is not None]
         return any(known) if known else None
 
 
 def presence(fleet: Fleet) -> Presence:
-    """Who is gone, and why that is or is not hardware."""
     result = Presence()
     if not fleet.gpus:
         result.findings.append(_nothing_at_all(fleet))
@@ -99,13 +97,13 @@ def presence(fleet: Fleet) -> Presence:
 
 
 def widespread(fleet: Fleet, few: int, of: int) -> bool:
-    """Whether so many machines of so many point at the observer rather than at them."""
+    """Whether so many machines are affected that monitoring is the likelier cause."""
     policy = fleet.policy
     return few >= policy.telemetry_missing_exporters and few >= policy.telemetry_missing_ratio * of
 
 
 def _machines(fleet: Fleet) -> list[_Machine]:
-    """Machines that had a GPU within the inventory window; a bare page of metrics names no exporter."""
+    """Machines that had a GPU within the inventory window. A metrics file names no exporter."""
     gpus: dict[str, list[PhysicalGpu]] = defaultdict(list)
     homes: dict[str, str] = {}
     for gpu in fleet.gpus:
@@ -119,8 +117,8 @@ def _machines(fleet: Fleet) -> list[_Machine]:
 
 
 def _left_the_cluster(fleet: Fleet, machine: _Machine) -> bool:
-    """The Node is no more: scaled down or replaced. Only where Nodes are known and telemetry's hosts can be found
-    among them at all, for otherwise an unknown host means nothing."""
+    """Whether the Node was scaled down or replaced. False where the hosts of telemetry do not resolve to Nodes at all:
+    there an unknown host means nothing."""
     if not fleet.snapshot.cluster.known or machine.node is not None:
         return False
     return any(gpu.lead.node is not None for gpu in fleet.present)
@@ -175,7 +173,7 @@ def _fleet_finding(
 
 
 def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
-    """One machine's exporter: a monitoring fault until shown otherwise, and never a reason to touch the machine."""
+    """A monitoring fault of one machine, and never a reason to disturb its workloads."""
     gpus = machine.gpus
     node = fleet.nodes.get(machine.node or "")
     seen = max((gpu.last_seen for gpu in gpus if gpu.last_seen is not None), default=None)
@@ -217,7 +215,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
 
 
 def being_changed(node: Node | None) -> str:
-    """What somebody is doing to the Node or its GPUs on purpose; '' for nothing."""
+    """The planned change of the Node or its GPUs that is under way; '' for none."""
     if node is None:
         return ""
     if why := reclaimed(node):
@@ -232,7 +230,7 @@ def being_changed(node: Node | None) -> str:
 
 
 def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> None:
-    """GPUs that are gone while their exporter reports others."""
+    """Judges GPUs that are missing while their exporter reports others."""
     suspects = []
     for gpu in lost:
         reason = _excused(fleet, gpu)
@@ -258,8 +256,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> 
 def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
     """Why a GPU's absence is no fault; '' where nothing explains it."""
     node = fleet.nodes.get(gpu.lead.node or "")
-    change = being_changed(node)
-    if change:
+    if change := being_changed(node):
         return f"{change}, so devices come and go"
     seen = gpu.last_seen
     if node is not None and node.created is not None and seen is not None and node.created > seen:
@@ -286,8 +283,7 @@ def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
 
 
 def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
-    """The signature of a GPU that fell off the bus: its exporter reports the siblings, and not it.
-    lost: GPUs of its machine that are gone, itself among them."""
+    """A GPU that is missing beside siblings that report. lost: missing GPUs of its machine, itself included."""
     at, policy = fleet.snapshot.at, fleet.policy
     seen = gpu.last_seen
     silence = None if seen is None else (at - seen).total_seconds()
@@ -319,8 +315,8 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
             evidence=evidence,
             missing=[f"{policy.missing_seconds // 60} min without a sample"],
         )
-    # Silence beside reporting siblings has few other causes; where most of a machine is silent, a change of the
-    # exporter's device filter is one, and an XID 79 just before leaves none.
+    # Where most GPUs of a machine are missing, a change of the exporter's device filter explains it as well. An XID 79
+    # just before leaves no other cause.
     confidence = 0.9 if lost <= len(siblings) else SUSPECTED
     fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:

@@ -1,7 +1,4 @@
-"""Nodes that their provider takes back: that is notified, has nothing to do with their health, and ends with them.
-
-That a Node is of a kind that may be taken back at any time (spot, preemptible) says nothing yet.
-"""
+"""Nodes whose provider announced that it takes them back; a spot or preemptible Node alone is not one of them."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ TAINTS = (
     "cloudprovider.azure.microsoft.com/draining",  # Azure's cloud provider, of a Spot eviction
     "node.cloudprovider.kubernetes.io/shutdown",
 )
-"""Keys of taints by which a provider or an autoscaler notifies that the Node goes; one that ends in / is a prefix."""
+"""Keys of taints by which a provider or an autoscaler announces that the Node goes; one that ends in / is a prefix."""
 
-_SOON = frozenset({"rebalance-recommendation"})  # of aws-node-termination-handler: it may go, or not
+_SOON = frozenset({"rebalance-recommendation"})  # of aws-node-termination-handler: the Node may stay
 CONDITIONS = ("PreemptScheduled", "TerminateScheduled")
-"""Conditions by which AKS' node problem detector notifies the same."""
+"""Conditions by which AKS' node problem detector announces the same."""
 
 
 def reclaimed(node: Node) -> str:
-    """What notifies that the Node goes; '' for nothing."""
+    """The taint or condition that announces the Node's end, in words; '' where there is none."""
     for taint in node.taints:
         if taint.effect == "PreferNoSchedule" or taint.key.rpartition("/")[2] in _SOON:
             continue

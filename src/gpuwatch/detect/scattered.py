@@ -1,4 +1,4 @@
-"""Gangs over more NVLink domains, racks or islands than they need, by the labels of their Nodes."""
+"""Gangs that span more NVLink domains, racks or islands than they need, by the labels of their Nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gpuwatch.model.decision import (
 
 
 def scattered(snapshot: Snapshot, labels: Sequence[str], *, everything: bool = False) -> Iterable[Finding]:
-    """One finding per gang that spans more domains of a label than its Pods would fill, the first such label's.
+    """One finding per gang that spans more domains than its Pods would fill, for the first label where it does.
 
-    labels: Node labels whose value names a domain, the narrowest first. A label that a Node of the gang lacks says
-    nothing. What it costs depends on the network and the model, and nobody can tell it from here.
+    labels: Node labels whose value names a domain, the narrowest first. A label that a Node of the gang lacks is
+    skipped. The cost of spanning domains depends on the network and the model, which are unknown.
     """
     nodes = {node.name: node for node in snapshot.cluster.nodes}
     sizes = {label: _sizes(nodes.values(), label) for label in labels}
@@ -58,8 +58,7 @@ def _sizes(nodes: Iterable[Node], label: str) -> dict[str, list[int]]:
 
 
 def _needed(pods: Sequence[Pod], sizes: Mapping[str, Sequence[int]]) -> int:
-    """Domains without which the gang has no place even in an empty cluster: one more than the largest that together
-    are too small for it. At least one."""
+    """How many domains the gang needs in an empty cluster, the largest domains first. At least one."""
     asked: Counter[str] = Counter()
     for pod in pods:
         asked.update(pod.accelerators)

@@ -1,8 +1,8 @@
-"""Slowed by heat or by the power supply. A software power cap at full load is how a healthy card works.
+"""GPUs slowed by heat or by the power supply. A software power cap at full load is normal.
 
 Bits of the clock event reasons (NVML): 0x1 idle, 0x2 application clocks, 0x4 software power cap, 0x8 hardware
 slowdown, 0x10 sync boost, 0x20 software thermal, 0x40 hardware thermal, 0x80 hardware power brake, 0x100 display.
-Only 0x8, 0x20, 0x40 and 0x80 are faults; every other bit, and any that a newer driver adds, is left out by the masks.
+Only 0x8, 0x20, 0x40 and 0x80 are faults; the masks leave out every other bit, and any that a newer driver adds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _THERMAL_EVENTS = ("sw_thermal", "hw_thermal")
 _BRAKE_EVENTS = ("hw_power_brake",)
 
 _BUSY_RATIO = 0.5
-"""Lowest engine activity in the window at which a card's clock says something: it falls at rest by design."""
+"""Least engine activity in the window at which clocks are compared: they fall at idle by design."""
 
 
 def thermal_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -62,7 +62,7 @@ def power_brake_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 class _Duty(NamedTuple):
-    """Share of the last window and of the window before it. `source` is what it was read from."""
+    """Share of the last window and of the window before it that was throttled, as read from `source`."""
 
     now: float
     before: float
@@ -70,7 +70,7 @@ class _Duty(NamedTuple):
 
 
 def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
-    """Duty in both halves of the double window. The earlier half is what is left when the later one is taken off."""
+    """Duty in both halves of the double window: the earlier half is the whole less the later half."""
     late, all_of_it = now.of(gpu), both.of(gpu)
     if late is None or all_of_it is None:
         return None
@@ -82,8 +82,8 @@ def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
 
 
 def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[[PhysicalGpu], _Duty | None]:
-    """Per GPU the most that one of the measures says, each given for one window and for two; None where none says it,
-    or too little was seen of it."""
+    """By GPU the highest duty of the measures, each given for one window and for two; None where no measure has enough
+    samples."""
     double = 2 * fleet.policy.window_seconds
     seen = [
         fleet.covered(double, [now.stat.signal])
@@ -101,8 +101,8 @@ def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[
 
 
 def thermal_throttle(fleet: Fleet) -> Judge:
-    """Thermal slowdown for a share of the time in two windows running: by the violation counter, by the reason
-    bits, by the exporter's event counts, or, weaker, by heat and a low clock among busy peers."""
+    """Thermal slowdown in two consecutive windows: by the violation counter, the reason bits, the exporter's event
+    counts or, with less confidence, by heat and a low clock among busy peers."""
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
     seconds, seconds_both, bits, bits_both, _, events, margin, *_ = map(fleet.answers, thermal_needs(policy))
@@ -137,7 +137,7 @@ def _thermal(fleet: Fleet, gpu: PhysicalGpu, duty: _Duty, margin: GpuAnswers) ->
         f"slowed by heat {share:.0%} of the time or more in two windows of {policy.window_seconds // 60} min",
         severity=Severity.CRITICAL if severe else Severity.WARNING,
         advice=Advice.INSPECT if severe else Advice.WATCH,
-        # The driver's own bookkeeping, twice; below half of the time a hot day explains it as well as a sick card.
+        # The driver counted it in both windows; below half of the time a hot day explains it as well.
         confidence_ratio=0.9 if severe else 0.8,
         since=fleet.before(2 * policy.window_seconds),
         evidence=evidence,
@@ -160,7 +160,7 @@ def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
 def _by_events(
     fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: Sequence[str], words: str
 ) -> Conclusion | None:
-    """What the exporter's own counts of clock events say; None where it counts none."""
+    """The conclusion from the exporter's counts of clock events; None where it counts none."""
     found = events.by_variant(gpu)
     if not found:
         return None
@@ -174,7 +174,7 @@ def _by_events(
         f"{words} in every one of the exporter's own windows of the last {fleet.policy.window_seconds // 60} min",
         severity=Severity.WARNING,
         advice=Advice.WATCH,
-        # That it happened all along is sure, for how much of the time is not.
+        # It happened in every window; for how much of the time is unknown.
         confidence_ratio=SUSPECTED,
         since=fleet.before(fleet.policy.window_seconds),
         evidence=[
@@ -185,7 +185,7 @@ def _by_events(
 
 
 def _heat_and_clock(fleet: Fleet) -> Judge:
-    """Without any throttle signal: hot and slow among busy peers in two windows, and not for want of power."""
+    """Without any throttle signal: hotter and slower than busy peers in two windows, and not at the power cap."""
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
     deviations = policy.peer_deviations
@@ -198,8 +198,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         room = margin.of(gpu)
-        at_limit = room is not None and room <= policy.temperature_margin_celsius
-        if at_limit:
+        if room is not None and room <= policy.temperature_margin_celsius:
             return conclude(
                 gpu,
                 kind,
@@ -207,7 +206,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
                 f"on average {room:.0f} °C from its slowdown temperature: it cannot but slow down",
                 severity=Severity.WARNING,
                 advice=Advice.WATCH,
-                # Hot enough to throttle; whether it does is not exported.
+                # Hot enough to throttle; whether it does is unknown.
                 confidence_ratio=SUSPECTED,
                 since=fleet.before(policy.window_seconds),
                 evidence=[margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
@@ -222,7 +221,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
         low, low_both, hot, drawn = (value for value in measured if value is not None)
         slow_now, slow_before, heat, feed = (peers for peers in cohorts if peers is not None)
         slow = low < slow_now.lower(deviations) and low_both < slow_before.lower(deviations)
-        # A card at its power cap draws what its peers draw; one that is throttled for heat draws less.
+        # A card at its power cap draws as much as its peers; one that is throttled for heat draws less.
         if slow and hot > heat.upper(deviations) and drawn < feed.median:
             return conclude(
                 gpu,
@@ -231,7 +230,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
                 f"{1 - low / slow_now.median:.0%} slower and {hot - heat.median:.0f} °C hotter than its busy peers",
                 severity=Severity.WARNING,
                 advice=Advice.WATCH,
-                # Three measurements agree, but none of them says 'throttled'.
+                # Three measurements agree, but none of them is a throttle signal.
                 confidence_ratio=0.5,
                 since=fleet.before(2 * policy.window_seconds),
                 evidence=[
@@ -249,15 +248,14 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
 def _of_job_or_model(
     fleet: Fleet, answers: GpuAnswers, working: list[PhysicalGpu]
 ) -> Callable[[PhysicalGpu], Peers | None]:
-    """Busy peers of the same job where there are enough, for another job may well clock otherwise; else of the
-    same model."""
+    """Busy peers of the same job, whose clocks compare best; of the same model where those are too few."""
     in_job = fleet.peers(answers.of, among=working, kin=fleet.jobs_of)
     of_model = fleet.peers(answers.of, among=working)
     return lambda gpu: in_job(gpu) or of_model(gpu)
 
 
 def power_brake(fleet: Fleet) -> Judge:
-    """The power supply's alarm line, or the hardware's slowdown without a reason, in two windows running."""
+    """The power brake, or a hardware slowdown without a reason, in two consecutive windows."""
     kind = FindingKind.POWER_BRAKE
     policy = fleet.policy
     seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(
@@ -271,7 +269,7 @@ def power_brake(fleet: Fleet) -> Judge:
         bound = policy.power_brake_duty_ratio
         duty, unnamed = duty_of(gpu), unnamed_of(gpu)
         if duty is not None and min(duty.now, duty.before) >= bound:
-            # No healthy machine pulls the brake; which of card, cable and supply is at fault is open.
+            # No healthy machine uses the brake; card, cable or power supply may be at fault.
             return _braked(fleet, gpu, duty, "under the power brake", Severity.CRITICAL, 0.85)
         hot = (thermal.of(gpu) or 0.0) >= bound
         if unnamed is not None and min(unnamed.now, unnamed.before) >= bound and not hot:
@@ -279,9 +277,8 @@ def power_brake(fleet: Fleet) -> Judge:
             return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, SUSPECTED)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
-        told = _by_events(fleet, gpu, kind, events, _BRAKE_EVENTS, "power brake") if reporting(gpu) else None
-        if told is not None:
-            return told
+        if reporting(gpu) and (counted := _by_events(fleet, gpu, kind, events, _BRAKE_EVENTS, "power brake")):
+            return counted
         missing = [bits.stat.signal, seconds.stat.signal]
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 

@@ -1,4 +1,4 @@
-"""Stretches of a GPU's time in which it was degraded, so that they say nothing about its workload. Pure."""
+"""Periods in which a GPU was degraded; profiles leave them out of its workload's usage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpuwatch.model.telemetry import Signal, StateChange
 from gpuwatch.model.workload_profile import Unfit
 
 CAUSES = {Signal.XID_CODE: FindingKind.XID, Signal.RECOVERY_ACTION_CODE: FindingKind.RECOVERY_ACTION}
-"""State signals by which telemetry itself tells of such a stretch."""
+"""State signals that mark such a period."""
 
 
 def degrades(signal: Signal, value: float, xids: Mapping[int, Xid]) -> bool:
-    """Does this value of one of CAUSES make the GPU degraded? An XID does where its number alone is fatal.
+    """Whether this value of one of CAUSES means a degraded GPU; of the XIDs only the fatal ones do.
 
     xids: the catalog with the operator's overrides.
     """
@@ -31,8 +31,10 @@ def unfit_by_changes(
     end: datetime,
     xids: Mapping[int, Xid],
 ) -> list[Unfit]:
-    """From each value that degrades a GPU until a 0, which clears it, or the end; another XID on top of a fatal one
-    does not clear it. open_since: what was so before the changes, by GPU and signal."""
+    """Periods from a value that degrades a GPU until a 0 or `end`; another XID does not clear a fatal one.
+
+    open_since: periods that began before the changes, by GPU and signal.
+    """
     since = dict(open_since)
     found: list[Unfit] = []
     for change in sorted(changes, key=lambda each: each.at):
@@ -49,7 +51,7 @@ def _unfit(key: tuple[str, Signal], start: datetime, end: datetime) -> Unfit:
 
 
 def unfit_by_findings(findings: Iterable[Finding], end: datetime) -> tuple[Unfit, ...]:
-    """What the findings of now know: a degraded device, from its fault on."""
+    """Periods of the devices that are degraded now, each from its fault on."""
     return tuple(
         Unfit(device_uuid=name.split("/")[0], start=item.since, end=end, cause=str(item.kind))
         for item in findings

@@ -1,4 +1,4 @@
-"""What others already concluded: the driver's recovery action, DCGM's health watches, a vendor's own verdict."""
+"""Verdicts of others: the driver's recovery action, DCGM's health watches, a vendor's own health state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DCGM_FAIL = 20
 DCGM_WARN = 10
 
 NOISY_WATCHES = frozenset({"THERMAL", "POWER"})
-"""DCGM warns on any violation within a minute, which busy cards have all the time; the throttling rules measure it."""
+"""DCGM warns on any violation within a minute, which is normal on busy cards; the throttling rules measure them."""
 
 EVERY_XID_WATCH = "ALL"
 """The watch that fails on any 'devastating' XID and stays failed until the host engine restarts."""
@@ -68,10 +68,9 @@ class _Action(NamedTuple):
     confidence_ratio: float
 
 
-# go-nvml@2f9e261f for 0 to 5. Nothing knows a GPU's state better than its driver, hence the highest confidence of
-# all rules; 6 and 7 were read in a third party's copy of nvml.h (CUDA 13.4) only. 4 means 'works at reduced capacity:
-# let the work end, then reset'. 5 is about the IMEX service of an NVLink domain, not about this GPU, and an idle
-# domain has shown it for weeks (NVIDIA/aicr #2641): nothing is concluded from it.
+# 0 to 5 are from go-nvml@2f9e261f, 6 and 7 only from a third party's copy of nvml.h (CUDA 13.4). The driver knows a
+# GPU's state best, hence the highest confidence of all rules. 4 means 'works at reduced capacity: let the work end,
+# then reset'. 5 is about the IMEX service of an NVLink domain; idle domains showed it for weeks (NVIDIA/aicr #2641).
 _ACTIONS: dict[float, _Action] = {
     1: _Action("reset the GPU", Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET, 0.98),
     2: _Action("reboot the Node", Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT, 0.98),
@@ -96,7 +95,7 @@ _ACTIONS: dict[float, _Action] = {
 
 
 def recovery_action(fleet: Fleet) -> Judge:
-    """The driver's own verdict (DCGM field 1523; XID 154 is its event): what it says has to be done, now."""
+    """The recovery action that the driver asks for now (DCGM field 1523; XID 154 is its event)."""
     kind = FindingKind.RECOVERY_ACTION
     (now,) = map(fleet.answers, recovery_action_needs(fleet.policy))
     changes = fleet.changes(Signal.RECOVERY_ACTION_CODE)
@@ -139,9 +138,9 @@ def recovery_action(fleet: Fleet) -> Judge:
 
 
 def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """DCGM's health watches. A failed watch counts, a warning does not: 'WARN' is any violation within a minute.
+    """Failed DCGM health watches; 'WARN' is any violation within a minute and does not count.
 
-    A watch that fails all over the fleet is a matter of the watch; the findings on the fleet say so once.
+    A watch that fails on a large part of the fleet is the likelier fault itself: one finding on the fleet instead.
     """
     kind = FindingKind.DCGM_HEALTH
     now, lowest, recovery = map(fleet.answers, dcgm_health_needs(fleet.policy))
@@ -175,7 +174,7 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         _authority(fleet, kind, f"DCGM's health watch {name}", gpus, len(watched[name]), now)
         for name, gpus in sorted(everywhere.items())
     ]
-    return judge, found[:1] if len(found) < 2 else [_merged(found)]
+    return judge, [_merged(found)] if found else []
 
 
 _ONE_GPU = ("a failure of some GPUs and not of the fleet",)
@@ -189,7 +188,7 @@ def _fleet_wide(fleet: Fleet, bad: Sequence[PhysicalGpu], of: Sequence[PhysicalG
 def _authority(
     fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[PhysicalGpu], total: int, answers: GpuAnswers
 ) -> Finding:
-    """An authority that finds a large part of a fleet sick at once is the likelier patient."""
+    """A check that fails on a large part of the fleet at once is the likelier fault."""
     share = answers.evidence(
         bad[0],
         len(bad) / total,
@@ -212,7 +211,7 @@ def _authority(
 
 
 def _merged(found: Sequence[Finding]) -> Finding:
-    """One finding for several watches: a subject has one of a kind."""
+    """One finding for all watches: a subject has one finding of a kind."""
     return replace(
         found[0],
         summary="; ".join(item.summary for item in found),
@@ -232,7 +231,7 @@ def _failed(
     ]
     asked = recovery.of(gpu)
     if names == [EVERY_XID_WATCH] and asked == 0:
-        # The watch remembers XIDs until the host engine restarts; the driver, which knows better, asks for nothing.
+        # The watch stays failed until the host engine restarts; the driver's state is current.
         return undecided(
             gpu,
             FindingKind.DCGM_HEALTH,
@@ -240,8 +239,8 @@ def _failed(
             [*evidence, recovery.evidence(gpu, comparison="==", bound=0.0)],
             "when the XID was: the watch clears only when DCGM's host engine restarts",
         )
-    # One authority whose texts contradict NVIDIA's own catalog, hence under the driver's 0.98. A watch that passed
-    # within the window may be flapping, and one that the driver contradicts is no stronger.
+    # DCGM's texts contradict NVIDIA's own catalog, hence less than the driver's 0.98. A watch that passed within the
+    # window may be flapping; one that the driver contradicts is no stronger.
     confidence = 0.85 if lasting and asked != 0 else SUSPECTED
     return conclude(
         gpu,
@@ -259,8 +258,8 @@ def _failed(
 
 
 def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """A vendor's own verdict as one truth value, such as AMD's gpu_health (unhealthy from the first uncorrectable
-    error on) or Intel's hw_status. On a large part of the fleet at once it is no GPU's, and said once."""
+    """A vendor's own health state, such as AMD's gpu_health (unhealthy from the first uncorrectable error on) or
+    Intel's hw_status; one finding on the fleet where a large part of it is unhealthy."""
     kind = FindingKind.VENDOR_HEALTH
     now, highest = map(fleet.answers, vendor_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
@@ -278,7 +277,7 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.unknown(gpu, kind, "called unhealthy by the vendor, as all over the fleet", _ONE_GPU)
         best = highest.of(gpu)
         lasting = best is not None and best <= 0 and reporting(gpu)
-        # AMD's default calls a GPU unhealthy for one uncorrectable error: true, but mild, hence no more than 0.8.
+        # AMD's default calls a GPU unhealthy for one uncorrectable error, hence no more than 0.8.
         return conclude(
             gpu,
             kind,

@@ -1,4 +1,4 @@
-"""XIDs: what a number that is news is worth as evidence against this GPU."""
+"""XIDs: what a recent number says about the GPU that raised it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CORROBORATING = frozenset(
         FindingKind.GPU_MISSING,
     }
 )
-"""Findings on the same GPU that do not come from the XID itself."""
+"""Findings on the same GPU that are independent of the XID."""
 
 _ADVICE = {
     XidAction.RESTART_BM: Advice.REBOOT,
@@ -35,8 +35,8 @@ _ADVICE = {
     XidAction.CONTACT_SUPPORT: Advice.INSPECT,
 }
 
-# Generations of NVIDIA's catalog by the beginning of a model's name. Other models (Ada, Turing, GH200 with its
-# Hopper GPU and a link to the CPU) have no column there, so nothing is ruled out for them.
+# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
+# so every XID applies to them.
 _ARCHITECTURES = (
     ("GB200", "GB200"),
     ("GB300", "GB200"),
@@ -54,18 +54,17 @@ _ARCHITECTURES = (
 _SEVERITIES = list(Severity)
 _ADVICES = list(Advice)
 
-# What a number alone is worth. A fatal one is the driver saying that the GPU needs a reset; it has been wrong (driver
-# bugs raise 119 and 62), hence not 1. One that needs corroboration is a coin toss, and the doubt that it leaves is
-# multiplied with the doubt that the other sign leaves.
+# Confidence from a number alone. With a fatal one the driver says that the GPU needs a reset; driver bugs raise 119 and
+# 62, hence not 1. One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
 _FATAL_CONFIDENCE = 0.9
 _REPEATED_CONFIDENCE = 0.85
 _UNSURE_CONFIDENCE = 0.5
-# One program's fault on one GPU says nothing, two programs' say much: bad code seldom comes in two workloads at once.
+# Two workloads seldom have the same bug at once.
 _TWO_WORKLOADS_CONFIDENCE = 0.7
 
 
 def architecture(model: str) -> str | None:
-    """The column of NVIDIA's XID catalog for a model name; None where it has none for it."""
+    """The column of NVIDIA's XID catalog for a model name; None where there is none."""
     name = model.upper().replace("NVIDIA", "").strip(" -")
     return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
 
@@ -110,7 +109,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
             return fleet.healthy(
                 gpu, kind, f"XID {code:g} is older than the window; the gauge never clears", last, confidence_ratio=0.8
             )
-        # Since DCGM 4.5 the gauge has no series before the first XID: its absence is no gap where others have it.
+        # Since DCGM 4.5 the gauge has no series before the first XID, so its absence is no gap if others have it.
         if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and reporting(gpu)):
             return fleet.healthy(gpu, kind, "no XID in the window", last, confidence_ratio=0.8)
         return fleet.unknown(gpu, kind, "no XID metric is exported", [stat.signal for stat in stats[:3]])
@@ -172,12 +171,12 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
 
 
 def _derived(known: Xid, kind: FindingKind) -> bool:
-    """DCGM's health module fails on some XIDs by their number: that is the same evidence read twice."""
+    """Whether the finding repeats the XID: DCGM's health module fails on some XIDs by their number."""
     return kind is FindingKind.DCGM_HEALTH and any(item.authority == "dcgm_health" for item in known.others)
 
 
 def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Finding], *, fatal: bool) -> Finding:
-    """The XID and another sign agree. What has to be done is what the graver of the two says."""
+    """The XID and another sign agree; the graver of the two decides the advice."""
     alone = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
     best = max(independent, key=lambda finding: finding.confidence_ratio)
     own = _ADVICE.get(known.action, Advice.RESET) if fatal else Advice.NONE
@@ -195,9 +194,9 @@ def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Fin
 
 
 def _application(event: XidEvent, known: Xid, title: str) -> Finding:
-    """A program's fault, unless different workloads show it on the same GPU."""
+    """The program's fault, unless different workloads raised it on the same GPU."""
     workloads = sorted({str(subject) for held in event.workloads for subject in held})
-    # Several holders at one time are one suspect each; only different times can tell them apart.
+    # Workloads that share the GPU at one time cannot be told apart; those of different times can.
     distinct = {held for held in event.workloads if held}
     if len(distinct) > 1 and not frozenset.intersection(*distinct):
         return _conclude(
@@ -258,7 +257,6 @@ def _conclude(
 
 
 def _catalog(known: Xid) -> Evidence:
-    """What the authorities say of the number, with their conflict where they have one."""
     return Evidence(
         signal="xid_catalog",
         value=f"{known.xid_class} ({known.rule})",
@@ -267,7 +265,7 @@ def _catalog(known: Xid) -> Evidence:
 
 
 def _strongest(found: list[Finding]) -> Finding:
-    """One finding per GPU: the gravest, with the others' evidence behind its own."""
+    """The gravest finding, with the evidence of the others appended."""
     order = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.DEGRADED)
     ranked = sorted(
         found,
@@ -291,7 +289,7 @@ def _words(cause: CommonCause) -> str:
 
 
 def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
-    """One finding per subject that GPUs with the same XID have in common."""
+    """One finding per subject that GPUs with the same XID share."""
     by_subject: dict[Subject, list[CommonCause]] = defaultdict(list)
     for cause in causes:
         by_subject[cause.subject].append(cause)

@@ -1,9 +1,8 @@
-"""The XIDs that are news, and which of them have one cause that is not one GPU's hardware.
+"""The XIDs within the change window, and those of many GPUs with one common cause that is not hardware.
 
-Three metrics tell of XIDs and each hides something: the last-value gauge shows no repeat, shows only the last of
-several, and never clears; the exporter's windowed count shows repeats, told apart by how long one can be counted; its
-total shows repeats but no moment, and is born at 1, so that it has appeared rather than increased. So whatever is
-counted here is how often at least.
+Each of the three metrics is incomplete. The last-value gauge shows no repeat, shows only the last of several, and never
+clears. The exporter's windowed count shows repeats, but forgets an XID after its window. Its total shows repeats but no
+time, and its first sample is 1, so it appears instead of increasing. All counts here are therefore lower bounds.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class XidEvent:
     """An XID that one GPU raised within the change window.
 
     code: the number, or the text where an exporter wrote something else.
-    count: how often at least. countable: an exporter counts this GPU's XIDs, so that repeats can be seen at all.
-    times: when, as far as the gauge or the windowed count shows it.
-    doubtful: the gauge's first sample carried it, or a windowed count shows it that may have begun before, so it may be
-        older than the window.
-    workloads: who held the GPU at these times; who holds it now where no time is known.
+    count: a lower bound. countable: an exporter counts this GPU's XIDs, so repeats are visible.
+    times: as far as the gauge or the windowed count shows them.
+    doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
+        before.
+    workloads: those that had the GPU at these times, or have it now where no time is known.
     """
 
     gpu: PhysicalGpu
@@ -53,7 +52,7 @@ class XidEvent:
 
 
 def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
-    """By GPU the XIDs that are news, one event per code."""
+    """The XIDs of each GPU within the change window, one event per code."""
     seen = _Seen(fleet)
     events: dict[str, list[XidEvent]] = {}
     for gpu in fleet.gpus:
@@ -64,13 +63,11 @@ def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
 
 
 def counts_xids(answers: GpuAnswers, gpu: PhysicalGpu) -> bool:
-    """Whether an exporter counts this GPU's XIDs; the count may be of none."""
+    """Whether an exporter counts this GPU's XIDs; the count may be 0."""
     return gpu.uuid in answers.variants or gpu.lead.id in answers.variants
 
 
 class _Seen:
-    """What the metrics show of all GPUs."""
-
     def __init__(self, fleet: Fleet) -> None:
         self._last, self._counted, self._increased, self._appeared = map(fleet.answers, xid_needs(fleet.policy))
         self._began = _telemetry_began(fleet)
@@ -120,7 +117,6 @@ class _Seen:
             count=max(*totals, at_once, in_window, len(latched)),
             countable=any(counts_xids(each, gpu) for each in (self._counted, self._increased, self._appeared)),
             times=tuple(change.at for change in times),
-            # Counting confirms what the gauge's first sample only suggests.
             doubtful=not (in_window or max(totals)) and self._is_doubtful(gpu, latched),
             workloads=tuple(self._held(gpu, change.at) for change in times) or (self._held(gpu, None),),
             evidence=tuple(evidence),
@@ -142,7 +138,7 @@ def _by_code(changes: Iterable[tuple[int | str, StateChange]]) -> dict[int | str
 
 
 def _variant(text: str) -> int | str:
-    """The XID of a row that counts; '' or 0 where it counts none, as old exporters do before the first."""
+    """The XID of a counted row; '' or 0 where it has none, as with old exporters before the first XID."""
     return int(text) if text.isdecimal() else text
 
 
@@ -160,8 +156,8 @@ def _counts(answers: GpuAnswers, gpu: PhysicalGpu) -> dict[int | str, int]:
 
 
 def _telemetry_began(fleet: Fleet) -> Callable[[PhysicalGpu], datetime | None]:
-    """Until when a GPU's gauge may be showing an XID from before the window: two samples after its telemetry
-    began within it. None where it reported all along, and where it is gone now: then the end is what lacks."""
+    """Until when a GPU's gauge may show an XID from before the window: two samples after its telemetry began within it.
+    None where it reported all along, or is missing now."""
     window = fleet.policy.change_window_seconds
     interval = fleet.snapshot.telemetry_schema.interval_seconds
     counts = [fleet.answers(WindowStat(signal, Statistic.COUNT, window)) for signal in REPORTING_SIGNALS]
@@ -176,7 +172,7 @@ def _telemetry_began(fleet: Fleet) -> Callable[[PhysicalGpu], datetime | None]:
 
 
 def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset[Subject]]:
-    """Who held a GPU at a time: by the recorded activity, else those who hold it now and had started by then."""
+    """The workloads that had a GPU at a time: by recorded activity, else those that have it now and had started."""
     histories = defaultdict(list)
     for history in fleet.snapshot.activity:
         if history.pod:
@@ -188,8 +184,8 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
         pods = set()
         for device in gpu.devices:
             for history in histories.get(device.id, ()):
-                # Step i covers (start + i·step, start + (i+1)·step]. A program that dies of the XID, or raises it by
-                # dying, may be gone in the sample that shows it, so the two steps before belong to it.
+                # Step i covers (start + i·step, start + (i+1)·step]. A program that ends with the XID may be gone in
+                # the sample that shows it, so the two steps before count too.
                 index = -int(-(at - history.start).total_seconds() // history.step_seconds) - 1
                 recent = history.steps[max(index - 2, 0) : max(index + 1, 0)]
                 if recent.strip(Activity.UNKNOWN):
@@ -206,7 +202,7 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. `subject` is what they have in common: a workload, a Node, or the fleet."""
+    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet."""
 
     code: int | str
     events: tuple[XidEvent, ...]
@@ -222,7 +218,7 @@ def common_causes(
 ) -> list[CommonCause]:
     """The same XID on many Nodes, or on several GPUs of one workload or of one machine, within minutes.
 
-    A fatal XID on GPUs of one machine is left alone: they share a board, a power feed and a switch, which is hardware.
+    A fatal XID on GPUs of one machine does not count: they share hardware (a board, a power feed, a switch).
     """
     policy = fleet.policy
     by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
@@ -266,8 +262,8 @@ def _by_machine(events: Iterable[XidEvent]) -> dict[Subject, list[XidEvent]]:
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
-    """The events of most GPUs within so many seconds of each other. Events of unknown time are taken along, but not
-    fatal ones: a cause that excuses hardware has to be seen, not assumed."""
+    """The events within so many seconds of each other that have the most GPUs. Events of unknown time are added, unless
+    they are fatal: only measured times may excuse hardware."""
     timed = sorted(((time, event) for event in events for time in event.times), key=lambda item: item[0])
     inside: Counter[str] = Counter()
     most, best, start = 0, range(0), 0
@@ -286,7 +282,7 @@ def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[X
 
 
 def _one_workload(events: Sequence[XidEvent]) -> Subject | None:
-    """The workload that held nearly all of these GPUs (four of five: an old Pod's name may linger on the rest)."""
+    """The workload that had nearly all of these GPUs (four of five: telemetry may name an old Pod on the rest)."""
     counts: dict[Subject, int] = defaultdict(int)
     for event in events:
         for workload in frozenset().union(*event.workloads):
