@@ -1,4 +1,4 @@
-"""Why nothing is advised: from what stands against the options that would be worth it."""
+"""Why nothing is advised: the vetoes against the options that would save enough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Opti
 
 
 def abstention(item: Ready, facts: Facts) -> Abstention:
-    """Why nothing is advised: from what stands against the options that would be worth it."""
     policy = facts.policy
     order = ranked(item, facts)
     worth = [option for option in order if worth_it(item, option, policy)]

@@ -12,12 +12,12 @@ from gpuwatch.catalog.processors import processors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """What a whole GPU or one MIG slice offers. None: no source tells.
+    """What a whole GPU or one MIG slice offers. None: unknown.
 
     compute_per_second: multiprocessors × boost clock, the rate at which warps are issued. fp32_flops_per_second and
     fp16_flops_per_second: peaks outside and on the tensor cores. memory_bandwidth_bytes_per_second: of the slice's
-    own memory. pcie_bytes_per_second: of the link, both ways, which MIG does not divide. memory_bytes: nominal.
-    idle_power_watts: of the whole board at rest, or a lower bound of it. power_limit_watts: the board's default limit.
+    own memory. pcie_bytes_per_second: of the link, both ways; MIG does not divide it. memory_bytes: nominal.
+    idle_power_watts: of the whole board, or a lower bound of it. power_limit_watts: the board's default limit.
     """
 
     gpu_model: str
@@ -38,7 +38,7 @@ class Capability:
 
     @property
     def name(self) -> str:
-        """For people: 'A100-SXM4-40GB 2g.10gb'."""
+        """'A100-SXM4-40GB 2g.10gb'."""
         return f"{self.gpu_model} {self.mig_profile}".strip()
 
 
@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """What the target offers per unit of what there is now. pcie is None where a link is unknown."""
+    """Target over present. pcie: None where a link is unknown."""
 
     compute: Span
     tensor: Span
@@ -68,8 +68,8 @@ class Ratios:
 def capability_of(gpu: Gpu, mig_profile: str = "") -> Capability:
     """What a model of the catalog offers, whole or as one MIG slice (a profile's or its resource's name).
 
-    SMs of a slice are those of `processors.csv`, which knows that MIG leaves 98 of an A100's 108; where no source
-    tells, they are the slice's share of compute. Raises ValueError for a profile that the model does not have.
+    `processors.csv` has the SMs of slices (MIG leaves 98 of an A100's 108); without an entry they are the slice's share
+    of compute. Raises ValueError for a profile that the model does not have.
     """
     processor = processors().get(gpu.name)
     compute = processor.multiprocessors * processor.boost_clock_hertz if processor else None
@@ -102,11 +102,11 @@ def capability_of(gpu: Gpu, mig_profile: str = "") -> Capability:
 
 
 def ratios(now: Capability, target: Capability) -> Ratios:
-    """Target against now. Between architectures one number does not exist, and the span covers what the peaks say.
+    """Target over present. Between architectures the span covers the ratios of the different peaks.
 
-    On the same chip the span of compute runs from the share of SMs to the share of bandwidth where that is larger:
-    3g has 3/7 of the SMs on 4/8 of the memory, and the stalls within SM_ACTIVE shrink with bandwidth per SM. Raises
-    ValueError where neither side's compute is known by a common measure.
+    On the same chip the span of compute runs from the share of SMs to the share of bandwidth, if that is larger:
+    3g has 3/7 of the SMs and 4/8 of the memory, and the stalls within SM_ACTIVE shrink with bandwidth per SM. Raises
+    ValueError where no measure of compute is known for both.
     """
     if now == target:
         return Ratios(compute=Span.at(1.0), tensor=Span.at(1.0), memory=1.0, pcie=1.0)
@@ -119,7 +119,7 @@ def ratios(now: Capability, target: Capability) -> Ratios:
         raise ValueError(f"nothing tells how {target.name} computes against {now.name}; add both to processors.csv")
     if now.gpu_model == target.gpu_model:
         compute = Span(measures[0], sqrt(measures[0] * max(measures[0], memory)), max(measures[0], memory))
-        if measures[0] > 1:  # from a slice to more of the card: what the bandwidth per SM lost is not known
+        if measures[0] > 1:  # from a slice to more of the card: the loss by less bandwidth per SM is unknown
             compute = Span(min(measures[0], memory), min(measures[0], memory), measures[0])
         tensor_span = Span.at(tensor) if tensor is not None else compute
     else:
@@ -130,14 +130,14 @@ def ratios(now: Capability, target: Capability) -> Ratios:
 
 
 def _kind(profile: MigProfile) -> str:
-    """'1g', '1g double-memory': how processors.csv calls it; variants with media extensions have the same SMs."""
+    """Its name in processors.csv: '1g', '1g double-memory'. Variants with media extensions have the same SMs."""
     kind = profile.name.partition(".")[0]
     return f"{kind} double-memory" if profile.double_memory else kind
 
 
 def _idle_power(gpu: Gpu) -> float:
-    """The model's own, or that of another board with the same chip: the least, where several tell. Else the least
-    share of its limit that any model draws at rest: too low a floor makes a workload look large, never small."""
+    """The model's own; else the least of the boards with the same chip; else the least share of its power limit that
+    any model draws at rest. Too low a floor makes a workload look large, never small."""
     if gpu.idle_power_watts is not None:
         return gpu.idle_power_watts
     known = [(one, one.idle_power_watts) for one in gpus() if one.idle_power_watts is not None]

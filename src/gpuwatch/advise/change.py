@@ -1,7 +1,7 @@
-"""Exactly what the owner of a workload would change, for each kind: a patch of the owner, and what comes first.
+"""What the owner of a workload changes to follow an advice: a patch of the owner object, and its prerequisites.
 
-A patch names the container and the group of Pods, and touches resources and node selectors only. For the built-in
-kinds `kubectl patch` takes it as it is; custom resources know no strategic merge, where it is read as what to edit.
+A patch touches only resources and node selectors. `kubectl patch` accepts it for the built-in kinds. Custom resources
+have no strategic merge: there it shows the lines to edit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _GROUP_UNKNOWN = (
 
 
 def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Change:
-    """What to change so that the workload runs on the target. Nothing is changed by computing it."""
     owner = facts.workloads.get(key.workload)
     pods = facts.pods.get(key.workload, ())
     known = facts.kind(key)
@@ -92,7 +91,7 @@ def _identity(key: WorkloadKey, owner: Workload | None) -> tuple[str, str, str, 
 
 
 def _lines(now: Target, target: Target) -> Tree:
-    """The container's resources: the old name goes, the new one comes. Requests of extended resources equal limits."""
+    """The container's resources, with the old name removed. Requests of extended resources must equal limits."""
     limits: Tree = {target.resource: str(target.gpus_per_pod)}
     if now.resource == target.resource:
         return {"limits": limits, "requests": dict(limits)}
@@ -112,7 +111,7 @@ def _claim_note(target: Target) -> str:
 
 
 def _where(target: Target, facts: Facts) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Node selector, and what has to be there before. Labels are as Nodes have them, or will have."""
+    """Node selector, with labels as Nodes have or will have them, and prerequisites."""
     nodes = facts.nodes_of.get(target.gpu_model, ())
     match target.kind:
         case TargetKind.MIG:
@@ -190,7 +189,7 @@ def _for_model(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str]
 
 
 def _tolerations(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Taints that all of these Nodes have, but for the usual one of GPUs, which the workload tolerates already."""
+    """Taints of all these Nodes, except the vendor's GPU taint, which the workload tolerates already."""
     sets = [{(taint.key, taint.value, taint.effect) for taint in node.taints} for node in nodes]
     common = set.intersection(*sets) if sets else set()
     return tuple(
@@ -201,7 +200,7 @@ def _tolerations(nodes: Sequence[Node]) -> tuple[str, ...]:
 
 
 def unknown_owner(owner: Workload | None) -> str:
-    """Why nobody could be told what to change, '' where the owner is known."""
+    """Why the owner cannot be changed; '' where it can."""
     reasons = {
         OwnerStatus.FORBIDDEN: "gpuwatch may not read it",
         OwnerStatus.MISSING: "it no longer exists",

@@ -7,12 +7,12 @@ from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready
 from gpuwatch.model.sizing import Option, SpeedEstimate, TargetKind
 
-# Between options of the same cost: the one that isolates better, and needs the least from others.
+# Order of options of the same cost: better isolation first, then fewer prerequisites.
 _PREFERENCE = (TargetKind.SAME, TargetKind.MIG, TargetKind.FEWER, TargetKind.MODEL, TargetKind.SHARED)
 
 
 def miss_probability(speed: SpeedEstimate, target_ratio: float) -> float:
-    """P(speed < target) of a triangular distribution over the interval: what an interval says at least."""
+    """P(speed < target), for a triangular distribution over the interval."""
     low, likely, high = speed.low_ratio, speed.likely_ratio, speed.high_ratio
     if target_ratio <= low:
         return 0.0
@@ -24,7 +24,7 @@ def miss_probability(speed: SpeedEstimate, target_ratio: float) -> float:
 
 
 def expected_cost(option: Option, current: Option, hours_now: float, policy: AdvicePolicy) -> float:
-    """Per week: money where both prices are known, else GPU-hours; with the price of missing the target speed."""
+    """Per week: money where prices are known, else GPU-hours. The penalty for missing the target speed is included."""
     missed = miss_probability(option.speed, policy.target_speed_ratio) if option is not current else 0.0
     if current.projected_cost_per_week is not None:
         cost = option.projected_cost_per_week if option.projected_cost_per_week is not None else float("inf")
@@ -43,13 +43,13 @@ def ranked(item: Ready, facts: Facts) -> list[Option]:
 
 
 def best_of(item: Ready, facts: Facts) -> Option | None:
-    """The cheapest allowed option, where it is worth a change; None where it stays as it is."""
+    """The cheapest allowed option; None where no change is worth it."""
     best = ranked(item, facts)[0]
     return best if best.allowed and worth_it(item, best, facts.policy) else None
 
 
 def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
-    """Hysteresis: a saving that is too small is not worth a restart."""
+    """Does it save enough to justify a restart?"""
     if (
         option.target.kind is TargetKind.SAME
         or option.projected_saving_gpu_hours_per_week < policy.min_saving_gpu_hours_per_week

@@ -1,10 +1,9 @@
-"""How much of each resource the kernels of a workload ask for, from the cells of its profile.
+"""How much of each resource the kernels of a workload need, from the cells of its profile.
 
-A window says that the engine was busy for a share g of the time and that SMs were occupied for a share a of it, on
-average over SMs and over 30 seconds. It does not say whether all kernels filled a·100/g percent of the card, or a few
-filled it and the rest ran on one SM; on a slice the first loses nothing and the second does. Between the two, the
-distribution of the kernels' demand that assumes least is the one of maximum entropy with that mean: a truncated
-exponential on [0, 1], without a parameter left to fit.
+A window gives the share g of time with engine activity and the mean share a of occupied SMs over 30 seconds. It does
+not tell whether all kernels filled a/g of the card, or a few filled it and the others ran on one SM. On a slice only
+the second case gets slower. The model uses the distribution of maximum entropy with the known mean: a truncated
+exponential on [0, 1], which has no parameter to fit.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ _TIERS = (EvidenceTier.SM, EvidenceTier.POWER, EvidenceTier.ENGINE, EvidenceTier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Cells as columns, all of one length; ratios of the present GPU or slice, 0 to 1, as shares of all time.
+    """Cells as columns of one length: ratios of the present GPU or slice, 0 to 1, as shares of all time.
 
-    weight sums to 1. busy: g; nothing else is above it. sm lies between sm_least and sm_most, which are one where SM
-    activity is measured, a margin apart where power stands in for it, and as far apart as the engine's activity allows
-    where nothing tells. dram_least is 0 where memory activity is unknown, and dram then all that the SMs may ask for.
-    tensor and pcie are 0 where unknown; tensor_known tells. burst: how far, in time, the pessimistic end lies from
-    maximum entropy towards Amdahl's bound.
+    weight: sums to 1. busy: g, the upper bound of all others. sm lies between sm_least and sm_most: equal where SM
+    activity is measured, a margin apart where power stands in for it, else as far apart as engine activity allows.
+    dram_least is 0 where memory activity is unknown, and dram is then sm_most. tensor and pcie are 0 where unknown;
+    see tensor_known. burst: position of the pessimistic end between maximum entropy (0) and Amdahl's bound (1).
     """
 
     weight: Floats
@@ -59,16 +57,15 @@ class Demand:
 class SpeedPolicy:
     """How signals become demand.
 
-    dram_peak_ratio: DRAM activity that a stream of copies reaches in practice, and that counts as all. 0.8
-        (KempnerPulse).
-    power_margin_ratio: what power can be wrong by as a stand-in for SM activity, as a share of the busy time: kernels
-        that wait draw less than kernels that compute. 0.1: with it nine of ten of MISO's speeds on slices are at or
-        above the pessimistic end and none is more than 0.02 below it (docs/sizing.md).
-    sm_burst_ratio: where SM activity is measured its mean is known, and what is not is whether kernels ask for all or
-        nothing; the pessimistic end lies so far, in time, from maximum entropy towards that (Amdahl's bound). 1: the
-        bound itself. Over kernels of many shapes no decision by it is broken; 0.75 finds a tenth more of the savings
-        and breaks 4 of 1141 (docs/sizing.md).
-    tier_share_ratio: share of the time that may rest on a lower tier of evidence than the one that is stated. 0.05.
+    dram_peak_ratio: DRAM activity that a stream of copies reaches in practice; it counts as full. 0.8 (KempnerPulse).
+    power_margin_ratio: error of board power as a stand-in for SM activity, as a share of the busy time: kernels that
+        wait draw less than kernels that compute. 0.1: nine of ten of MISO's speeds on slices are at or above the
+        pessimistic end, and none is more than 0.02 below it (docs/sizing.md).
+    sm_burst_ratio: where SM activity is measured, only its mean is known, not whether kernels need all SMs or none.
+        The pessimistic end lies this far, in time, from maximum entropy towards that (Amdahl's bound). 1: the bound
+        itself. With it no decision over kernels of many shapes fails; 0.75 finds a tenth more of the savings and 4 of
+        1141 decisions fail (docs/sizing.md).
+    tier_share_ratio: share of the time that may have weaker evidence than the stated tier. 0.05.
     """
 
     dram_peak_ratio: float = 0.8
@@ -85,7 +82,7 @@ class SpeedPolicy:
 def demand_of(
     profile: WorkloadProfile, now: Capability, envelope: PowerEnvelope | None, policy: SpeedPolicy
 ) -> Demand | None:
-    """None where the profile has no cell with weight: nothing is known, which is not the same as nothing is needed."""
+    """None where the profile has no cell with weight: the demand is unknown."""
     cells = [cell for cell in profile.cells if cell.weight_seconds > 0]
     if not cells:
         return None
@@ -102,7 +99,7 @@ def demand_of(
     from_power = _sm_from_power(power, now, envelope)
     has_power = ~has_sm & ~np.isnan(from_power) & has_dram
     dram, tensor = np.minimum(dram, busy), np.nan_to_num(np.minimum(tensor, busy))
-    # Memory and tensor cores are worked from SMs: these are occupied at least as long as either works.
+    # SMs drive memory and tensor cores, so they are occupied at least as long as either.
     least = np.minimum(np.fmax(np.nan_to_num(dram) * policy.dram_peak_ratio, tensor), busy)
     measured = np.where(has_sm, sm, np.fmax(from_power, least))
     margin = np.where(has_power, policy.power_margin_ratio * busy, 0.0)
@@ -128,11 +125,11 @@ def demand_of(
 
 
 def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | None) -> Floats:
-    """Where the board's power lies between its rest and what the fleet's boards were seen to draw at most.
+    """The board's power, scaled from idle (0) to the most that the fleet's boards drew (1).
 
-    The limit of the data sheet only bounds the ceiling: a board that was set to less never reaches it, and measuring
-    against it would make every workload look small. The lower of the fleet's and the catalog's floor counts, for the
-    same reason. NaN without an envelope, and on a slice, which has no power.
+    The data sheet's limit is only an upper bound of the ceiling: a board with a lower setting never reaches it, and
+    every workload would look small. For the same reason the lower of the fleet's and the catalog's floor counts. NaN
+    without an envelope, and on a slice, which has no power of its own.
     """
     if envelope is None or now.mig_on:
         return np.full_like(power, np.nan)
@@ -145,7 +142,7 @@ def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | Non
 
 
 def _tier(level: NDArray[np.int64], weight: Floats, share: float) -> EvidenceTier:
-    """The best tier below which no more than `share` of the time lies."""
+    """The best tier such that at most `share` of the time has a worse one."""
     for rank, tier in enumerate(_TIERS):
         if float(weight[level > rank].sum()) <= share:
             return tier
@@ -157,10 +154,10 @@ def _column(values: list[float | None]) -> Floats:
 
 
 def drawn(mean: Floats, shift: int) -> Floats:
-    """`DRAWS` equally likely demands of maximum entropy per mean: shape (len(mean), DRAWS), ascending but for order.
+    """`DRAWS` equally likely demands of maximum entropy per mean: shape (len(mean), DRAWS).
 
-    mean: 0 to 1. shift: which coordinate of a rank-1 lattice orders the draws; different ones make resources
-    independent of each other, which is again what assumes least.
+    mean: 0 to 1. shift: the coordinate of a rank-1 lattice that orders the draws. Resources with different coordinates
+    are independent, which is again the case of maximum entropy.
     """
     index = np.clip(mean, 0.0, 1.0) * (_MEANS - 1)
     below = np.minimum(index.astype(np.int64), _MEANS - 2)

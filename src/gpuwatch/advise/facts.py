@@ -1,4 +1,4 @@
-"""What the advice looks up about the cluster, worked out once for all workloads."""
+"""Look-ups over the cluster, made once for all workloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The world around the profiles. Pods are those alive; Nodes are by the catalog's name of their GPU model."""
+    """pods: only live ones."""
 
     book: ProfileBook
     policy: AdvicePolicy
@@ -34,7 +34,7 @@ class Facts:
     nodes: Mapping[str, Node]
     nodes_of: Mapping[str, tuple[Node, ...]]  # Gpu.name → Nodes
     gangs: Mapping[str, tuple[Gang, ...]]  # Workload.id → gangs
-    idle: frozenset[str]  # Workload.id: every Pod of it was found idle
+    idle: frozenset[str]  # Workload.id, where all of its Pods are idle
     namespaces: Mapping[str, Namespace]
     profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
 
@@ -47,24 +47,24 @@ class Facts:
         return kind is not None and kind.nature is Nature.ENDS
 
     def serves(self, key: WorkloadKey) -> bool:
-        """Does it answer somebody who waits? A plain Deployment or StatefulSet is taken to: nothing tells otherwise."""
+        """Does it answer requests? Plain Deployments and StatefulSets count as serving."""
         kind = self.kind(key)
         return kind is not None and kind.nature is Nature.SERVES
 
     def gang_pods(self, profile: WorkloadProfile) -> int:
-        """Pods with accelerators in its largest gang; 0 where it belongs to none."""
+        """Pods with accelerators in its largest gang; 0 without a gang."""
         kind = self.kind(profile.key)
         if kind is not None:
             framework = FRAMEWORK_OF[kind.key]
             if kind.independent and not framework.makes_gangs:
-                return 0  # whatever queue admits them
+                return 0  # even where a queue admits them together
             rule = framework.gang
             if rule is not None and not rule.whole_with and not self.pods.get(profile.key.workload):
                 return ceil(profile.pods - 1e-6)
         return max((len(gang.pods) for gang in self.gangs.get(profile.key.workload, ())), default=0)
 
     def present_nodes(self, key: WorkloadKey) -> tuple[Node, ...]:
-        """Nodes that its Pods are on, else all that have its GPU model."""
+        """Nodes of its Pods; without any, all Nodes with its GPU model."""
         names = dict.fromkeys(pod.node for pod in self.pods.get(key.workload, ()) if pod.node)
         on = tuple(self.nodes[name] for name in names if name in self.nodes)
         fitting = tuple(node for node in on if _model(node) in ("", key.gpu_model))

@@ -1,4 +1,4 @@
-"""How much framebuffer one GPU's worth of a workload needs: the largest peak of any run, and what was not seen."""
+"""How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPolicy:
-    """headroom_ratio, headroom_few_runs_ratio: added to the highest peak that was seen, as peaks between two samples
-        are not; 0.10 from many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
+    """headroom_ratio, headroom_few_runs_ratio: added to the highest peak, as samples miss peaks between them: 0.10 from
+        many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
     many_runs: 5.
-    context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, and differs between models of GPU. 0.5 GiB.
-    elastic_fill_ratio: share of its device from which a run seems to take what it gets: JAX takes 0.75 by default,
-        vLLM 0.9. Held against the largest peak of the run.
-    elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory stayed flat.
+    context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, depending on the GPU model. 0.5 GiB.
+    elastic_fill_ratio: peak as a share of the device from which a run seems to take all it can get: JAX takes 0.75 by
+        default, vLLM 0.9.
+    elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
         0.02: an allocator that fills the card at once has nothing left to take.
-    out_of_memory_ratio: share of the device near which a run that ended in a restart is taken to have run out of
-        memory. 0.95. out_of_memory_headroom_ratio: added to such a peak instead, as the Vertical Pod Autoscaler
-        does: 0.2.
+    out_of_memory_ratio: share of the device from which a run that restarted counts as out of memory. 0.95.
+        out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
     """
 
     headroom_ratio: float = 0.10
@@ -52,10 +51,10 @@ class MemoryPolicy:
 def memory_need(
     profile: WorkloadProfile, policy: MemoryPolicy | None = None, restarts: Sequence[datetime] = ()
 ) -> MemoryNeed | None:
-    """What one GPU's worth of the workload needs; None where no run was measured.
+    """What the workload needs per GPU; None where no run was measured.
 
-    restarts: when containers of the workload restarted. A run that held nearly all of its device and restarted within
-    its life may have run out of memory, which telemetry does not show: its peak is then no more than what it got.
+    restarts: of the workload's containers. A run that held nearly all of its device and restarted may have run out of
+    memory, which telemetry does not show: its need is then above its peak.
     """
     policy = policy or MemoryPolicy()
     runs = [run for run in profile.runs if run.peak_bytes]
@@ -89,8 +88,7 @@ def memory_need(
 
 
 def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
-    """Full soon after the start, and flat from there. Unknown where the start was not seen, which is suspicion enough
-    for a run that holds its device full: it stays suspect until a start was seen."""
+    """Full soon after the start, and flat from there. A full device whose start was not seen counts as elastic."""
     filled = _filled_ratio(run)
     if filled is None or run.peak_bytes is None or filled < policy.elastic_fill_ratio:
         return False
@@ -107,7 +105,7 @@ def _ran_out(run: MemoryRun, restarts: Sequence[datetime], policy: MemoryPolicy)
 
 
 def _filled_ratio(run: MemoryRun) -> float | None:
-    """Share of its device that the run held at its peak; None where either is unknown."""
+    """Peak as a share of the device."""
     return run.peak_bytes / run.capacity_bytes if run.peak_bytes is not None and run.capacity_bytes else None
 
 

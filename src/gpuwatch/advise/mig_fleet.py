@@ -1,4 +1,4 @@
-"""The GPUs that a fleet MIG plan works on, as they are now: how they are cut, who holds what, and what may change."""
+"""Input of a fleet MIG plan: how GPUs are cut now, which Pods hold what, and what may change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME_MEMORY_RATIO = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """One device row: an instance, or the whole GPU (`profile` '')."""
+    """A MIG instance, or the whole GPU (`profile` '')."""
 
     device: DeviceId
     profile: str  # as the catalog spells it
@@ -31,7 +31,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetGpu:
-    """A physical GPU. cut: its instances, () with MIG off. closed: why nothing new may come here, '' where it may."""
+    """A physical GPU. cut: its instances, () with MIG off. closed: why nothing new may be placed here; '' if it may."""
 
     uuid: str
     node: str
@@ -53,8 +53,8 @@ class FleetGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigFleet:
-    """gpus: by UUID. bystanders: Node → index → instances, of GPUs of other models beside them. spellings: (Node or
-    'model …', the catalog's profile) → how it is spelled there. left_out: sentences about what is left alone."""
+    """gpus: by UUID. bystanders: Node → index → instances of the GPUs of other models there. spellings: (Node or
+    'model …', the catalog's profile) → the driver's spelling. left_out: sentences about what stays unchanged."""
 
     gpus: Mapping[str, FleetGpu]
     bystanders: Mapping[str, Mapping[int, Cut]]
@@ -62,13 +62,13 @@ class MigFleet:
     left_out: tuple[str, ...]
 
     def spelled(self, node: str, model: str, profile: str) -> str:
-        """A profile as this Node's driver names it; as other Nodes of the model do; as the catalog does."""
+        """The profile's name on this Node; else on other Nodes of the model; else in the catalog."""
         return self.spellings.get((node, profile)) or self.spellings.get((f"model {model}", profile)) or profile
 
 
 @lru_cache(maxsize=1024)
 def profile_name(found: MigGeometry, spelling: str) -> str | None:
-    """The catalog's name of a profile in any driver's spelling; None for one that the geometry does not have.
+    """The catalog's name of a profile in any driver's spelling; None where the geometry has no such profile.
 
     >>> profile_name(geometry("A100-80GB"), "3g.39gb")
     '3g.40gb'
@@ -91,7 +91,7 @@ def profile_name(found: MigGeometry, spelling: str) -> str | None:
 
 
 def gpu_of(device: Device, node: Node | None) -> Gpu | None:
-    """The catalog's model of a device: by its own name, else by its Node's product."""
+    """The device's model in the catalog: by its own name, else by its Node's product."""
     return _known(device.model) or (_known(node.gpu_product) if node is not None else None)
 
 
@@ -101,7 +101,7 @@ def _known(name: str) -> Gpu | None:
 
 
 def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tuple[PodRef, ...]]:
-    """Who holds each device: as telemetry says, and as claims (DRA) say. Pods that have ended hold nothing."""
+    """Pods that hold each device, by telemetry and by claims (DRA). Pods that have ended hold nothing."""
     ended = {pod.ref for pod in cluster.pods if pod.phase in ("Succeeded", "Failed")}
     holders: dict[DeviceId, set[PodRef]] = defaultdict(set)
     for device in devices:
@@ -120,7 +120,7 @@ def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tu
 def read_fleet(
     demands: Sequence[SliceDemand], cluster: Cluster, devices: Sequence[Device], avoid: Collection[DeviceId] = ()
 ) -> MigFleet:
-    """The GPUs of the models that slices are asked of. `avoid`: devices or UUIDs that get nothing new."""
+    """The GPUs of the models with demand for slices. `avoid`: devices or UUIDs that get nothing new."""
     models = {demand.gpu_model for demand in demands if demand.mig_profile}
     return _FleetReader(cluster, devices, frozenset(avoid)).fleet(models)
 
@@ -179,7 +179,6 @@ class _FleetReader:
         )
 
     def _closed(self, node: Node, all_rows: Sequence[Sequence[Device]]) -> str:
-        """Why nothing on this Node may change; '' where it may."""
         if node.unschedulable:
             return "the Node is cordoned"
         if node.ready is not True:
@@ -190,7 +189,7 @@ class _FleetReader:
             return f"it is not known which of its GPUs {self.unattributed[node.name][0]} has"
         if any(gpu_of(rows[0], node) is None for rows in all_rows):
             return "the catalog does not know all of its GPUs"
-        # mig-parted's assert wants every GPU of a Node covered by the config, so that a plan needs all of them.
+        # mig-parted's assert fails unless the config covers every GPU of the Node.
         indices = [rows[0].index for rows in all_rows]
         if sorted(indices) != [str(number) for number in sorted(range(len(indices)), key=str)]:
             return f"telemetry shows the GPUs {', '.join(sorted(indices))} of it, which are not all"
@@ -201,7 +200,7 @@ class _FleetReader:
         return ""
 
     def _unknown_layout(self, node: Node, all_rows: Sequence[Sequence[Device]]) -> str:
-        """Instances on the Node that no geometry knows: divided once more (1c.3g.20gb), or newer than the catalog."""
+        """Instances that no geometry has: compute instances (1c.3g.20gb), or newer than the catalog."""
         models = {found for rows in all_rows if (found := gpu_of(rows[0], node)) is not None}
         shapes = [shape for found in models if (shape := geometry(found.mig_family)) is not None]
         told = {row.mig_profile or "" for rows in all_rows for row in rows if row.mig_instance is not None}
@@ -223,7 +222,7 @@ class _FleetReader:
                 profile = (profile_name(shape, row.mig_profile) if shape else None) or row.mig_profile
                 self.spellings[f"model {found.name}", profile][row.mig_profile] += 1
             held.append(DeviceRow(device=row.id, profile=profile, pods=self.holders.get(row.id, ())))
-        # A claim may name the parent of the instances; then nobody knows which of them it is.
+        # A claim may name the parent GPU; which instance the Pod holds is then unknown.
         parent = self.holders.get(rows[0].uuid, ())
         if instances and parent:
             closed = closed or f"{parent[0]} has GPU {rows[0].index} as a whole, which is cut into instances"
@@ -241,7 +240,7 @@ class _FleetReader:
         )
 
     def _unattributed(self) -> dict[str, list[PodRef]]:
-        """Node → running Pods that ask for NVIDIA's accelerators there, and that no device is known of."""
+        """Node → its Pods with NVIDIA accelerators whose devices are unknown."""
         known = {ref for refs in self.holders.values() for ref in refs}
         found: dict[str, list[PodRef]] = defaultdict(list)
         for pod in self.cluster.pods:
@@ -256,7 +255,7 @@ def _index(device: Device) -> int:
 
 
 def _strategy(node: Node) -> str:
-    """Of GFD's label; where there is none, resources named after slices tell `mixed`."""
+    """From GFD's label; without it, resources named after slices mean `mixed`."""
     return node.mig_strategy or ("mixed" if any("/mig-" in name for name in node.accelerators) else "")
 
 
@@ -272,8 +271,8 @@ def _no_strategy(strategy: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCapacity:
-    """What one GPU has free. share: of its memory slices, what nobody holds (0 to 1). serves: profiles that could start
-    there now ('' for a whole GPU). mix: profile → how many ask for it."""
+    """share: free part of the GPU's memory slices (0 to 1). serves: profiles that could start there now ('' for a whole
+    GPU). mix: profile → slices in demand."""
 
     share: float
     serves: frozenset[str]
@@ -281,12 +280,12 @@ class FreeCapacity:
 
 
 def fragmentation_ratio(gpus: Iterable[FreeCapacity]) -> float | None:
-    """The share of the free capacity that a demand of the mix cannot use, on average; None where nothing is free.
+    """Mean share of the free capacity that a demand of the mix cannot use; None where nothing is free.
 
     After FGD (Weng et al., 'Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-    Descent', USENIX ATC 2023): the fragmentation of a GPU is what it has free, times the probability that a demand
-    drawn from the workload mix cannot run there; that of the fleet is the sum. Here the free capacity is memory slices,
-    and what can run on a GPU in use is what its free instances are: the others would need it empty, and cut anew.
+    Descent', USENIX ATC 2023): a GPU's fragmentation is its free capacity times the probability that a demand drawn
+    from the mix cannot run there; the fleet's is the sum. Here capacity is memory slices, and a GPU in use can run only
+    what its free instances serve: to cut it anew it must be empty.
     """
     free = unusable = 0.0
     for gpu in gpus:

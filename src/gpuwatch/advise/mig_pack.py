@@ -1,8 +1,7 @@
 """Packing slices into GPUs: an integer program over the patterns of the geometry, solved by HiGHS.
 
-There are few profiles and few patterns, and GPUs that look alike are one variable, so that the program stays at some
-dozens of integers however many GPUs and Pods there are. GPUs that keep their cut, and Nodes whose GPUs must all be cut
-the same way (MIG strategy `single`), are variables of their own kind.
+GPUs that are alike are one variable, so the program has some dozens of integers whatever the size of the fleet. GPUs
+that keep their cut, and Nodes whose GPUs must all be cut alike (MIG strategy `single`), have variables of their own.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import numpy as np
 from gpuwatch.catalog.mig import geometry, maximal
 
 Cut: TypeAlias = tuple[str, ...]
-"""Instances of one GPU by profile, sorted; where they lie is the driver's choice."""
+"""Sorted profiles of one GPU's instances; the driver chooses their placement."""
 
-# Roundness of the solver's answers: integers come as 2.9999999998.
+# The solver returns integers such as 2.9999999998.
 _ROUND = 1e-6
-# Bounds the search by work and not by time, so that equal input gives an equal plan. Real mixes need some tens.
+# A bound by work, not by time, so that equal input gives an equal plan. Real mixes need some tens.
 _NODE_LIMIT = 20_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeptClass:
-    """GPUs that would serve as they are cut now. `offers` are the instances that slices may take, those of tenants who
-    need just that included. forced: it stays in use in any case. cuttable: it may be cut anew instead."""
+    """GPUs that can serve as they are cut now. offers: instances that slices may take, with those of tenants who need
+    exactly that. forced: it stays in use in any case. cuttable: it may be cut anew instead."""
 
     offers: Cut
     tenants: int
@@ -49,7 +48,7 @@ class UniformClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """family: of the geometry. demand: profile → slices. blank: GPUs that may be cut and have no class, being uncut."""
+    """family: of the geometry. demand: profile → slices. blank: uncut GPUs that may be cut."""
 
     family: str
     demand: Mapping[str, int]
@@ -60,8 +59,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """keep: GPUs of each class that stay in use as they are. cut: pattern → GPUs to cut so. uniform: (class, profile)
-    → (Nodes, GPUs in use). gpus: all in use. lower_bound: no packing of this problem uses fewer."""
+    """gpus: all in use. lower_bound: no packing of this problem uses fewer. keep: GPUs of each class that stay in use
+    as they are. cut: pattern → GPUs to cut. uniform: (class, profile) → (Nodes, GPUs in use)."""
 
     gpus: int
     lower_bound: int
@@ -72,19 +71,19 @@ class Packing:
 
 @lru_cache(maxsize=256)
 def patterns(family: str, profiles: tuple[str, ...]) -> tuple[Cut, ...]:
-    """The cuts of one GPU into these profiles to which no instance can be added, those with more first."""
+    """Maximal cuts of one GPU into these profiles, those with most instances first."""
     found = geometry(family)
     if found is None or not profiles:
         return ()
     cuts = {tuple(sorted(item.profile for item in placed)) for placed in maximal(found, profiles)}
     counts = {cut: Counter(cut) for cut in cuts}
-    # A set that cannot be extended in place may still be part of one that begins elsewhere.
+    # A set that is maximal in its placement may be part of a larger one with other placements.
     best = [cut for cut in cuts if not any(cut != other and counts[cut] <= counts[other] for other in cuts)]
     return tuple(sorted(best, key=lambda cut: (-len(cut), cut)))
 
 
 def pack(problem: Problem) -> Packing | None:
-    """The fewest GPUs, and of those packings the one that cuts and moves least; None where not everything fits."""
+    """The packing with the fewest GPUs, and of those the fewest cuts and moves; None where not everything fits."""
     program = _Program(problem)
     fewest = program.solve(program.used)
     if fewest is None:
@@ -92,13 +91,13 @@ def pack(problem: Problem) -> Packing | None:
     relaxed = program.solve(program.used, whole=False)
     gpus = round(float(program.used @ fewest))
     bound = math.ceil(float(program.used @ relaxed) - _ROUND) if relaxed is not None else gpus
-    # One Pod that moves weighs as much as one GPU that is cut.
+    # One moved Pod weighs as much as one cut GPU.
     gentlest = program.solve(program.disturbance, at_most=gpus)
     return program.packing(gentlest if gentlest is not None else fewest, bound)
 
 
 def shortage(problem: Problem, weights: Mapping[str, float], firm: Mapping[str, int]) -> dict[str, int]:
-    """Slices per profile that must be left out so that the rest fits, least by weight. `firm`: never left out."""
+    """Slices per profile that must be left out so that the rest fits, of least total weight. firm: never left out."""
     short = _Program(problem, firm)
     values = short.solve(np.array([weights.get(name, 1.0) if name else 0.0 for name in short.short_names]))
     if values is None:
@@ -108,8 +107,7 @@ def shortage(problem: Problem, weights: Mapping[str, float], firm: Mapping[str, 
 
 
 class _Variable(NamedTuple):
-    """One of the program. used: GPUs in use for each of it; disturbance: what each costs in cuts and moves;
-    recut: whether it takes one of the GPUs that may be cut anew."""
+    """used: GPUs in use per unit. disturbance: cuts and moves per unit. recut: whether it takes a cuttable GPU."""
 
     upper: float
     lower: float = 0.0
@@ -133,7 +131,6 @@ class _Program:
             (each, name) for each in sorted(problem.uniform) for name in self.profiles if most.get(name)
         )
         free = {each for each in self.classes if each.cuttable and not each.forced}
-        # GPUs that may be cut anew if none of them keeps its cut.
         spare = problem.blank + sum(problem.kept[each] for each in free)
         columns = []
         for each in self.classes:
@@ -159,7 +156,7 @@ class _Program:
         rows = [[float(column.offers.get(name, 0)) for column in columns] for name in self.profiles]
         least = [float(self.problem.demand[name]) for name in self.profiles]
         greatest = [math.inf] * len(rows)
-        # What keeps its cut and what is cut anew are different GPUs.
+        # GPUs that keep their cut and GPUs that are cut anew share one supply.
         rows.append([float(column.recut) for column in columns])
         least.append(0.0)
         greatest.append(float(spare))
@@ -176,7 +173,7 @@ class _Program:
         return np.array(rows), least, greatest
 
     def solve(self, cost: np.ndarray, *, whole: bool = True, at_most: int | None = None) -> np.ndarray | None:
-        """The cheapest values of the columns; None where there are none."""
+        """The cheapest values of the columns; None where no solution was found."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         if not len(cost):

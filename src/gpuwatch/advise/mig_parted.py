@@ -1,8 +1,8 @@
-"""mig-parted's configuration file: which GPUs of a Node are cut how, by names that Nodes are labelled with.
+"""mig-parted's configuration file: named layouts of a Node's GPUs; a label of the Node selects one.
 
 Format v1 (NVIDIA/mig-parted, api/spec/v1): per name a list of {devices, mig-enabled, mig-devices}. `devices` is `all`
-or a list of indices; every GPU of a Node has to be covered, or mig-parted's assert finds the Node in the wrong state
-for ever. Only counts can be asked for; mig-parted tries the orders of creation until the instances fit.
+or a list of indices. It must cover every GPU of a Node, or mig-parted's assert always fails. It takes counts only;
+mig-parted tries the orders of creation until the instances fit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuwatch.catalog.mig import MigGeometry
 
 
 def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
-    """Entries for one Node: GPU index → instances, () for MIG off. GPUs that are alike share an entry."""
+    """Entries for one Node; GPUs that are alike share one. cuts: GPU index → instances, () for MIG off."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, cut in sorted(cuts.items()):
         alike.setdefault(tuple(sorted(cut)), []).append(index)
@@ -33,7 +33,7 @@ def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
 
 
 def standard_name(shape: MigGeometry, cut: tuple[str, ...]) -> str:
-    """The name that mig-parted's own configuration has for GPUs that are all cut so; '' where it has none."""
+    """The name in mig-parted's own configuration for GPUs that are all cut this way; '' where it has none."""
     counts = Counter(cut)
     if not counts:
         return "all-disabled"
@@ -47,16 +47,16 @@ def standard_name(shape: MigGeometry, cut: tuple[str, ...]) -> str:
 
 
 def own_name(entries: list[dict[str, object]]) -> str:
-    """A name that follows from the content alone, and is short enough for a label."""
+    """A hash of the content, short enough for a label value."""
     text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
     return f"gpuwatch-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
 def config(nodes: Mapping[str, tuple[list[dict[str, object]], str]]) -> tuple[dict[str, object], dict[str, str]]:
-    """The file's content, and Node → name. `nodes`: Node → its entries, and the standard name that they could bear.
+    """The file's content, and Node → name. nodes: Node → its entries and their standard name, or ''.
 
-    A standard name that stands for different instances on different models goes to one of them; the others get their
-    own. {} where there is no Node: a file without configs is not valid.
+    Where a standard name means different instances on different models, one keeps it and the others get their own.
+    {} without Nodes: a file without configs is not valid.
     """
     configs: dict[str, object] = {}
     labels = {}

@@ -1,7 +1,7 @@
 """The fleet MIG plan: all advised slices in valid geometries, on the fewest GPUs, with the least disturbance.
 
-Per GPU model: read the GPUs as they are (mig_fleet), pack (mig_pack), choose the very GPUs, put the Nodes in an order
-of draining, and give each Pod a slice. What cannot be placed stays where it is now and is said so.
+Per GPU model: read the present GPUs (mig_fleet), pack (mig_pack), choose GPUs, order the Nodes for draining, and give
+each Pod a slice. A demand without a place stays where it is and is reported.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from gpuwatch.model.workload_profile import WorkloadKey
 class MigPlanPolicy:
     """How far the fleet MIG plan may go.
 
-    move_tenants: whether a Pod that needs exactly the slice it has may be moved to save a GPU. Fewest GPUs come
-        first, so yes; such Pods are listed (`MigPlan.moved`), and of plans with as few GPUs the one that moves and
-        cuts least is taken.
+    move_tenants: whether a Pod that needs exactly the slice it has may be moved to save a GPU. Yes: fewest GPUs come
+        first. Such Pods are listed (`MigPlan.moved`); of plans with equally few GPUs the one with the fewest moves and
+        cuts wins.
     protected_priority: Pods at or above it are never moved for others (2,000,000,000: the system-critical classes).
-    nodes_per_batch: Nodes that are drained together. One: a cut takes minutes, a mistake in it costs one Node.
+    nodes_per_batch: Nodes that are drained together. One: a cut takes minutes, and a mistake affects one Node only.
     displaced_pods_per_batch: a batch of several Nodes displaces no more Pods than this.
     """
 
@@ -59,8 +59,8 @@ def slice_demands(
 ) -> tuple[SliceDemand, ...]:
     """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now.
 
-    A recommendation for another kind of target is not this plan's: such Pods keep what they hold. Pods on several
-    models or profiles at once keep them too, as one demand per kind.
+    The plan ignores recommendations for other kinds of targets. A Pod on several models or profiles has one demand for
+    each.
     """
     advised = {
         (item.key.workload, item.key.container, item.key.gpu_model, item.key.mig_profile): item
@@ -114,9 +114,9 @@ def plan_mig(
 ) -> MigPlan:
     """Packs the demands into the GPUs of their models.
 
-    Devices whose holders are in no demand stay as they are. `avoid`: devices or UUIDs that get nothing new (degraded
-    ones); they must still be among `devices`, since mig-parted wants all GPUs of a Node covered. A model, a profile or
-    a Node that cannot be dealt with costs its own demands a line in `unplaced`, and the rest goes on.
+    Devices whose holders have no demand stay as they are. avoid: devices or UUIDs that get nothing new (degraded ones).
+    They must still be in `devices`, as mig-parted's config covers all GPUs of a Node. For an unknown model, profile or
+    Node only its own demands fail, with a line in `unplaced`.
     """
     usable, complaints = _checked(demands)
     fleet = read_fleet(usable, cluster, devices, avoid)
@@ -175,7 +175,7 @@ def plan_mig(
 
 
 def _checked(demands: Sequence[SliceDemand]) -> tuple[list[SliceDemand], list[str]]:
-    """Demands in the catalog's words, and sentences about the others."""
+    """Demands with the catalog's names, and sentences about those that the catalog cannot name."""
     good: list[SliceDemand] = []
     bad: list[str] = []
     for demand in demands:
@@ -191,7 +191,7 @@ def _checked(demands: Sequence[SliceDemand]) -> tuple[list[SliceDemand], list[st
 
 @lru_cache(maxsize=1024)
 def _in_catalog(gpu_model: str, mig_profile: str) -> tuple[str, str, str]:
-    """Model and profile as the catalog spells them, or what is wrong with them."""
+    """Model and profile with the catalog's names, and the problem, '' for none."""
     found = find_gpu(gpu_model)
     if found is None:
         return "", "", f"the catalog does not know the GPU model {gpu_model!r}"
@@ -221,7 +221,7 @@ class _Placements:
 
 
 class _Pool:
-    """One GPU model. Demands that find no place become fixed where they are now, and the rest is packed again."""
+    """One GPU model. A demand without a place is fixed where it is now, and the rest is packed again."""
 
     def __init__(self, fleet: MigFleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy) -> None:
         self.fleet = fleet
@@ -239,7 +239,7 @@ class _Pool:
             self.mix[demand.mig_profile] += demand.count
         self.asked = frozenset(self.mix)
         self.units = {item.name: item.size for item in shape.profiles}
-        self.stuck: set[int] = set()  # demands that have no place: those that run stay as they are
+        self.stuck: set[int] = set()  # demands without a place; those that run stay as they are
         self.complaints: list[str] = []
         self.changes: list[NodeMigChange] = []
         self.moved: list[PodRef] = []
@@ -247,16 +247,14 @@ class _Pool:
         self.after: dict[str, Cut] = {}  # GPUs that slices may be on → their instances in the end
         self.recut: set[str] = set()
 
-    # What is so now
-
     def _stays(self, demand: SliceDemand) -> bool:
-        """It holds exactly what it needs."""
+        """Does it hold exactly what it needs?"""
         rows = [self.row[item][1] for item in demand.devices if item in self.row]
         return len(rows) == demand.count and all(row.profile == demand.mig_profile for row in rows)
 
     def _sort_out(self) -> None:
-        """Who goes, who may be moved, and which GPUs nothing may be done to."""
-        self.tenants: dict[str, list[int]] = defaultdict(list)  # UUID → demands that stay, and could be moved
+        """Finds the demands that leave or may be moved, and the GPUs that must not change (fixed)."""
+        self.tenants: dict[str, list[int]] = defaultdict(list)  # UUID → demands that stay, but could be moved
         self.fixed: set[str] = {uuid for uuid, gpu in self.gpus.items() if gpu.closed}
         self.sitting: set[int] = set()  # demands that stay on fixed GPUs
         self.placeable: list[int] = []
@@ -300,20 +298,17 @@ class _Pool:
         self.leaves = leaves
 
     def _remaining(self, gpu: FleetGpu) -> Counter[str]:
-        """Profiles of the rows of a fixed GPU that somebody goes on holding ('' for the whole GPU)."""
+        """Profiles of a fixed GPU that Pods continue to hold ('' for the whole GPU)."""
         return Counter(row.profile for row in gpu.rows if any((row.device, ref) not in self.leaves for ref in row.pods))
 
     def _offers(self, gpu: FleetGpu) -> Cut:
-        """Instances that slices of this plan may take while the GPU stays cut as it is."""
+        """Instances of the present cut that this plan may use."""
         if gpu.closed:
             return ()
         free = Counter(gpu.cut) - (self._remaining(gpu) if gpu.uuid in self.fixed else Counter())
         return tuple(sorted(free.elements()))
 
-    # The packing
-
     def planned(self) -> _Pool:
-        """Fills in what the plan says about this model."""
         while True:
             self._sort_out()
             problem, members = self._problem()
@@ -327,15 +322,14 @@ class _Pool:
                 dropped = self._split_pods()
                 if not dropped:
                     break
-            # Whoever runs stays, and holds a GPU that was counted on: pack again without.
+            # A dropped demand that runs keeps a GPU that this packing used: pack again without it.
             self.stuck |= set(dropped)
             for number in dropped:
                 demand = self.all_demands[number]
                 stays = "; it stays where it is" if demand.devices else ""
                 self.complaints.append(f"{_who(demand)}: {dropped[number]}{stays}.")
-        still = [uuid for uuid in self.fixed if self._remaining(self.gpus[uuid])]
         forced = sum(count for each, count in problem.kept.items() if each.forced)
-        self.lower_bound = packing.lower_bound + len(still) - forced
+        self.lower_bound = packing.lower_bound + len(self.held_whole()) - forced
         self._list_changes()
         return self
 
@@ -397,13 +391,13 @@ class _Pool:
         }
 
     def _left_over(self, problem: Problem) -> dict[int, str]:
-        """Demands that must go without, with the reason: the lowest priority first, of equals those that do not run."""
-        levels: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        """Demands that get no place, with the reason: the lowest priority first, of equals those that do not run."""
+        levels: dict[tuple[int, int], list[int]] = defaultdict(list)
         tenants = {number for numbers in self.tenants.values() for number in numbers}
         for number in self.placeable:
             demand = self.all_demands[number]
             rank = 0 if number in tenants else 1 if demand.devices else 2
-            levels[rank, -demand.priority, 0].append(number)
+            levels[rank, -demand.priority].append(number)
         weights = {item.name: item.size / self.shape.grid_units for item in self.shape.profiles}
         admitted: Counter[str] = Counter()
         dropped: dict[int, str] = {}
@@ -430,7 +424,7 @@ class _Pool:
         return f"no place is left for {profile} on the {open_} GPUs of this model that may be used{apart}"
 
     def _choose(self, packing: Packing, members: Mapping[object, list[FleetGpu]]) -> None:
-        """Which GPUs keep their cut, and which are cut how."""
+        """Chooses the GPUs that keep their cut, and the new cuts of others."""
         self.after = {}
         self.recut = set()
         self.uniform_recut: set[str] = set()
@@ -458,7 +452,7 @@ class _Pool:
                         left -= 1
 
     def _cut(self, cuts: Mapping[Cut, int], spare: Sequence[FleetGpu]) -> None:
-        """Chooses GPUs for the new cuts: few Nodes, those with the fewest Pods in the way, alike on each Node."""
+        """Chooses GPUs for the new cuts: on few Nodes, with few Pods on them, alike on each Node."""
         by_node: dict[str, list[FleetGpu]] = defaultdict(list)
         for gpu in spare:
             by_node[gpu.node].append(gpu)
@@ -472,7 +466,7 @@ class _Pool:
         for _, gpus in nodes:
             free = deque(gpus)
             while free and +wanted:
-                # The commonest cut first, so that whole Nodes become alike and a standard config serves.
+                # The most frequent cut first, so that whole Nodes are alike and can use a standard config.
                 cut = min(wanted, key=lambda each: (-wanted[each], each))
                 count = min(wanted[cut], len(free))
                 if count <= 0:
@@ -484,7 +478,7 @@ class _Pool:
                 wanted[cut] -= count
 
     def _split_pods(self) -> dict[int, str]:
-        """Pods of several slices for which no Node has as many."""
+        """Demands of several slices for one Pod that fit on no Node, with the reason."""
         room: dict[str, Counter[str]] = defaultdict(Counter)
         for uuid, cut in self.after.items():
             room[self.gpus[uuid].node].update(cut)
@@ -503,12 +497,11 @@ class _Pool:
 
     @property
     def changed(self) -> set[str]:
-        """GPUs that are cut anew."""
         return self.recut | self.uniform_recut
 
     @property
     def kept(self) -> set[str]:
-        """GPUs that slices may be on, and that stay cut as they are."""
+        """GPUs that slices may use and that keep their cut."""
         return set(self.after) - self.changed
 
     def groups(self) -> list[int]:
@@ -520,7 +513,7 @@ class _Pool:
         uniform = {self.gpus[uuid].node: cut for uuid, cut in self.after.items() if uuid in self.uniform_recut}
         for uuid in sorted(self.changed, key=lambda item: self.gpus[item].order):
             gpu = self.gpus[uuid]
-            # A GPU of a `single` Node that no slice needs is cut like the others there.
+            # On a `single` Node an unused GPU is cut like the others.
             after = self.after[uuid] if uuid in self.after else uniform[gpu.node]
             self.changes.append(
                 NodeMigChange(
@@ -544,10 +537,8 @@ class _Pool:
     def _spelled(self, gpu: FleetGpu, cut: Cut) -> Cut:
         return tuple(self.fleet.spelled(gpu.node, self.model, name) for name in cut)
 
-    # What it comes to
-
     def held_whole(self) -> set[str]:
-        """GPUs that somebody goes on holding outside the packing, or as a whole."""
+        """GPUs that Pods continue to hold outside the packing."""
         return {uuid for uuid in self.fixed if self._remaining(self.gpus[uuid])}
 
     def used_before(self) -> set[str]:
@@ -577,13 +568,14 @@ class _Pool:
         elif used:
             serves = frozenset(Counter(cut) - held)
         else:
-            # Nobody is on it: it can be cut in any way, or serve as a whole.
+            # An empty GPU can be cut in any way, or serve as a whole.
             serves = self.asked
         return FreeCapacity(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
 
 
 def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placements:
-    """Gives each demand its slices. Who must leave early gets what is there early; whoever cannot, waits."""
+    """Gives each demand its slices. Pods on GPUs that are drained first get the slices that are ready first. A Pod
+    whose slice is ready only after it must leave is in `waiting`."""
     placed = _Placements()
     room: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))  # profile → Node → UUID
     for uuid, cut in pool.after.items():
@@ -652,7 +644,7 @@ def _displaced(changes: Sequence[NodeMigChange]) -> Mapping[str, set[PodRef]]:
 
 
 def _order(displaced: Mapping[str, set[PodRef]], fleet: MigFleet) -> tuple[str, ...]:
-    """Nodes by the Pods that must leave, then by the GPUs in use on them."""
+    """Nodes by the number of Pods that must leave, then by the GPUs in use on them."""
     busy = Counter(gpu.node for gpu in fleet.gpus.values() if gpu.pods)
     return tuple(sorted(displaced, key=lambda name: (len(displaced[name]), busy[name], name)))
 

@@ -1,7 +1,7 @@
-"""What GPUs cost: prices of Nodes by their instance type and region, and how many hours of a week are paid for.
+"""What GPUs cost: prices of Nodes by instance type and region, and the hours a week that a workload holds them.
 
-A price of another region, or in another currency, is no answer. Where a price is missing GPU-hours decide, and the
-reason is said.
+A price for another region or in another currency is not used. Without a price GPU-hours decide, and the reason is
+reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOURS_PER_WEEK = 168.0
 
 _TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
-# Label → value that marks a Node which the provider may take back, and which costs less than on demand.
+# Labels of spot and preemptible Nodes, which cost less than on demand.
 _SPOT_LABELS = (
     ("karpenter.sh/capacity-type", "spot"),
     ("eks.amazonaws.com/capacityType", "SPOT"),
@@ -31,11 +31,10 @@ _SPOT_LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of one GPU for one hour, its host included, in the list's currency; None where it is not known, and `reason` says
-    why."""
+    """Of one GPU for one hour, its host included, in the list's currency; None where unknown."""
 
     price_per_gpu_hour: float | None
-    reason: str  # of the gap, or what the price is
+    reason: str  # the price's source, or why it is unknown
     spot: bool = False
 
 
@@ -48,8 +47,8 @@ def region_of(node: Node) -> str:
 
 
 class PriceList:
-    """Instance types by name and region. The first of two rows for the same counts. `currency`: ISO 4217, of all sums;
-    a price in another one is not known here."""
+    """Instance types by name and region; the first of two equal rows counts. currency: ISO 4217; a price in another one
+    is unknown."""
 
     def __init__(self, types: Iterable[InstanceType], currency: str = CURRENCY) -> None:
         self.currency = currency
@@ -58,7 +57,7 @@ class PriceList:
             self._types.setdefault((one.name, one.region), one)
 
     def find(self, name: str, region: str) -> InstanceType | None:
-        """As priced in this region, else the price that holds everywhere."""
+        """The price for this region, else the one for all regions."""
         return self._types.get((name, region)) or self._types.get((name, ANY_REGION))
 
     def of_node(self, node: Node) -> Price:
@@ -79,7 +78,7 @@ class PriceList:
         return Price(found.price_per_gpu_hour, source_of(found), spot)
 
     def of_nodes(self, nodes: Sequence[Node]) -> Price:
-        """The mean over these Nodes' GPUs; unknown where one has no price, as a mean of the rest is another number."""
+        """The mean over these Nodes' GPUs; unknown if any Node has no price."""
         if not nodes:
             return Price(None, "No Node with this GPU is known, so its price is not known.")
         found = [self.of_node(node) for node in nodes]
@@ -92,23 +91,22 @@ class PriceList:
         return Price(total / sum(weights), sources, any(price.spot for price in found))
 
     def offers(self, regions: Iterable[str]) -> tuple[InstanceType, ...]:
-        """All types that are priced in one of these regions, or everywhere, in this list's currency."""
+        """All types with a price in one of these regions, or for all regions, in this list's currency."""
         wanted = {*regions, ANY_REGION}
         return tuple(one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
 
 
 def source_of(found: InstanceType) -> str:
-    """What the price is and where it comes from, for people."""
     where = "" if found.region == ANY_REGION else f" in {found.region}"
     each = f", of its {found.gpu_count} GPUs each" if found.gpu_count > 1 else ""
     return f"{found.name}{where} on demand{each}, {found.price_date} ({found.source})"
 
 
 def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool) -> float:
-    """Hours that its Pods hold their devices in a week, all Pods together.
+    """Hours a week that its Pods hold their devices, all Pods together.
 
-    What it held on the newest seven days (the last one is not over), scaled to a whole week where it was there before
-    them. Work without an end that is younger, and still runs, is taken to go on; a young job is taken as it was.
+    Taken from the newest seven days (the last one is not over), and scaled to a whole week for workloads that are older
+    than these days and for services that still run. The hours of a younger job are not scaled.
     """
     gpus = max(profile.gpus_per_pod, 1)
     goes_on = not ends and (until - profile.last_seen) <= timedelta(hours=1)
@@ -129,13 +127,13 @@ def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool)
 
 
 def run_time_ratio(speed: SpeedEstimate, *, ends: bool) -> float:
-    """How much longer it holds the target than now. Work without an end holds it as long as now. A loss of speed is
-    counted as it is likely, a gain only as far as it is sure."""
+    """Hours on the target per hour now; 1 for work without an end. A loss of speed counts at its likely value, a gain
+    at its low end."""
     if not ends:
         return 1.0
     return 1.0 / (speed.likely_ratio if speed.likely_ratio < 1 else max(speed.low_ratio, 1.0))
 
 
 def regions(nodes: Iterable[Node]) -> Mapping[str, None]:
-    """Regions of these Nodes, in order."""
+    """Regions of these Nodes, in order of appearance."""
     return dict.fromkeys(region for region in map(region_of, nodes) if region)

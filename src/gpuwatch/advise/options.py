@@ -23,7 +23,6 @@ from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
 
 def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[SharingGroup, ...]]:
-    """For each workload the groups in which it could share a GPU."""
     by_model: dict[str, list[Sharer]] = defaultdict(list)
     for key, item in ready.items():
         one = sharer(item.profile, item.memory, item.tier)
@@ -51,7 +50,7 @@ class SharingGroup:
 
 
 def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> tuple[Option, ...]:
-    """Everything that it could run on, the present first, with its vetoes."""
+    """The present target, then all others, with their vetoes."""
     policy = facts.policy
     targets = candidates(item.profile, item.now, item.gpu, facts)
     found = [item.current]
@@ -66,7 +65,7 @@ def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> t
 
 
 def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[SpeedEstimate, str]]:
-    """The speed on each target, or why there is none."""
+    """(speed, why it is unknown or '') of each target."""
     here = capability_of(item.gpu, item.key.mig_profile)
     problems: dict[int, str] = {}
     there: dict[int, Capability] = {}
@@ -77,7 +76,7 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
         offered = capability_of(gpu, target.mig_profile)
         try:
             ratios(here, offered)
-        except ValueError as unknown:  # the catalog cannot compare the two
+        except ValueError as unknown:
             problems[index] = str(unknown)
         else:
             there[index] = offered
@@ -100,10 +99,10 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
 def fewer_speed(
     profile: WorkloadProfile, now: Target, target: Target, tier: EvidenceTier, policy: AdvicePolicy
 ) -> SpeedEstimate:
-    """Speed when each GPU that is left does the work of several.
+    """Speed when each remaining GPU does the work of several.
 
-    At worst, and likely, they worked at the same time, so that a window of g takes (1 − g) + g × n / n′; at best the
-    pauses of one take the work of another. Activity beyond the policy's bound does not fit into a window.
+    At worst, and likely, they worked at the same time, so a window with activity g takes (1 − g) + g × n / n′. At best
+    the work of one fits into the pauses of another, up to the policy's bound of activity.
     """
     factor = now.gpus_per_pod / target.gpus_per_pod
     weight = slow = fast = 0.0

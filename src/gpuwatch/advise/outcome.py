@@ -1,9 +1,8 @@
-"""What became of a recommendation: was it applied, did it keep its speed, and what did it save. Pure.
+"""The outcome of a recommendation: whether it was applied, whether it kept its speed, and what it saved. Pure.
 
-Evidence of speed, the strongest first: run times of jobs before and after; and, for jobs that stay on their kind of
-Node, the share of time in which the engine rests: the host's part of the work takes as long as ever, so that this
-share shrinks as the work on the GPU stretches. A run out of memory is a miss whatever the speed. Where nothing tells,
-the verdict is UNKNOWN.
+Evidence of speed, the strongest first: run times of jobs before and after; and, for jobs that stay on their GPU model,
+the share of time in which the engine rests. The host's part of the work takes as long as before, so this share shrinks
+as the work on the GPU gets slower. Out of memory is a miss at any speed. Without evidence the verdict is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
-# Below this share of rest before, its change drowns in the noise of the measurement: 0.2 ± 0.01 is already 5 %.
+# Below this share of rest before, measurement noise hides the change: 0.2 ± 0.01 is already 5 %.
 _MIN_REST_RATIO = 0.2
 _MIN_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """One finished run of work that has an end. completed: None where nobody knows how it ended."""
+    """One finished run of a job. completed: None where unknown."""
 
     started: datetime
     ended: datetime
@@ -51,12 +50,12 @@ def judge(
     runs: Sequence[FinishedRun] = (),
     currency: str | None = None,
 ) -> Outcome:
-    """Hold a recommendation against what happened since.
+    """Compare a recommendation with what happened since.
 
-    given: as it was kept; its `options` are not needed. before: the profile at that time, else the book's of the old
-    key, where that is not the new one. cluster: tells whether Pods share a device now, which no profile does.
-    runs: finished runs of the workload, before and after. currency: in which sums are now; money of advice in another
-    one is left out. None: that of the advice.
+    given: its `options` are not needed. before: the profile at that time; else the book's profile of the old key, where
+    it differs from the new key. cluster: needed to see whether Pods share a device now. runs: finished runs of the
+    workload, before and after. currency: of sums now; savings from advice in another currency are left out. None: that
+    of the advice.
     """
     found = Outcome(
         key=given.key,
@@ -104,7 +103,7 @@ def _key_on(key: WorkloadKey, target: Target) -> WorkloadKey:
 
 
 def _applied_at(given: Recommendation, after: WorkloadProfile | None, cluster: Cluster | None) -> datetime | None:
-    """When the first Pod ran as advised, after the advice; None where none did."""
+    """When the first Pod after the advice ran as advised; None where none did."""
     target = given.chosen.target
     if target.kind is TargetKind.SHARED:
         return min((start for pod in _sharing_pods(given, cluster) if (start := pod.created)), default=None)
@@ -119,7 +118,7 @@ def _applied_at(given: Recommendation, after: WorkloadProfile | None, cluster: C
 
 
 def _sharing_pods(given: Recommendation, cluster: Cluster | None) -> list[Pod]:
-    """Its Pods since the advice that are on a Node which shares as advised."""
+    """Its Pods created since the advice, on Nodes that share as advised."""
     if cluster is None:
         return []
     sharing = {node.name for node in cluster.nodes if node.sharing is given.chosen.target.sharing}
@@ -138,7 +137,7 @@ def _speed(
     runs: Sequence[FinishedRun],
     policy: AdvicePolicy,
 ) -> tuple[float | None, str]:
-    """Measured speed relative to before, and what it was read from or why it was not."""
+    """Measured speed relative to before, and its source or why it is unknown."""
     told, why = _speed_of_runs(applied_at, runs)
     if told is not None:
         return told, why
@@ -169,7 +168,7 @@ def _speed(
 
 
 def _speed_of_runs(applied_at: datetime, runs: Sequence[FinishedRun]) -> tuple[float | None, str]:
-    """Median run time before over after, of runs that are known to have completed."""
+    """Median run time before over median run time after, of completed runs."""
     completed = [run for run in runs if run.completed and run.hours > 0]
     earlier = [run.hours for run in completed if run.ended <= applied_at]
     later = [run.hours for run in completed if run.started >= applied_at]
@@ -182,7 +181,6 @@ def _speed_of_runs(applied_at: datetime, runs: Sequence[FinishedRun]) -> tuple[f
 
 
 def _full(after: WorkloadProfile | None, same_profile: bool) -> str:
-    """A framebuffer that is nearly full is worth a word, even while all goes well."""
     if after is None or same_profile:
         return ""
     fills = [run.peak_bytes / run.capacity_bytes for run in after.runs if run.peak_bytes and run.capacity_bytes]
@@ -192,8 +190,8 @@ def _full(after: WorkloadProfile | None, same_profile: bool) -> str:
 def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile | None, at: datetime) -> Outcome:
     """Saved since it was applied: what the same work would have held before, less what it held.
 
-    An hour of a job on the target is worth its speed in hours of before, as measured, or as likely where it was not;
-    an hour of work without an end is worth one.
+    One hour of a job on the target equals its speed (measured, else likely) in hours of before; one hour of work
+    without an end equals one.
     """
     now, target = given.current.target, given.chosen.target
     hours = _pod_hours(found, target, after, at)
@@ -210,13 +208,13 @@ def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile 
 
 
 def _pod_hours(found: Outcome, target: Target, after: WorkloadProfile | None, at: datetime) -> float | None:
-    """Hours that its Pods ran as advised; None where the profile does not tell those apart."""
+    """Hours that its Pods ran as advised; None where the profile cannot separate them."""
     applied_at = found.applied_at
     if after is None or applied_at is None or target.kind is TargetKind.SHARED:
         return None
     per_pod = gpu_share_ratio(target.gpu_model, target.mig_profile) * target.gpus_per_pod
     held = sum(day.allocated_gpu_hours for day in after.days if applied_at.date() < day.day <= at.date())
-    # The day of the change began as before where both are one profile; of another profile all of it is after.
+    # FEWER keeps the same profile, so the day of the change has hours from before; other kinds have a new profile.
     first = sum(day.allocated_gpu_hours for day in after.days if day.day == applied_at.date())
     left = 24.0 - applied_at.hour - applied_at.minute / 60
     share = left / 24.0 if target.kind is TargetKind.FEWER else 1.0

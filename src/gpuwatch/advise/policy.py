@@ -15,31 +15,31 @@ _GIB = 2**30
 class AdvicePolicy:
     """What is needed before something is advised, and what an advised target has to keep.
 
-    speed, memory: how the speed elsewhere and the framebuffer that is needed are worked out.
+    speed, memory: how speed on other targets and the needed framebuffer are estimated.
     target_speed_ratio: speed on the target relative to now that the pessimistic end of the estimate has to reach.
         0.9: the bound at which the published predictors were compared (MISO's measurements on A100 slices).
     min_coverage_ratio: usable share of the allocated time; below it the measured part may be the quiet part (krr
         refuses too).
     min_observed_hours, min_runs: hours of samples and Pods seen before a job is sized.
-    min_serving_days: what one Pod that runs on counts instead of runs: a day has its peak hour, three days tell it
-        from a busy day.
-    penalty_ratio: what missing the target speed is taken to cost, as a multiple of what the workload costs now: 1,
-        the work is done once more as before.
+    min_serving_days: days of one Pod of a service that replace min_runs: a day has its peak hour, and three days
+        distinguish it from a busy day.
+    penalty_ratio: cost of missing the target speed, as a multiple of the workload's present cost. 1: the work is done
+        once more as before.
     min_saving_ratio, min_saving_gpu_hours_per_week: a change that saves less is not worth a restart: 5 %, and half a
         working day of one GPU.
     confidence_multiplier: widens the predicted slowdown of young profiles by 1 + multiplier / days of samples, as
         the Vertical Pod Autoscaler widens its upper bound (1).
-    memory_confidence_multiplier: the same for the framebuffer that is needed: 0.1, as it is a peak, not a mean.
+    memory_confidence_multiplier: the same for the needed framebuffer: 0.1, as it is a peak, not a mean.
     idle_busy_ratio: mean activity at or below which there is nothing to size. 0.001: DCGM shows activity in per mille.
     usable_slice_ratio, usable_memory_ratio: share of the nominal memory of a MIG instance and of a whole card that a
         container gets. On A100-40GB 1g.5gb has 4864 of 5120 MiB (0.95) and 7g.40gb 40192 of 40960 MiB (0.98).
-    nvlink_floor_bytes_per_second: traffic above it is a need for the link; counters of a silent link stand still.
+    nvlink_floor_bytes_per_second: more traffic means that the link is needed; counters of an unused link do not change.
     shared_memory_ratio, shared_busy_ratio, shared_dram_ratio: what partners on one device may need together. 0.9 of
         the framebuffer, 0.8 of the time when they take turns (time-slicing), 0.8 of the bandwidth (its practical
         peak) and all SMs when they run side by side (MPS). shared_context_bytes: CUDA context of each further one.
-    max_partners: Pods on one shared device; fault isolation is lost for all of them together.
-    fewer_busy_ratio: activity that fewer GPUs of a Pod may be predicted to have.
-    moved_after_hours: a profile that ended this long ago is history when the same container runs on something else.
+    max_partners: Pods on one shared device; they have no fault isolation from each other.
+    fewer_busy_ratio: highest predicted activity when a Pod gets fewer GPUs.
+    moved_after_hours: age from which an ended profile is ignored, if the same container runs elsewhere.
     allow_vendor_change, allow_arm_hosts, allow_older_architecture: whether a target that needs another container
         image, or lacks BF16 while the present card has it, may be advised.
     """
@@ -90,5 +90,4 @@ class AdvicePolicy:
         require(self, "advice.", ("max_partners",), lambda value: value >= 2, "2 or more")
 
     def usable_ratio(self, mig_profile: str) -> float:
-        """Share of its nominal memory that a whole GPU ('') or a slice has for containers."""
         return self.usable_slice_ratio if mig_profile else self.usable_memory_ratio

@@ -1,4 +1,4 @@
-"""The gates: what has to be known of a workload before anything is held against it."""
+"""The gates: what has to be known of a workload before its options are compared."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Ready:
 
     @property
     def gpu_hours(self) -> float:
-        """Whole GPUs × hours that it holds in a week."""
+        """Whole GPUs × hours a week that it holds now."""
         return self.current.projected_gpu_hours_per_week
 
 
 def confidence_days(profile: WorkloadProfile) -> float:
-    """The smaller of the profile's life and of its samples, in days."""
+    """The profile's age or its sampled time, in days, whichever is less."""
     life = (profile.last_seen - profile.first_seen).total_seconds()
     return min(life, profile.observed_seconds) / _SECONDS_PER_DAY
 
 
 def widened(speed: SpeedEstimate, days: float, multiplier: float) -> SpeedEstimate:
-    """The pessimistic end of a young profile: its slowdown × (1 + multiplier / days). Never above the likely one."""
+    """Multiplies the slowdown at the low end by 1 + multiplier / days. The low end stays at or below the likely one."""
     if speed.low_ratio <= 0 or days <= 0:
         return replace(speed, low_ratio=0.0)
     slowdown = 1.0 / speed.low_ratio - 1.0
@@ -136,7 +136,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
 
 
 def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:
-    """The newer profile of the same container, where this one ended and that one goes on."""
+    """The newest later profile of the same container, if this one ended."""
     key = profile.key
     ended = facts.book.until - profile.last_seen > timedelta(hours=facts.policy.moved_after_hours)
     if not ended:
@@ -150,7 +150,7 @@ def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:
 
 
 def _to_resolve(profile: WorkloadProfile) -> str:
-    """What would mend the largest part of the time that is missing."""
+    """How to fix the largest cause of missing time."""
     left_out = profile.left_out_seconds
     silent = profile.expected_seconds - profile.observed_seconds - sum(left_out.values())
     largest = max(left_out, key=lambda name: left_out[name], default="")

@@ -1,7 +1,6 @@
 """One answer per profiled workload: a recommendation, or why there is none. Pure.
 
-Each workload is prepared (gates), its options are worked out and vetoed, options that need others (gangs, partners)
-are held against them, and the cheapest that is left is chosen.
+Gates ▸ options with their vetoes ▸ vetoes across workloads (gangs, partners) ▸ the cheapest option that is left.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ def advise(
 ) -> tuple[tuple[Recommendation, ...], tuple[Abstention, ...]]:
     """One answer for each WorkloadKey of the book, the largest saving first; abstentions in order of their keys.
 
-    prices: of `catalog.instances`, with the operator's own; those in another currency than `currency` do not count.
-    findings: of the idle rules; what is idle is to be released, not resized. One workload's failure costs one workload:
-    it becomes an Abstention that says so.
+    prices: of `catalog.instances` and the operator's own; those in another currency than `currency` do not count.
+    findings: of the idle rules; an idle workload is to be released, not resized. An exception on one workload becomes
+    its Abstention; the others are not affected.
     """
     facts = gather(book, cluster, PriceList(prices, currency), policy, at, findings)
     abstained: dict[WorkloadKey, Abstention] = {}
@@ -50,7 +49,7 @@ def advise(
         for key in keys:
             try:
                 step(key)
-            except Exception as problem:  # noqa: BLE001 - one workload's failure costs one workload, and is said
+            except Exception as problem:  # noqa: BLE001 - reported as an Abstention of this workload
                 abstained[key] = _failed(key, at, problem)
                 ready.pop(key, None)
 

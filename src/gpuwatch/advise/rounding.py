@@ -1,10 +1,10 @@
-"""Two numbers of which one is too small for the other, in digits that show it."""
+"""Print two numbers with enough digits to show that they differ."""
 
 from __future__ import annotations
 
 
 def rounded_apart(one: float, other: float, digits: int = 2) -> tuple[str, str]:
-    """Both with as many digits behind the point as tell them apart, at least and usually `digits`, at most 6.
+    """Both with the fewest decimals that show the difference, from `digits` to 6.
 
     >>> rounded_apart(0.847, 0.9), rounded_apart(0.8991, 0.9)
     (('0.85', '0.90'), ('0.899', '0.900'))

@@ -1,8 +1,7 @@
-"""Who could share a GPU: named partners of one namespace, for time-slicing or MPS.
+"""Workloads that could share a GPU: partners of one namespace, for time-slicing or MPS.
 
-Profiles do not tell who works at the same time as whom, so that everything is added up as if all worked at once.
-Memory is not isolated and one process's fault ends them all: never across namespaces, never for gangs, several GPUs,
-or anybody who is waited for.
+Profiles do not show which workloads work at the same time, so their demands are added up. Memory is not isolated and
+one process's fault ends all of them: never across namespaces, never for gangs, several GPUs, or services.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _TIERS = tuple(EvidenceTier)  # best first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharer:
-    """Somebody who could share: means of activity from 0 to 1, and the framebuffer's peak. None: not measured."""
+    """A workload that could share: mean activity from 0 to 1, and peak framebuffer. None: not measured."""
 
     key: WorkloadKey
     busy_ratio: float
@@ -33,8 +32,7 @@ class Sharer:
 
 
 def sharer(profile: WorkloadProfile, memory: MemoryNeed, tier: EvidenceTier) -> Sharer | None:
-    """The workload as a partner; None where it cannot be one: a slice, several GPUs or Pods, memory that is elastic,
-    or activity that nothing but GPU_UTIL tells."""
+    """None where it cannot share: a slice, several GPUs or Pods, elastic memory, or GPU_UTIL as the only activity."""
     busy = profile.mean("busy_ratio")
     alone = not profile.key.mig_profile and profile.gpus_per_pod == 1 and ceil(profile.pods - 1e-6) <= 1
     if not alone or busy is None or memory.elastic or tier is EvidenceTier.UTILISATION:
@@ -52,7 +50,7 @@ def sharer(profile: WorkloadProfile, memory: MemoryNeed, tier: EvidenceTier) -> 
 def groups(
     sharers: Iterable[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy
 ) -> tuple[tuple[Sharer, ...], ...]:
-    """Groups of two and more that fit on one device, each sharer in at most one; the busiest are placed first.
+    """Groups of two or more that fit on one device, each sharer in at most one; the busiest are placed first.
 
     sharers: of one GPU model. capacity_bytes: the device's nominal framebuffer.
     """
@@ -74,7 +72,7 @@ def groups(
 
 
 def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy) -> bool:
-    """Do they fit on one device together? What nobody measured does not fit."""
+    """Do they fit on one device together? An unmeasured need does not fit."""
     if len(group) > policy.max_partners:
         return False
     memory = sum(one.peak_bytes + policy.shared_context_bytes for one in group)
@@ -94,10 +92,9 @@ def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, polic
 def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> SpeedEstimate:
     """Its speed beside them, relative to alone.
 
-    Work of g waits for the others' work while both want the device. At worst all of them work whenever it does:
-    each turn of its own costs one turn of each partner, as far as their work lasts. Likely, they work independently,
-    and the wait is g × Σ of the others. At best they never meet. MPS lets them run side by side where SMs are left;
-    nothing measured tells how far, so the same bounds hold.
+    At worst all partners work whenever it does: each turn of its own costs one turn of each partner, as far as their
+    work lasts. Likely, they work independently, and it waits for g × Σ of the others. At best they never work at the
+    same time. MPS runs them side by side where SMs are free; no measurement shows how far, so the bounds stay.
     """
     g, others = one.busy_ratio, [partner.busy_ratio for partner in partners]
     worst = 1.0 + sum(min(g, busy) for busy in others)

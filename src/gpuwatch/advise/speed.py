@@ -1,15 +1,14 @@
 """How fast a workload would run on another GPU or on a slice: a roofline with idle time, per cell of its profile.
 
-One unit of time with engine activity g takes, on the target, (1 − g) + g · k, where k is how much longer the kernels
-take: 1 where they find all they need, demand over supply where they do not. The time between kernels belongs to the
-host and does not shrink or grow. Times are averaged over cells, never speeds and never demands, as the maximum within
-k bends: what a mean demand fits into, its peaks may not.
+One unit of time with engine activity g takes, on the target, (1 − g) + g · k. k is the slowdown of the kernels: 1 where
+the supply covers their demand, else demand over supply. The time between kernels is the host's and does not change.
+Times are averaged over cells, never speeds or demands: k is a maximum, so a mean demand may fit where its peaks do not.
 
-Three answers, from what the kernels' demand within a window may look like (`demand.drawn`):
-    high    every kernel asks for the mean: the roofline itself, less the margin of its source
+Three answers, by the distribution of the kernels' demand within a window (`demand.drawn`):
+    high    every kernel needs the mean: the roofline itself, less the margin of its source
     likely  maximum entropy, resources independent of each other
     low     the same with a margin on the demand where it comes from power; where SM activity is measured, and across
-            architectures, Amdahl's bound: kernels ask for all or nothing
+            architectures, Amdahl's bound: kernels need all or nothing
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def predict_speed(
 ) -> SpeedEstimate | None:
     """Speed on `target` relative to `now`, on which the profile was measured; None where it has no measured cell.
 
-    envelope: of the boards of now.gpu_model; without it, power says nothing about SMs. Raises ValueError where nothing
-    tells how the two compute against each other.
+    envelope: of the boards of now.gpu_model; without it power is not used. Raises ValueError where no measure of
+    compute is known for both.
     """
     return predict_speeds(profile, now, (target,), envelope, policy)[0]
 
@@ -49,7 +48,7 @@ def predict_speeds(
     envelope: PowerEnvelope | None = None,
     policy: SpeedPolicy | None = None,
 ) -> tuple[SpeedEstimate | None, ...]:
-    """`predict_speed` for several targets, one answer each: the profile is read once."""
+    """`predict_speed` for several targets, one answer each."""
     policy = policy or SpeedPolicy()
     demand = demand_of(profile, now, envelope, policy)
     if demand is None or not targets:
@@ -78,7 +77,7 @@ class _Kernels:
     sm_most_drawn: Floats
     dram_drawn: Floats
     tensor_drawn: Floats | None  # None where no cell has any
-    free_drawn: Floats  # what is left of the resource that the kernel asks most of
+    free_drawn: Floats  # unused share of the resource that the kernel uses most
 
 
 def _kernels(demand: Demand) -> _Kernels:
@@ -105,18 +104,18 @@ def _kernels(demand: Demand) -> _Kernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Supply:
-    """Time per unit of demand on each target, now 1: (targets, 1). Of compute and tensor: slowest, likely, fastest."""
+    """Time per unit of demand on each target, now = 1: (targets, 1). compute and tensor: slowest, likely, fastest."""
 
     compute: tuple[Floats, Floats, Floats]
     tensor: tuple[Floats, Floats, Floats]
     memory: Floats
     pcie: Floats
-    burst: Floats  # 1 where the architecture is another one: what kernels ask for there is another question
+    burst: Floats  # 1 on another architecture, where the kernels' demand is unknown
 
     @classmethod
     def of(cls, offers: Sequence[Ratios], same: Sequence[bool], other: Sequence[bool]) -> _Supply:
-        """same: whether compute alone tells; else tensor cores may be all that the SMs work with. other: whether the
-        architecture is another one."""
+        """same: whether the compute ratio alone counts; else the SMs' work may all be on tensor cores. other: whether
+        the architecture differs."""
         rows = np.array(
             [
                 (
@@ -159,17 +158,17 @@ def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
         low = np.maximum.reduce([supply.compute[0], supply.memory, supply.tensor[0], np.ones_like(supply.memory)])
         low = likely = low + np.zeros_like(high)
     cells = 1.0 - demand.busy + demand.busy * np.stack((low, likely, high))
-    # A slower link: nobody waits for it beside the rest, or everybody does.
+    # A slower link: at the high end transfers overlap with kernels, else they add to them.
     cells[:2] += demand.pcie * np.maximum(supply.pcie - 1.0, 0.0)
     cells[2] = np.maximum(cells[2], demand.pcie * np.maximum(supply.pcie, 1.0))
     times = cells @ demand.weight
-    # Unknown signals pull the middle to one side: it stays between its ends.
+    # Unknown signals can push the likely time beyond an end: clamp it.
     ordered: Floats = np.stack((times[0], np.minimum(times[1], times[0]), times.min(axis=0)), axis=1)
     return ordered
 
 
 def _slowest(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
-    """Times of the kernels, now 1, at the pessimistic end, which never says that anything runs faster."""
+    """Times of the kernels, now = 1, at the pessimistic end; never below 1."""
     compute, memory, tensor = supply.compute[0], supply.memory, supply.tensor[0]
     entropic = np.maximum(1.0, _pressure(kernels.sm_most_drawn, kernels, compute, memory, tensor)).mean(axis=-1)
     amdahl = np.maximum.reduce(
@@ -186,7 +185,7 @@ def _slowest(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
 
 
 def _likely(kernels: _Kernels, supply: _Supply) -> Floats:
-    """Times of the kernels, now 1: what no resource limits (latency) takes as long as before, the rest changes."""
+    """Times of the kernels, now = 1: time that no resource limits (latency) stays, the rest changes."""
     pressure = _pressure(kernels.sm_drawn, kernels, supply.compute[1], supply.memory, supply.tensor[1])
     times: Floats = np.maximum(pressure, np.minimum(1.0, kernels.free_drawn + pressure)).mean(axis=-1)
     return times
@@ -231,7 +230,6 @@ _SOURCES = {
 
 
 def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capability, target: Capability) -> str:
-    """What bounds it, and what it was computed from."""
     busy, sm, dram, tensor = means
     need = {
         "SMs": sm / offer.compute.likely,

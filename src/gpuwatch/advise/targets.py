@@ -1,7 +1,6 @@
 """What a workload could run on: slices of its card, other models, a shared GPU, fewer GPUs. Vetoes come later.
 
-A model is a candidate where the cluster has Nodes with it, or where an instance type with it is priced in the
-cluster's region. What nobody offers is no target.
+A model is a candidate if the cluster has Nodes with it, or its region has a priced instance type with it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _WHOLE = {
 
 
 def whole_resource(vendor: Vendor) -> str:
-    """What the vendor's device plugin calls a whole GPU."""
+    """The resource name of a whole GPU."""
     return _WHOLE[vendor]
 
 
 def strategy(nodes: Sequence[Node]) -> str:
-    """MIG strategy of the Nodes: 'single' where all that tell say so, else 'mixed', which names slices exactly."""
+    """MIG strategy of the Nodes: 'single' where all known ones are, else 'mixed', which names slices exactly."""
     told = {node.mig_strategy for node in nodes if node.mig_strategy in ("single", "mixed")}
     return "single" if told == {"single"} else "mixed"
 
@@ -49,14 +48,13 @@ def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
 
 
 def shared_resource(nodes: Sequence[Node], sharing: Sharing) -> str:
-    """nvidia.com/gpu.shared, unless Nodes that share this way already keep the plain name."""
+    """nvidia.com/gpu.shared, unless Nodes that already share this way use the plain name."""
     sharers = [node for node in nodes if node.sharing is sharing]
     renamed = any("nvidia.com/gpu.shared" in node.accelerators for node in sharers)
     return "nvidia.com/gpu" if sharers and not renamed else "nvidia.com/gpu.shared"
 
 
 def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
-    """What it runs on now."""
     nodes = facts.present_nodes(profile.key)
     count = max(profile.gpus_per_pod, 1)
     share = gpu_share_ratio(gpu.name, profile.key.mig_profile)
@@ -79,12 +77,11 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
 
 
 def candidates(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> tuple[Target, ...]:
-    """Everything but the present and sharing, in a fixed order."""
+    """All targets except the present one and sharing, in a fixed order."""
     return (*_slices(profile, now, gpu, facts), *_fewer(now), *_models(profile, now, gpu, facts))
 
 
 def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts: Facts) -> Target:
-    """Its part of one GPU that it shares with these."""
     share = 1.0 / (len(partners) + 1)
     return replace(
         now,
@@ -104,7 +101,7 @@ def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
     nodes = facts.present_nodes(profile.key)
     whole = None if now.price_per_hour is None else now.price_per_hour / (now.gpu_share_ratio * now.gpus_per_pod)
     for found in shape.profiles if shape is not None else ():
-        # Variants that differ in media engines or graphics alone are for those who need them, which nothing tells.
+        # Variants with media engines or graphics are left out: whether a workload needs these is unknown.
         if not found.name.endswith("gb") or found.name == profile.key.mig_profile:
             continue
         share = gpu_share_ratio(gpu.name, found.name)
@@ -120,7 +117,7 @@ def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
 
 
 def _fewer(now: Target) -> Iterable[Target]:
-    """Every divisor, so that work which is cut in equal parts stays so."""
+    """Only divisors, so that work in equal parts stays equal."""
     for count in range(now.gpus_per_pod - 1, 0, -1):
         if now.gpus_per_pod % count == 0 and not now.mig_profile:
             price = None if now.price_per_hour is None else now.price_per_hour * count / now.gpus_per_pod
@@ -130,7 +127,7 @@ def _fewer(now: Target) -> Iterable[Target]:
 def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> Iterable[Target]:
     everywhere = regions(facts.cluster.nodes)
     offers = facts.prices.offers([now.region] if now.region else everywhere)
-    # Another provider's machines are no target, even where its region has the same name.
+    # Another provider's machines are no target, even if its region has the same name.
     clouds = {offer.vendor for offer in offers if offer.region in everywhere}
     for model in gpus():
         if model.name == gpu.name:
@@ -149,7 +146,7 @@ def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
 
 
 def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Target:
-    """On Nodes that the cluster has, at its share of them; those in service, while there is any."""
+    """On the cluster's Nodes: those in service, else all. Priced by the GPUs used."""
     usable = [node for node in nodes if in_service(node)] or list(nodes)
     price = facts.prices.of_nodes(usable)
     return Target(
@@ -165,10 +162,10 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
 
 
 def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, now: Target) -> Target:
-    """On machines that somebody would add for it: whole ones are paid for, as nobody else is known to fill them.
+    """On new machines, priced whole, as no other workload is known to fill them.
 
-    Of machines with enough GPUs, the cheapest whose host is known to have what a Pod asks for; else the cheapest of
-    which that is not known; else the cheapest.
+    Of machines with enough GPUs: the cheapest whose host is known to satisfy a Pod's requests; else the cheapest whose
+    host is unknown; else the cheapest.
     """
     count = now.gpus_per_pod
     pods = max(profile.pods, 1.0)
@@ -199,14 +196,14 @@ def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, n
 
 
 def _host_share(offer: InstanceType, count: int) -> tuple[float | None, float | None]:
-    """CPU cores and bytes of memory that come with so many of its GPUs."""
+    """CPU cores and bytes of memory in proportion to `count` of its GPUs."""
     part = min(count / offer.gpu_count, 1.0)
     cores, memory = offer.allocatable_cpu_cores, offer.allocatable_memory_bytes
     return None if cores is None else cores * part, None if memory is None else memory * part
 
 
 def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
-    """0 where the host has what a Pod asks for, 2 where it has not, 1 where nobody knows."""
+    """0 where the host satisfies a Pod's requests, 2 where it does not, 1 where unknown."""
     asked = (profile.cpu_cores or 0.0, profile.host_memory_bytes or 0.0)
     pairs = list(zip(asked, _host_share(offer, max(profile.gpus_per_pod, 1)), strict=True))
     if any(have is not None and want > have for want, have in pairs):
@@ -215,7 +212,7 @@ def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
 
 
 def _common(values: Iterable[str]) -> str:
-    """The one value that all have; '' where they differ."""
+    """The value that all have; '' where they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else ""
 
@@ -225,5 +222,4 @@ def _times(price: float | None, factor: float) -> float | None:
 
 
 def gpu_of(target: Target) -> Gpu | None:
-    """Its row in the catalog."""
     return find_gpu(target.gpu_model)

@@ -1,4 +1,4 @@
-"""Options that need others: a gang moves as a whole, and sharing takes all partners."""
+"""Vetoes across workloads: a gang moves as a whole, and sharing needs all partners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwatch.model.workload_profile import WorkloadKey
 
 
 def together(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, Ready]:
-    """Vetoes that look at several workloads: a gang moves as a whole, and sharing takes all partners."""
+    """The workloads with the vetoes `gang_whole` and `partners` added."""
     found = dict(ready)
     for keys in _gangs(ready, facts):
         common = _common(keys, ready, facts.policy)
@@ -38,7 +38,7 @@ def _where(target: Target) -> tuple[str, str]:
 def _common(
     keys: Sequence[WorkloadKey], ready: Mapping[WorkloadKey, Ready], policy: AdvicePolicy
 ) -> tuple[str, str] | None:
-    """Where all members of a gang may go, at the least cost of all together; None where they stay as they are."""
+    """(GPU model, MIG profile) that all members of a gang may use at the least total cost; None: keep as is."""
     if not all(key in ready for key in keys):
         return None
     members = [ready[key] for key in keys]
@@ -57,7 +57,7 @@ def _common(
 
 
 def _gangs(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> list[list[WorkloadKey]]:
-    """Keys of one gang's workload that are running now, those that have no answer among them."""
+    """Recent keys of each gang's workload, with those that did not pass the gates."""
     by_workload: dict[str, list[WorkloadKey]] = defaultdict(list)
     for key in sorted(facts.book.profiles):
         profile = facts.book.profiles[key]
@@ -80,7 +80,7 @@ def _vetoed(item: Ready, rule: str, targets: Collection[Target]) -> Ready:
 
 
 def _lonely(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[Target, ...]]:
-    """Sharing that is open to somebody while a partner would not choose the same. Empty when all agree."""
+    """Allowed sharing targets that a partner would not choose too. Empty when all agree."""
     open_to = {
         key: targets
         for key, item in ready.items()

@@ -1,6 +1,6 @@
-"""Vetoes: each gives the reason against a target, or nothing. All of them run, so every reason is seen at once.
+"""Vetoes: each returns the reason against a target, or None. All of them run, so the report has every reason.
 
-Names are stable; they stand in the report and in docs/sizing.md. The present is never vetoed.
+Their names are stable: reports and docs/sizing.md use them. The present target is never vetoed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gpuwatch.model.workload_profile import WorkloadProfile
 
 _GIB = 2**30
 
-# Without BF16 on the tensor cores: what was trained in it overflows or falls back to FP32 there.
+# No BF16 on the tensor cores: models trained in BF16 overflow or fall back to FP32.
 _WITHOUT_BF16 = frozenset({"volta", "turing"})
 _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VetoCase:
-    """What a veto looks at: one target for one workload, and what is known of the cluster.
+    """Input of a veto: one target for one workload.
 
-    offered_bytes: framebuffer per GPU that the target leaves for it; present_bytes: that it can have now. speed is
-    already widened for a young profile; speed_unknown says why there is none.
+    offered_bytes, present_bytes: framebuffer per GPU that it can have on the target, and now. speed: already widened
+    for a young profile; speed_unknown: why there is none, else ''.
     """
 
     profile: WorkloadProfile
@@ -110,7 +110,7 @@ def _one_process_one_slice(case: VetoCase) -> str | None:
 
 
 def _latency(case: VetoCase) -> str | None:
-    """Who waits for an answer waits for the work on the GPU, not for the pauses between requests."""
+    """A service's latency depends on the work on the GPU, not on the pauses between requests."""
     if not case.facts.serves(case.profile.key):
         return None
     kind = kind_name(case.profile.key.workload)
@@ -201,8 +201,8 @@ def _target_speed(case: VetoCase) -> str | None:
 
 
 def _host_resources(case: VetoCase) -> str | None:
-    """A Pod may take its GPUs' share of the host, on Nodes that are there or on a machine that somebody would add:
-    more would leave GPUs without host. A host of unknown size vetoes nothing; a caveat says so."""
+    """A Pod may take its GPUs' share of the host, on present Nodes or on a new machine: more would leave GPUs without
+    CPU or memory. A host of unknown size is no veto, but a caveat."""
     if case.target.kind is not TargetKind.MODEL:
         return None
     target = case.target
@@ -226,7 +226,7 @@ def _host_resources(case: VetoCase) -> str | None:
 
 
 def _lack(case: VetoCase, where: str, have_cores: float | None, have_bytes: float | None) -> str:
-    """What a Pod asks for and this share of a host has not; '' where it has all, or nobody knows."""
+    """The Pod's request that this share of a host does not satisfy; '' where all are satisfied or unknown."""
     cores, memory = case.profile.cpu_cores or 0.0, case.profile.host_memory_bytes or 0.0
     if have_cores is not None and cores > have_cores:
         return f"asks for {cores:g} CPU cores, and {where} has {have_cores:g}"
@@ -242,7 +242,7 @@ def _capacity(case: VetoCase) -> str | None:
     count = case.target.gpus_per_pod
     nodes = case.facts.nodes_of.get(case.target.gpu_model, ())
     if not nodes:
-        # A machine type that somebody would add; one that is too small has no price per Pod.
+        # A machine type that is too small has no price per Pod.
         return (
             None
             if case.target.price_per_hour is not None
@@ -258,7 +258,7 @@ def _capacity(case: VetoCase) -> str | None:
 
 
 def _price(case: VetoCase) -> str | None:
-    """Hours of different models do not compare; only money does."""
+    """GPU-hours of different models are not comparable; prices are."""
     if case.target.kind is not TargetKind.MODEL:
         return None
     for side in (case.now, case.target):
@@ -301,4 +301,4 @@ ACROSS = {
     "gang_whole": "The same gang's other members cannot take this target, and a gang keeps the pace of its slowest.",
     "partners": "A partner on the same GPU is better off elsewhere, so that there would be nobody to share with.",
 }
-"""Vetoes that look at several workloads; `recommend` adds them."""
+"""Vetoes across workloads; `together` adds them."""

@@ -1,4 +1,4 @@
-"""Brakes: what stops everything at once. A picture that is not plausible, a storm not long ago, an alert, a freeze."""
+"""Brakes: conditions that stop all actions, such as implausible telemetry, a recent storm, an alert or a freeze."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 _KEPT = "remediation "
-"""How the stores name what they keep and cannot read."""
+"""Prefix of the gaps that stores report for Remediations they cannot read."""
 
 
 def brakes(facts: PlanFacts, policy: PlanPolicy) -> tuple[Refusal, ...]:
-    """Every reason against doing anything now; empty when things may go on."""
+    """Every reason against doing anything now; empty for none."""
     return tuple(
         Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts, policy))
     )
@@ -27,7 +27,7 @@ def brake(facts: PlanFacts, policy: PlanPolicy) -> str:
 
 
 def last_storm(facts: PlanFacts, policy: PlanPolicy) -> datetime | None:
-    """When the last storm was, as far as it still matters: what the next plan has to be given."""
+    """Time of the last storm within its cool-down, as input of the next plan; else None."""
     if _storm(facts, policy):
         return facts.snapshot.at
     return facts.last_storm if _cooling(facts, policy) else None
@@ -67,8 +67,8 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
         return "Telemetry of the fleet as a whole is missing or stale."
     if len(present) < policy.min_coverage_ratio * known:
         return f"Only {len(present)} of {known} known devices report."
-    # A Prometheus that lost a part of the fleet with its past misses nothing; the cluster does, where the machines that
-    # telemetry names are its Nodes.
+    # A Prometheus that lost part of the fleet with its history knows of no missing device. Compare with the cluster's
+    # Nodes, if telemetry's hosts are Nodes.
     holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
     seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
     if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):

@@ -1,4 +1,4 @@
-"""Budgets and rates: how much may be out of service or disturbed at once, and begun in an hour, whoever caused it."""
+"""Budgets and rates: how many GPUs may be out of service or disturbed at once, and how many actions begin an hour."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 LEDGER_GUARDS = ("pool_nodes", "budget", "rate", "once")
-"""Names of the refusals that depend on what else is planned."""
+"""Refusals that depend on what else is planned."""
 
 RATE_WINDOW = timedelta(hours=1)
 
 
 def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
-    """One budget per pool and per GPU model, with every taint that is in place and every Remediation in flight counted
-    against it, each GPU once."""
+    """One budget per pool and per GPU model. Taints of anybody and Remediations in flight count against it, each GPU
+    once."""
     harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
     for node in facts.nodes.values():
@@ -47,11 +47,10 @@ def _scopes(pool: str, gpu_model: str) -> list[str]:
 
 
 def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
-    """GPUs that are out of service or disturbed, by Node; by scope where their Nodes are gone; and why, by either.
+    """GPUs out of service or disturbed, by Node; those whose Nodes are gone, by scope; and reasons, by either.
 
-    claims: count those whose first write is still to come, and may never be.
-
-    A Node has no more to harm than its GPUs: a taint and the gang that moves off it are one harm.
+    claims: count Remediations before their first write, too. A Node's harm is at most its GPUs, so a taint and the gang
+    that moves off the Node count once.
     """
     harmed: dict[str, int] = {}
     elsewhere: Counter[str] = Counter()
@@ -76,18 +75,17 @@ def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counte
 
 
 def _proposed(proposal: Proposal, nodes: list[str], facts: PlanFacts) -> dict[str, int]:
-    """GPUs of a Remediation by Node: all of a tainted one; of a gang, whose Pods may be gone, as if it were spread
-    evenly."""
+    """GPUs of a Remediation by Node: all GPUs of a tainted Node; a gang's spread evenly, as its Pods may be gone."""
     if proposal.action is ActionKind.TAINT_NODE:
         return {name: facts.node_gpus(facts.nodes[name]) for name in nodes}
     return {name: math.ceil(proposal.gpus / len(proposal.nodes)) for name in nodes}
 
 
 def acted_at(remediation: Remediation) -> datetime | None:
-    """When it acted, for the rates: at its first write, or where that is still to come, when it claimed its turn. None
-    where it has not: a claim that was given up before any write did nothing to anybody.
+    """When it acted, for the rates: at its first write; before that, when it entered the phase Acting. None where it
+    has not acted, such as one that was given up before any write.
 
-    One in flight of which no step is known may have written anything since it was proposed.
+    One in flight without known steps may have written at any time since it was proposed.
     """
     if remediation.began_at is None and remediation.phase is Phase.ACTING and remediation.history:
         return remediation.history[-1].at
@@ -96,7 +94,7 @@ def acted_at(remediation: Remediation) -> datetime | None:
 
 
 class Ledger:
-    """What is left of budgets and rates while one Plan is drawn up, best candidates first."""
+    """What is left of budgets and rates while one Plan is made, best candidates first."""
 
     def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
         self._facts = facts
@@ -116,7 +114,7 @@ class Ledger:
         return tuple(self._budgets.values())
 
     def charge(self, candidate: Candidate) -> tuple[Refusal, ...]:
-        """Take the candidate's GPUs from its budgets, or give all reasons against it and take nothing."""
+        """Take the candidate's GPUs from its budgets, or return all reasons against it and take nothing."""
         by_node = self._by_node(candidate)
         refusals = [
             *self._last_nodes(candidate),
@@ -135,7 +133,6 @@ class Ledger:
         return ()
 
     def _by_node(self, candidate: Candidate) -> dict[str, int]:
-        """GPUs of the candidate, by Node of the cluster."""
         facts = self._facts
         if candidate.action is ActionKind.TAINT_NODE:
             return {name: facts.node_gpus(facts.nodes[name]) for name in candidate.nodes if name in facts.nodes}
@@ -150,7 +147,7 @@ class Ledger:
         return min(harmed.get(name, 0) + gpus, self._facts.node_gpus(self._facts.nodes[name]))
 
     def _more(self, by_node: Mapping[str, int], harmed: Mapping[str, int]) -> Counter[str]:
-        """GPUs that it would harm beyond those that are."""
+        """By scope: GPUs that it would harm beyond those harmed already."""
         more: Counter[str] = Counter()
         for name, gpus in by_node.items():
             node = self._facts.nodes[name]
@@ -166,8 +163,8 @@ class Ledger:
         for scope in scopes:
             use = self._budgets[scope]
             after = use.in_flight_gpus + self._spent[scope] + more[scope]
-            # What harms no GPU that is not harmed already is no further harm. Claims are none yet: a taint and a move
-            # of one Node would each take the other one for it.
+            # Harm to GPUs that are harmed already is free. Claims do not count as harmed here, else a taint and a move
+            # of one Node, both before their first write, would each let the other one pass.
             if new[scope] and after > use.limit_gpus:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
                 yield Refusal(
@@ -214,6 +211,6 @@ class Ledger:
 
 
 def _rates(namespace: str, pools: Iterable[str]) -> list[tuple[str, str]]:
-    """(kind of limit, name) of each rate that an action counts for."""
+    """(kind of limit, name) of each rate that an action counts against."""
     named = [("namespace", namespace)] if namespace else []
     return [("all", ""), *named, *(("pool", pool) for pool in sorted(pools))]

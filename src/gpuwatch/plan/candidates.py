@@ -1,4 +1,4 @@
-"""What could be done about the findings: one candidate per Node to taint and per gang to move or release."""
+"""Actions that findings call for: one candidate per Node to taint and per gang to move or release."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.misfit import CONTENTION, gathering, misfits, resizing
 from gpuwatch.plan.policy import PlanPolicy
 
-# Advice that needs the Node to be kept free of new Pods; the rest is watching, or somebody else's work.
+# Advice that needs the Node to be kept free of new Pods.
 _TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
-# Advice that cannot wait for the Pods to end by themselves.
+# Advice that cannot wait until the Pods end.
 _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
 def candidates(facts: PlanFacts, policy: PlanPolicy) -> list[Candidate]:
-    """Every action that a finding or a recommendation calls for, before any guard has spoken; each target once."""
+    """Every action that a finding or a recommendation calls for, before guards; each target once."""
     found = [
         *_tainting(facts),
         *_moving(facts),
@@ -39,7 +39,7 @@ def candidates(facts: PlanFacts, policy: PlanPolicy) -> list[Candidate]:
         *_gathering(facts, policy),
         *resizing(facts),
     ]
-    # A gang that is moved off a sick GPU needs no second reason.
+    # The first candidate for an action and target wins: a move off a degraded GPU before other reasons.
     return list({item.id: item for item in reversed(found)}.values())[::-1]
 
 
@@ -64,7 +64,7 @@ def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
     by_node: dict[str, list[Finding]] = defaultdict(list)
     for finding in _degraded(facts):
         if finding.advice in _TAINTING:
-            # Without a verified Node the finding still becomes a candidate, so that its refusal is seen.
+            # Without a verified Node the finding still becomes a candidate, so that the Plan shows its refusal.
             by_node[finding.node or f"unresolved:{finding.subject.name}"].append(finding)
     for name, findings in sorted(by_node.items()):
         node = facts.nodes.get(name)
@@ -119,7 +119,7 @@ def _moving(facts: PlanFacts) -> Iterable[Candidate]:
 
 
 def _that_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
-    """Of a gang all Pods; of Pods that are independent of each other those on these devices."""
+    """All Pods of a gang; of independent Pods those on these devices."""
     pods = facts.members[key]
     owner = facts.workloads.get(key)
     kind = OWNERS.get(owner.key) if owner is not None else None
@@ -130,7 +130,7 @@ def _that_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
 
 
 def _rebalancing(facts: PlanFacts) -> Iterable[Candidate]:
-    """One for each workload that contends; which of them goes is decided by score, when the plan is drawn."""
+    """One for each contending workload; the score decides later which of them moves."""
     by_group: dict[str, list[Finding]] = defaultdict(list)
     for finding in misfits(facts, CONTENTION):
         for key in sorted({pod.gang or pod.workload for ref in finding.pods if (pod := facts.live.get(ref))}):

@@ -1,4 +1,4 @@
-"""Who waits for what: pending Pods that could be scheduled if idle GPUs were released, and the least that they need."""
+"""Pending Pods that could be scheduled if idle GPUs were released, and the fewest releases that they need."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpuwatch.plan.landing import Nowhere, Room, unlike
 def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
     """Candidate.id of a release → the Pod that waits for it.
 
-    items: releases that nothing speaks against. Of each waiting group, in the scheduler's order: the least harmful
-    releases are taken until all of it can be placed, then those are left out that it can do without, most harm first.
+    items: releases without refusals. For each waiting group, in the scheduler's order: take the least harmful releases
+    until all of it can be placed, then drop those that it does not need, most harm first.
     """
     room = facts.ground.room.copy()
     left = sorted(
@@ -28,7 +28,6 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
         needed = _needed(group, [item for item in left if useful.intersection(item.candidate.nodes)], room)
         if needed is None:
             continue
-        # Nothing is needed where an earlier release left room enough.
         _places(group, needed, room, keep=True)
         waiter = min(pod.ref for pod in group)
         chosen.update((item.candidate.id, waiter) for item in needed)
@@ -37,10 +36,10 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
 
 
 def _needed(group: Sequence[Pod], offered: list[PlanItem], room: Room) -> list[PlanItem] | None:
-    """The releases that the group needs, of those offered, least harm first; None where all of them are not enough."""
+    """The offered releases that the group needs, least harm first; None where all of them are not enough."""
     if not offered or _places(group, offered, room) is None:
         return None
-    # The shortest run of the least harmful that is enough.
+    # Bisect for the shortest prefix that is enough.
     low, high = -1, len(offered)
     while high - low > 1:
         middle = (low + high) // 2
@@ -61,7 +60,7 @@ def _needed(group: Sequence[Pod], offered: list[PlanItem], room: Room) -> list[P
 def _places(
     group: Sequence[Pod], freed: Sequence[PlanItem], room: Room, *, keep: bool = False
 ) -> Mapping[PodRef, str] | None:
-    """Where the group lands once these are released. keep: in this very room, and not in a copy."""
+    """Where the group lands once these are released. keep: change this room instead of a copy."""
     trial = room if keep else room.copy()
     trial.without(ref for item in freed for ref in item.candidate.pods)
     found = trial.land(group, tell=False)

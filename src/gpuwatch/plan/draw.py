@@ -1,4 +1,4 @@
-"""Draw up the Plan of one moment: pure, so that it can be replayed, back-tested and diffed."""
+"""Make the Plan of one moment. Pure, so that it can be replayed, back-tested and diffed."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ def draw_plan(
     precision: Mapping[str, float] | None = None,
     storm_at: datetime | None = None,
 ) -> Plan:
-    """Every candidate with its score and all reasons against it, best first; the budget is given out in that order.
+    """Every candidate with its score and all reasons against it, best first; budgets are spent in that order.
 
-    history: Remediations, the open ones and those of the last hour at least. alerts: names of those that fire, None
-    where nobody could tell. precision: detector → lower bound of its measured precision. storm_at: `Plan.last_storm` of
-    the plan before.
+    history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
+    precision: detector → lower bound of its measured precision. storm_at: `Plan.last_storm` of the previous plan.
     """
     facts = PlanFacts(
         snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
@@ -86,8 +85,8 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
 
 
 def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
-    """The mildest of what the policy says for each pool that it touches, what its Namespace asks for, and what its
-    detectors' precision allows; and the reason."""
+    """The mildest of the policy's mode for each of its pools, its Namespace's mode, and the mode that its detectors'
+    precision allows; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:
         return Mode.OBSERVE, "Sizes are their owner's to change; gpuwatch never writes them."
     nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
@@ -97,7 +96,7 @@ def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tupl
     offers = [(scope.mode, f"Settings for {scope}.")]
     asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
     if asked is not None:
-        # What it cannot mean counts as observe.
+        # An invalid value counts as observe.
         wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
         offers.append((wanted, f"Namespace {candidate.namespace} has {keys.MODE}={asked}."))
     doubt = _imprecise(candidate, facts, policy)
@@ -107,8 +106,8 @@ def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tupl
 
 
 def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> str:
-    """Why it may only be suggested: every finding that would be enough comes from a detector that was measured to be
-    wrong too often. One that was not measured yet is not held against it."""
+    """Why it may only be suggested: each sufficiently confident finding comes from a detector whose measured precision
+    is too low. Unmeasured precision does not count as low."""
     grounds = {
         str(finding.kind)
         for finding in facts.findings_of(candidate)
@@ -126,9 +125,9 @@ def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> st
 
 
 def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
-    """The releases with those that wait for them; without one, and where that is asked for, refused.
+    """Adds to each release the Pod that waits for it; refuses those without one if the policy requires demand.
 
-    What is only looked at makes no room for anybody, so the others are chosen without it.
+    A release of mode observe frees nothing, so the others are chosen without it.
     """
     left = [item for item in items if not item.refusals]
     looked_at = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
@@ -149,7 +148,7 @@ def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem
 
 
 class _Grants:
-    """What this plan has granted so far, as far as it speaks against more."""
+    """What this plan has granted so far: room, taints, disturbed Pods and answered findings."""
 
     def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
         self._facts = facts
@@ -160,7 +159,7 @@ class _Grants:
         self._answered: dict[str, str] = {}  # finding of contention → the candidate
 
     def grant(self, item: PlanItem, ledger: Ledger) -> tuple[Refusal, ...]:
-        """Take its place and its share of the budget, or give the reasons against it and take nothing."""
+        """Take its room and budget, or return the reasons against it and take nothing."""
         candidate = item.candidate
         refusals = (*self._against(candidate), *self._returning(item))
         trial: Room | None = None
@@ -198,7 +197,7 @@ class _Grants:
         yield from self._budgets(candidate)
 
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
-        """A move off degraded GPUs whose Node nobody taints would end where it began."""
+        """Without a taint the scheduler may put Pods that move off degraded GPUs back on the same Node."""
         for name in left_behind(item.candidate, self._facts):
             if self._facts.kept_free(name):
                 continue
@@ -214,7 +213,7 @@ class _Grants:
                 yield Refusal(guard="tainted_first", reason=reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
-        """PodDisruptionBudgets that this and what is granted already would need more of together than they have."""
+        """PodDisruptionBudgets that do not allow this together with what is granted already."""
         pods = self._facts.pods_of(candidate)
         before = [self._facts.pods[ref] for ref in self._disturbed if ref in self._facts.pods]
         for budget in self._facts.snapshot.cluster.budgets if before else ():
@@ -229,8 +228,8 @@ class _Grants:
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
-    """A refused candidate takes nothing, neither of the budget nor of the room to land in, that another could use; and
-    one that is only looked at takes what those leave that are done. A move's taints have their turn before it."""
+    """Order: candidates of mode observe after all others, resizes after the rest, then by score. A move's taints come
+    just before it. A refused candidate takes neither budget nor room."""
     grants = _Grants(facts, policy)
     wanted: dict[str, int] = {}  # Node → the best place of a move that needs its taint
     for place_, item in enumerate(items):
@@ -251,9 +250,9 @@ def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: Pl
 
 
 def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
-    """Where several releases make room for one Pod, each of them alone would be for nothing: all of them or none.
+    """Releases that make room for one Pod together are granted all or none.
 
-    What a group that is refused would have taken goes to the others, so the budget is given out anew without it.
+    When a group is refused, budgets are spent anew without it, so that others can use them.
     """
     mates: dict[tuple[PodRef, bool], list[str]] = {}
     for item in items:
@@ -288,7 +287,7 @@ def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tu
 
 
 def _party(item: PlanItem) -> tuple[PodRef, bool]:
-    """Releases of one party make room for one Pod together."""
+    """Key of the releases that make room for one Pod together."""
     return item.candidate.waiter, item.mode is Mode.OBSERVE
 
 

@@ -1,4 +1,4 @@
-"""Look-ups over one Snapshot, made once for all candidates and guards."""
+"""Cached look-ups over one Snapshot, for all candidates and guards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.plan.landing import Nowhere, Room, waiting_groups
 
-# Taints by which Kubernetes itself taints a Node; gpuwatch's own do the same. Other NoSchedule taints (nvidia.com/gpu,
-# dedicated=…) only say who may use it: counting them as harm would use up every budget on a healthy cluster.
+# Kubernetes' own taints and gpuwatch's take a Node out of service. Other NoSchedule taints (nvidia.com/gpu,
+# dedicated=…) only restrict who may use it: counting them would use up every budget on a healthy cluster.
 _KUBERNETES_PREFIX = "node.kubernetes.io/"
 
 
 @dataclass(frozen=True)
 class Ground:
-    """The room that is left once the Pods that wait have taken what they can have, as the scheduler is about to do.
+    """The room left after the pending Pods are placed, as the scheduler is about to do.
 
     unsettled: groups that fit nowhere now.
     """
@@ -35,11 +35,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """A Snapshot, its findings, and what is remembered beside them, indexed.
-
-    history: Remediations, open ones and those of the last hour at least. alerts: names of those that fire, None where
-    nobody could tell. precision: detector → lower bound of its measured precision. last_storm: see `Plan`.
-    """
+    """See `draw_plan` for the fields; last_storm: see `Plan`."""
 
     snapshot: Snapshot
     findings: tuple[Finding, ...]
@@ -112,7 +108,7 @@ class PlanFacts:
 
     @cached_property
     def free_gpus(self) -> dict[str, int]:
-        """Node → GPUs that report, that nobody holds, and that nothing is said against."""
+        """Node → GPUs that report, are free, and are not degraded."""
         return {
             name: sum(1 for item in devices if item.present and not item.pods and item.id not in self.degraded_devices)
             for name, devices in self.devices_of_node.items()
@@ -120,13 +116,12 @@ class PlanFacts:
 
     @cached_property
     def waiting_gpus(self) -> int:
-        """Accelerators that Pods without a Node ask for."""
+        """Accelerators that pending Pods without a Node request."""
         return self.gpus(pod for pod in self.snapshot.cluster.pods if pod.phase == "Pending" and not pod.node)
 
     @cached_property
     def mean_group_gpus(self) -> dict[str, float]:
-        """Pool → GPUs of the gang that one of its held GPUs belongs to, on average over the held GPUs; a Pod without a
-        gang is one of its own."""
+        """Pool → mean gang size in GPUs, over the pool's allocated GPUs; a Pod without a gang is a gang of its own."""
         sizes: dict[str, list[int]] = defaultdict(list)
         for key, pods in self.members.items():
             whole = key in self.gangs
@@ -138,20 +133,20 @@ class PlanFacts:
 
     @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
-        """Remediations that keep GPUs out of service or disturb their users. What a release or a move that is verified
-        has freed works for others, so while it is held only a taint weighs."""
+        """Remediations that keep GPUs out of service or disturb their users. GPUs that a verified release or move freed
+        no longer count; those of a taint do."""
         return tuple(
             item
             for item in self.history
             if item.phase.in_flight
             and (item.phase is not Phase.IN_EFFECT or item.proposal.action is ActionKind.TAINT_NODE)
-            # Before the first step nothing but the notification is taken back.
+            # Before the first write there is nothing to undo but the notification.
             and (item.phase is not Phase.UNDOING or item.began_at is not None)
         )
 
     @cached_property
     def tainted_by_us(self) -> dict[str, str]:
-        """Node → the Remediation that taints it, whether its taint shows yet or not."""
+        """Node → the Remediation that taints it, even before the taint is visible."""
         return {
             name: item.name
             for item in self.weighing
@@ -168,7 +163,6 @@ class PlanFacts:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
     def pods_of(self, candidate: Candidate) -> list[Pod]:
-        """Its Pods that the cluster knows."""
         return [self.pods[ref] for ref in candidate.pods if ref in self.pods]
 
     def findings_of(self, candidate: Candidate) -> list[Finding]:
@@ -179,7 +173,7 @@ class PlanFacts:
         return frozenset(name for item in self.findings if item.verdict is Verdict.DEGRADED for name in item.devices)
 
     def pods_on(self, devices: Iterable[DeviceId]) -> list[Pod]:
-        """Pods of the cluster that telemetry says hold these devices."""
+        """Pods of the cluster that hold these devices by telemetry."""
         refs = {ref for name in devices if name in self.devices for ref in self.devices[name].pods}
         return [self.pods[ref] for ref in sorted(refs) if ref in self.pods]
 
@@ -187,11 +181,11 @@ class PlanFacts:
         return node.pool if node is not None and node.pool else "default"
 
     def node_gpus(self, node: Node) -> int:
-        """Accelerators of a Node, by its capacity; telemetry's count where the capacity names none."""
+        """Accelerators by the Node's capacity; telemetry's count where the capacity has none."""
         return sum(node.accelerators.values()) or len(self.devices_of_node.get(node.name, ()))
 
     def closed(self, node: Node) -> str:
-        """Why no new Pod lands on this Node, whoever caused it; '' where it is in service."""
+        """Why no new Pod is scheduled to this Node; '' where it is in service."""
         if node.unschedulable:
             return f"{node.name} is cordoned"
         if node.ready is not True:
@@ -204,7 +198,7 @@ class PlanFacts:
         return ""
 
     def kept_free(self, name: str) -> bool:
-        """Does a taint that stands keep new Pods off this Node, as far as its effect does? Ours begins mildly."""
+        """Is it out of service, or has it gpuwatch's taint with any effect (it begins as PreferNoSchedule)?"""
         node = self.nodes.get(name)
         return node is not None and (
             bool(self.closed(node)) or any(taint.key == keys.DEGRADED for taint in node.taints)
@@ -212,7 +206,7 @@ class PlanFacts:
 
     @cached_property
     def out_of_service(self) -> dict[str, str]:
-        """Node → why nothing should land there: tainted by anybody, or degraded."""
+        """Node → why nothing should land there: closed, being tainted, or degraded."""
         out = {node.name: reason for node in self.nodes.values() if (reason := self.closed(node))}
         for name, remediation in self.tainted_by_us.items():
             out.setdefault(name, f"it is being tainted by {remediation}")
@@ -222,20 +216,19 @@ class PlanFacts:
 
     @cached_property
     def bare_room(self) -> Room:
-        """Without the Pods that wait. Copied before it is changed."""
+        """Without the pending Pods. Copy before changing it."""
         return Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
 
     @cached_property
     def serving_room(self) -> Room:
-        """Where the scheduler puts Pods before anything is tainted: degraded Nodes too, but for the degraded GPUs that
-        are free, of which a Pod would have no use."""
+        """Where the scheduler puts Pods before new taints: degraded Nodes too, without their free degraded GPUs."""
         nodes = []
         for node in self.nodes.values():
             here = self.devices_of_node.get(node.name, ())
             idle = sum(1 for item in here if item.id in self.degraded_devices and not item.pods)
             main = max(node.allocatable, key=lambda name: (node.allocatable[name], name), default=None)
             if idle and main is not None:
-                # A device plugin that noticed has taken them off already.
+                # The device plugin may have removed them from the allocatable already.
                 gone = max(node.accelerators.get(main, 0) - node.allocatable[main], 0)
                 left = max(node.allocatable[main] - max(idle - gone, 0), 0)
                 nodes.append(replace(node, allocatable={**node.allocatable, main: left}))
@@ -256,13 +249,13 @@ class PlanFacts:
 
     @cached_property
     def served(self) -> list[tuple[list[Pod], frozenset[str]]]:
-        """Groups that wait and that the scheduler has a place for before anything is tainted, with the Nodes of it."""
+        """Pending groups that the scheduler can place before new taints, with their Nodes."""
         room = self.serving_room.copy()
         placed = ((group, room.land(group, tell=False)) for group in self.waiting)
         return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]
 
     def domains(self, label: str) -> Mapping[str, Sequence[str]]:
-        """Value of a topology label → its Nodes, in order of the values."""
+        """Value of a topology label → its Nodes, sorted by value."""
         found = self._domains.get(label)
         if found is None:
             found = defaultdict(list)
@@ -278,7 +271,6 @@ class PlanFacts:
 
     @cached_property
     def pool_gpus(self) -> Mapping[str, int]:
-        """Accelerators of each pool."""
         found: Counter[str] = Counter()
         for node in self.nodes.values():
             found[self.pool(node)] += self.node_gpus(node)
@@ -293,7 +285,7 @@ class PlanFacts:
 
     @cached_property
     def open_on_pods(self) -> dict[PodRef, Remediation]:
-        """Open moves and releases by the Pods that they disturb."""
+        """Open moves and releases, by the Pods that they disturb."""
         return {
             ref: item
             for item in self.history
@@ -303,7 +295,7 @@ class PlanFacts:
 
     @cached_property
     def open_on_findings(self) -> dict[str, Remediation]:
-        """Open moves by the findings that they rest on."""
+        """Open moves, by their findings."""
         return {
             name: item
             for item in self.history
@@ -316,7 +308,7 @@ class PlanFacts:
         return Counter(item.claim for item in self.snapshot.cluster.claims)
 
     def gpus(self, pods: Iterable[Pod]) -> int:
-        """Accelerators that these Pods ask for, or hold by a claim (DRA)."""
+        """Accelerators that these Pods request, or hold by a claim (DRA)."""
         return sum(
             sum(pod.accelerators.values()) + sum(self._claimed[f"{pod.namespace}/{name}"] for name in pod.claims)
             for pod in pods

@@ -1,6 +1,6 @@
-"""Guards: each gives the reason against a candidate, or nothing. All of them run, so every reason is seen at once.
+"""Guards: each returns the reason against a candidate, or None. All of them run, so the Plan has every reason.
 
-A guard fails closed: what it cannot know is a reason. Names are stable; they stand in the Plan and in the docs.
+A guard fails closed: unknown is a reason. Names are stable: the Plan and the docs use them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from gpuwatch.plan.scheduling import tolerates
 
 @dataclass(frozen=True, slots=True)
 class GuardCase:
-    """What a guard looks at: one candidate, what it is worth, and what is known of the cluster."""
-
     candidate: Candidate
     score: Score
     facts: PlanFacts
@@ -35,18 +33,16 @@ class GuardCase:
 
 
 class RefusalNature(StrEnum):
-    """What becomes of a Remediation that the plan refuses just before its first write."""
+    """What happens to a Remediation that the plan refuses just before its first write."""
 
     TRANSIENT = "transient"  # it may pass within hours: the Remediation waits
     LASTING = "lasting"  # the Remediation ends as refused
-    OBJECTION = "objection"  # an owner does not want it: it ends as rejected
-    SHARED = "shared"  # depends on what else is planned: asked anew for this Remediation alone
+    OBJECTION = "objection"  # an owner objects: the Remediation ends as rejected
+    SHARED = "shared"  # depends on what else is planned: checked again for this Remediation alone
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """check: the reason against a candidate, or None."""
-
     check: Callable[[GuardCase], str | None]
     nature: RefusalNature
 
@@ -55,11 +51,11 @@ _OTHERS_OPT_OUTS = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations on a Pod by which its owner asks other controllers to leave it alone."""
+"""Opt-outs of other controllers, as Pod annotations."""
 
 
 def guard(case: GuardCase) -> tuple[Refusal, ...]:
-    """All reasons against the candidate; empty means that it may be done as far as its budget goes."""
+    """All reasons against the candidate, except budgets and rates."""
     reasons = ((name, each.check(case)) for name, each in GUARDS.items())
     return tuple(Refusal(guard=name, reason=reason) for name, reason in reasons if reason)
 
@@ -104,7 +100,7 @@ def _worth_it(case: GuardCase) -> str | None:
 
 
 def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, str, str]]:
-    """(object, key, value) of gpuwatch's keys on every Pod, owner, Namespace and Node that is touched."""
+    """(object, key, value) of all labels and annotations of its Pods, their owners and Namespace, and its Nodes."""
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
     for ref in candidate.pods:
@@ -182,7 +178,7 @@ def _framework(case: GuardCase) -> str | None:
     for name in dict.fromkeys(pod.workload for pod in pods):
         owner = facts.workloads.get(name)
         if owner is None or owner.status is not OwnerStatus.FOUND:
-            continue  # the guard of owners says so
+            continue  # the guard `owner` refuses it
         if candidate.action is ActionKind.RELEASE_GANG:
             reason = release_refusal(gang, owner)
         else:
@@ -197,7 +193,7 @@ def _whole_group_idle(case: GuardCase) -> str | None:
         return None
     facts = case.facts
     group = facts.members.get(case.candidate.target.name, ())
-    # A release goes through the owner, which may run other gangs than this one.
+    # A release acts on the owner, which may have other gangs too.
     owned = [pod for name in {pod.workload for pod in group} for pod in facts.owned.get(name, ())]
     working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
     if working:
@@ -236,7 +232,7 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
             "NotIn": not present or pod.labels.get(key) not in values,
             "Exists": present,
             "DoesNotExist": not present,
-        }.get(operator, True)  # an operator we do not know protects the Pod
+        }.get(operator, True)  # an unknown operator protects the Pod
         if not held:
             return False
     has_selector = bool(budget.match_labels or budget.match_expressions)
@@ -269,7 +265,7 @@ def _already_tainted(case: GuardCase) -> str | None:
 
 
 def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
-    """Nodes whose degraded GPUs a move leaves; none of other moves."""
+    """Nodes whose degraded GPUs a move leaves; () for other candidates."""
     if candidate.action is not ActionKind.EVICT_GANG:
         return ()
     findings = facts.findings_of(candidate)
@@ -277,7 +273,7 @@ def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
 
 
 def _tainted_first(case: GuardCase) -> str | None:
-    """Whether there is a taint is seen when the plan is drawn; here, whether one would help."""
+    """Would a taint keep its Pods away? `draw` checks whether there is one."""
     candidate, facts = case.candidate, case.facts
     nodes = left_behind(candidate, facts)
     # The taint's value is one of these.
@@ -290,19 +286,18 @@ def _tainted_first(case: GuardCase) -> str | None:
 
 
 def _lands(case: GuardCase) -> str | None:
-    """The Pods that wait already have taken their places before it."""
+    """Pending Pods are placed before it."""
     candidate, facts = case.candidate, case.facts
     if candidate.action is not ActionKind.EVICT_GANG or not any(ref in facts.pods for ref in candidate.pods):
-        return None  # without a Pod the guard of owners says so
+        return None  # without a Pod the guard `owner` refuses it
     if candidate.detectors == (FindingKind.SCATTERED,):
-        return None  # it is no candidate where it would not
+        return None  # it is a candidate only where it lands
     places = place(candidate, facts.ground.room.copy(), facts, case.policy)
     return places.reason if isinstance(places, Nowhere) else None
 
 
 def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
-    """Which gang that is admitted, and waits for its Pods to be placed, would lose its last healthy place if these
-    Nodes were tainted; '' for none."""
+    """The pending gang that would lose its last healthy place if these Nodes were tainted; '' for none."""
     if all(places.isdisjoint(nodes) for _, places in facts.served):
         return ""
     room = facts.serving_room.copy()
@@ -320,7 +315,7 @@ def _waiting_gangs(case: GuardCase) -> str | None:
 
 
 def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
-    """The findings of contention that a move rests on: one move answers them."""
+    """Its findings of contention; one move resolves each."""
     return [item.id for item in facts.findings_of(candidate) if item.kind in CONTENTION]
 
 
@@ -364,7 +359,7 @@ _OTHERS = {
     **dict.fromkeys(BRAKES, RefusalNature.TRANSIENT),
     "demand": RefusalNature.TRANSIENT,
 }
-"""Refusals that the plan as a whole gives."""
+"""Refusals by the plan as a whole."""
 
 
 def nature_of(refusal: Refusal) -> RefusalNature:

@@ -1,9 +1,9 @@
-"""Would these Pods land somewhere? A gang all at once, beside everything that runs, as the scheduler would have it.
+"""Could the scheduler place these Pods, a gang all at once, beside everything that runs?
 
-Looked at: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
-selector and affinity, Pod affinity and anti-affinity, topology spread. Not looked at: Pods without accelerators as
-partners of affinity, volumes, host ports, devices of ResourceClaims (a Pod that holds one lands nowhere). What cannot
-be told is no.
+Considered: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
+selector and affinity, Pod affinity and anti-affinity, topology spread. Not considered: Pods without accelerators as
+partners of affinity, volumes, host ports, devices of ResourceClaims (a Pod that holds one lands nowhere). Unknown means
+no.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from gpuwatch.model.cluster import Node, Pod, PodTerm, Spread
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.scheduling import counts, label_of, means, selected, unfit
 
-# Places that are tried anew for one gang before it is said to land nowhere. Of equal Pods that do not mind each other
-# the first try decides; this bounds the search among others. It errs towards 'no'.
+# Bounds the backtracking for one gang; beyond it the answer is 'no'. Equal Pods without affinities need none.
 _TRIES = 200
 _GIB = 2**30
 
@@ -32,7 +31,7 @@ class Nowhere:
 
 @dataclass(slots=True)
 class FreeResources:
-    """What is left of one Node. pods: None where it was not told how many it takes."""
+    """What is left of one Node. pods: None where its limit is unknown."""
 
     accelerators: dict[str, int]
     cpu_cores: float
@@ -51,7 +50,7 @@ class FreeResources:
         for name, count in pod.accelerators.items():
             if self.accelerators.get(name, 0) < count:
                 return False
-        # Sums of CPU are decimals of the API in binary: a thousandth of a millicore is no difference.
+        # CPU sums have rounding errors: tolerate a thousandth of a millicore.
         return (
             (not pod.cpu_cores or self.cpu_cores + 1e-6 >= pod.cpu_cores)
             and (not pod.memory_bytes or self.memory_bytes >= pod.memory_bytes)
@@ -59,7 +58,7 @@ class FreeResources:
         )
 
     def lacks(self, pod: Pod) -> list[tuple[float, str]]:
-        """(share of the need that is missing, in words) of each resource that is short."""
+        """(missing share of the need, description) of each resource that is short."""
         found = []
         for name, count in sorted(pod.accelerators.items()):
             free = max(self.accelerators.get(name, 0), 0)
@@ -78,12 +77,12 @@ class FreeResources:
 
     @property
     def left(self) -> tuple[int, float, int]:
-        """For best fit: the least room first."""
+        """Sort key for best fit."""
         return sum(self.accelerators.values()), self.cpu_cores, self.memory_bytes
 
 
 class PlacedPods:
-    """What the Pods that have a place say for and against Nodes for one Pod: looked at once, for all Nodes."""
+    """Affinity, anti-affinity and topology spread of one Pod against placed Pods, computed once for all Nodes."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class PlacedPods:
         placed: Collection[tuple[Pod, str]],
         apart: Iterable[tuple[Pod, str]],
     ) -> None:
-        """placed: Pods and their Nodes; apart: those of them that have an anti-affinity."""
+        """placed: Pods and their Nodes; apart: those of them with an anti-affinity."""
         self._pod = pod
         place = pod.placement
 
@@ -102,7 +101,7 @@ class PlacedPods:
             return frozenset(name for name in found if name is not None)
 
         self._away = [(term.topology_key, where(term)) for term in place.pod_anti_affinity]
-        # The first of a group that wants to be together may be anywhere.
+        # The first Pod of a group with affinity to itself may be anywhere.
         self._near = [
             (
                 term.topology_key,
@@ -121,7 +120,7 @@ class PlacedPods:
     def _counted(
         self, spread: Spread, nodes: Mapping[str, Node], placed: Iterable[tuple[Pod, str]]
     ) -> Mapping[str, int]:
-        """Pods that are to be spread together with this one, by domain of the Nodes that it may run on."""
+        """Pods that are spread together with this one, by domain of the Nodes that it may run on."""
         found: Counter[str] = Counter()
         for node in nodes.values():
             name = label_of(node, spread.topology_key)
@@ -134,7 +133,7 @@ class PlacedPods:
         return found
 
     def quarrel(self, node: Node) -> str:
-        """What speaks against the Node because of the Pods that are there; '' for nothing."""
+        """Why placed Pods rule out the Node; '' for no reason."""
         for key, names in self._away:
             if label_of(node, key) in names:
                 return f"a Pod that it must not be beside is in the same {key}"
@@ -159,10 +158,10 @@ class PlacedPods:
 
 
 class Room:
-    """Nodes in service and what is free on them. `without` and `place` change it; `copy` first to ask 'what if'."""
+    """Nodes and what is free on them. `without`, `put`, `avoid` and `land` change it; `copy` it for a trial."""
 
     def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod], out: Mapping[str, str]) -> None:
-        """pods: those that run or are bound, and others, which take nothing. out: Node → why nothing lands there."""
+        """pods: only those with a Node take room. out: Node → why nothing lands there."""
         self._nodes = {node.name: node for node in nodes}
         self._out = dict(out)
         self._free = {
@@ -197,7 +196,7 @@ class Room:
                 self._out.setdefault(name, why)
 
     def without(self, refs: Iterable[PodRef]) -> None:
-        """These Pods are gone."""
+        """Remove these Pods."""
         for ref in refs:
             found = self._pods.pop(ref, None)
             self._apart.discard(ref)
@@ -239,12 +238,12 @@ class Room:
     def land(
         self, pods: Sequence[Pod], within: Collection[str] | None = None, *, tell: bool = True
     ) -> Mapping[PodRef, str] | Nowhere:
-        """A Node for each of the Pods, all at once, or why there is none. Takes the places that it gives, or none.
+        """A Node for each of the Pods, all at once, or why there is none. Places all of them here, or none.
 
-        within: only these Nodes. tell: which Node came closest, for which all of them are looked at. Pods that are here
-        already have to be taken away first.
+        within: only these Nodes. tell: find the Node that came closest, which takes a scan of all Nodes. Pods that are
+        here already must be removed first.
         """
-        # The hardest to place first, as in every bin packing: many accelerators, then much CPU and memory.
+        # The hardest to place first: many accelerators, then much CPU and memory.
         order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))
         for pod in order:
             if pod.claims and not pod.accelerators:
@@ -283,8 +282,8 @@ class Room:
         return {pod.ref: name for pod, name in placed}
 
     def _choices(self, pod: Pod, names: Iterable[str], *, uniform: bool, first_only: bool) -> list[str]:
-        """Nodes that take the Pod, the fullest first. uniform: all Pods of the group may run on the same Nodes, so of
-        those with the same room one is as good as the other. first_only: nobody will ask for the second."""
+        """Nodes with room for the Pod, the fullest first. uniform: all Pods of the group may run on the same Nodes, so
+        of Nodes with equal room one is enough. first_only: only the first is needed."""
         free = self._free
         fitting = [name for name in names if free[name].fits(pod) and not self._never(pod, self._nodes[name])]
         if self._choosy(pod):
@@ -310,7 +309,7 @@ class Room:
         return PlacedPods(pod, self._nodes, self._pods.values(), [self._pods[ref] for ref in sorted(self._apart)])
 
     def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
-        """The reason, with the Node that lacks least: fewest kinds of things, then the smallest share of one."""
+        """The reason, with the Node that lacks the fewest resources, then the smallest share."""
         best: tuple[tuple[int, float, str], str] | None = None
         others = self._placed_pods(pod) if self._choosy(pod) else None
         for name, node in self._nodes.items():
@@ -337,7 +336,7 @@ def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:
 
 
 def unlike(pods: Iterable[Pod]) -> list[Pod]:
-    """The first of those that ask for the same and may run on the same Nodes."""
+    """One Pod of each set with equal accelerators and placement."""
     found: list[Pod] = []
     for pod in pods:
         if not any(pod.accelerators == other.accelerators and pod.placement == other.placement for other in found):
@@ -346,7 +345,7 @@ def unlike(pods: Iterable[Pod]) -> list[Pod]:
 
 
 def waiting_groups(pods: Iterable[Pod]) -> list[list[Pod]]:
-    """Pods that wait for room, gangs together, as the scheduler takes them: by priority, then the oldest first."""
+    """Pending Pods, gangs together, in the scheduler's order: by priority, then the oldest first."""
     groups: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
         if (

@@ -1,4 +1,4 @@
-"""Workloads in the wrong place or of the wrong size: where they would do better, and sizes that keep others waiting."""
+"""Workloads in the wrong place or of the wrong size: better places, and sizes that keep other Pods pending."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def misfits(facts: PlanFacts, kinds: Collection[FindingKind]) -> list[Finding]:
 
 
 def gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[tuple[Finding, str]]:
-    """Scattered gangs that would fit into one domain now, and into which."""
+    """Scattered gangs that would fit into one domain now, and that domain."""
     for finding in misfits(facts, {FindingKind.SCATTERED}):
         pods = facts.members.get(finding.subject.name, [])
         if pods and finding.subject.name in facts.gangs:
@@ -35,9 +35,10 @@ def gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[tuple[Finding, s
 
 
 def place(candidate: Candidate, room: Room, facts: PlanFacts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
-    """Where the Pods of a move would land, once they are gone from where they are; takes the places in this room.
+    """Where the Pods of a move would land; moves them in this room.
 
-    A scattered gang in one domain, whoever contends on a GPU of its own, and no gang over more domains than before.
+    A scattered gang must land in one domain, a contending workload on GPUs of its own, and no gang in more domains than
+    before.
     """
     pods = facts.pods_of(candidate)
     room.without(candidate.pods)
@@ -53,8 +54,8 @@ def place(candidate: Candidate, room: Room, facts: PlanFacts, policy: PlanPolicy
 
 
 def _own_gpu(name: str, pods: int, facts: PlanFacts) -> bool:
-    """Would each of so many Pods have a GPU to itself there? Of shared GPUs only where nobody holds any of those that
-    have a replica left: NVIDIA's device plugin spreads replicas over GPUs, or packs them, as it is configured."""
+    """Would each of so many Pods have a GPU to itself there? With shared GPUs only if all those with free replicas are
+    unused: NVIDIA's device plugin spreads or packs replicas, as configured."""
     node = facts.nodes[name]
     if node.sharing is Sharing.NONE or node.replicas <= 1:
         return True
@@ -66,7 +67,7 @@ def _own_gpu(name: str, pods: int, facts: PlanFacts) -> bool:
 def _together(
     pods: list[Pod], room: Room, facts: PlanFacts, policy: PlanPolicy, within: Collection[str] | None
 ) -> Mapping[PodRef, str] | Nowhere:
-    """Anywhere within; a whole gang over no more domains of any topology label than it spans now."""
+    """Anywhere in `within`; a gang in no more domains of any topology label than now."""
     found = room.land(pods, within)
     gang = facts.gangs.get(pods[0].gang) if pods and pods[0].gang else None
     if isinstance(found, Nowhere) or gang is None or not (torn := _torn(pods, found, facts, policy)):
@@ -84,13 +85,13 @@ def _together(
 
 
 def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, policy: PlanPolicy) -> str:
-    """Over how many more domains the Pods would be; '' for no more of any label that all of their Nodes have now."""
+    """Why the Pods would be in more domains than now, of a label that all of their Nodes have; '' if they would not."""
     for label in policy.topology_labels:
         now = {facts.nodes[pod.node].labels.get(label) if pod.node in facts.nodes else None for pod in pods}
         if None in now:
             continue
         then = [facts.nodes[name].labels.get(label) for name in places.values()]
-        # A Node without the label is in a domain that nobody knows.
+        # Each Node without the label counts as a domain.
         count = len(set(then) - {None}) + then.count(None)
         if count > len(now):
             return f"It would land torn apart: over {count} domains of {label} instead of {len(now)}."
@@ -100,14 +101,14 @@ def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, p
 def _one_domain(
     pods: list[Pod], room: Room, facts: PlanFacts, policy: PlanPolicy
 ) -> tuple[str, Mapping[PodRef, str]] | None:
-    """The first domain, of the first label over which the Pods are scattered, that takes all of them, and where; the
-    room is as if they were there. None for none."""
+    """The first domain, of the first label over which the Pods are scattered, that has room for all of them, and their
+    Nodes. Places them in the room. None for none."""
     for label in policy.topology_labels:
         here = Counter(facts.nodes[pod.node].labels.get(label) for pod in pods if pod.node in facts.nodes)
         if None in here or len(here) < 2:
             continue
         domains = facts.domains(label)
-        # Where most of it is already comes first.
+        # The domain with most of its Pods first.
         first = sorted((name for name in here if name is not None), key=lambda name: (-here[name], name))
         for name in (*first, *(other for other in domains if other not in here)):
             found = room.land(pods, domains[name], tell=False)
@@ -118,10 +119,10 @@ def _one_domain(
 
 
 def resizing(facts: PlanFacts) -> Iterable[Candidate]:
-    """Recommendations that free whole GPUs of a pool in which a Pod waits that could be scheduled there."""
+    """Recommendations that free whole GPUs on Nodes where a pending Pod would fit."""
     if not facts.recommendations or not facts.ground.unsettled:
         return
-    wanted: dict[str, str] = {}  # Node on which a waiting Pod would fit if it were alone → that Pod
+    wanted: dict[str, str] = {}  # Node → pending Pod that would fit there if it were alone
     for group in facts.ground.unsettled:
         for pod in unlike(group):
             for name in sorted(facts.bare_room.ever(pod)):
@@ -155,7 +156,7 @@ def resizing(facts: PlanFacts) -> Iterable[Candidate]:
 
 
 def _freed(current: Option, chosen: Option) -> float:
-    """Physical GPUs of the present model that one Pod leaves. A move to another model leaves all of them."""
+    """Physical GPUs of the present model that one Pod frees; all of them if it moves to another model."""
     held = current.target.gpus_per_pod * current.target.gpu_share_ratio
     if chosen.target.kind is TargetKind.MODEL:
         return held

@@ -18,9 +18,9 @@ WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeScope:
-    """A mode for what it names: an action kind, a Namespace, a node pool, or several of them together.
+    """A mode for an action kind, a Namespace, a node pool, or several of them together.
 
-    Actions that touch no Namespace (tainting a Node) are in no scope that names one.
+    A scope with a Namespace does not cover actions without one (tainting a Node).
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
@@ -32,7 +32,6 @@ class ModeScope:
 
     @property
     def specificity(self) -> int:
-        """How many things it names."""
         return (self.action is not None) + bool(self.namespace) + bool(self.pool)
 
     def covers(self, action: ActionKind, namespace: str, pool: str) -> bool:
@@ -47,7 +46,7 @@ class ModeScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
-    """A time in which nothing may be done. By the clock on the wall of `time_zone`, summer time included.
+    """A time in which nothing may be done, in local time of `time_zone` with daylight saving time.
 
     weekdays: mon to sun, () for all. start, end: hours as '18:00'; an end at or before the start is on the next day,
     and the weekday is that of the start. first_day, last_day: days such as 2026-12-20 on which it may start.
@@ -96,7 +95,7 @@ class Freeze:
             ) from None
 
     def holds(self, at: datetime) -> bool:
-        """Is it frozen at this moment? The start is within, the end is not."""
+        """Is it frozen at this moment? The start is included, the end is not."""
         local = at.astimezone(self._zone()).replace(tzinfo=None)
         start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
         if start < end:
@@ -204,11 +203,9 @@ class PlanPolicy:
 
     @property
     def only_observes(self) -> bool:
-        """Does no mode that is set allow more than to observe?"""
         return all(mode is Mode.OBSERVE for mode in (*self.modes.values(), *(scope.mode for scope in self.scopes)))
 
     def mode(self, action: ActionKind, namespace: str = "", pool: str = "") -> Mode:
-        """What may be done with an action of this kind, there."""
         return self.scope(action, namespace, pool).mode
 
     def scope(self, action: ActionKind, namespace: str = "", pool: str = "") -> ModeScope:

@@ -1,4 +1,4 @@
-"""May this Pod run on this Node, by what the scheduler must keep to; free room is looked at elsewhere."""
+"""The scheduler's hard constraints of a Pod on a Node, without free resources (see landing)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def unfit(pod: Pod, node: Node) -> str:
-    """Why the Pod may not run on the Node whatever is free there; '' where it may."""
+    """Why the Pod may not run on the Node; '' where it may."""
     place = pod.placement
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(place.tolerations, taint):
@@ -24,7 +24,7 @@ def unfit(pod: Pod, node: Node) -> str:
 
 
 def selected(pod: Pod, node: Node) -> bool:
-    """Do the Pod's selector and node affinity mean this Node? Taints say nothing here."""
+    """Do the Pod's node selector and node affinity match the Node? Taints do not count."""
     place = pod.placement
     return all(label_of(node, key) == value for key, value in place.node_selector.items()) and (
         not place.node_terms or any(_term_holds(term, node) for term in place.node_terms)
@@ -48,7 +48,7 @@ def means(term: PodTerm, pod: Pod) -> bool:
 
 
 def counts(spread: Spread, own: Pod, pod: Pod) -> bool:
-    """Is this Pod among those that are to be spread together with `own`?"""
+    """Is this Pod spread together with `own`?"""
     if spread.selects_none or pod.namespace != own.namespace:
         return False
     return _labels_match(pod.labels, spread.match_labels, spread.match_expressions)
@@ -61,9 +61,8 @@ def _labels_match(labels: Mapping[str, str], equal: Mapping[str, str], expressio
 
 
 def label_of(node: Node, key: str) -> str | None:
-    """The Node's label, which of a topology key is its domain; None where it has none."""
     value = node.labels.get(key)
-    # The kubelet sets it, and hand-made recordings leave it out.
+    # The kubelet sets the hostname label, but hand-made recordings may lack it.
     return node.name if value is None and key == HOSTNAME else value
 
 
@@ -90,4 +89,4 @@ def _holds(item: Requirement, value: str | None) -> bool:
         except ValueError:
             return False
         return held > bound if item.operator == "Gt" else held < bound
-    return False  # an operator that is not known holds nowhere
+    return False  # unknown operator

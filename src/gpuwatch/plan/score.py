@@ -1,7 +1,6 @@
-"""What an action is worth: expected GPU-hours gained × confidence, against GPU-hours disrupted.
+"""The score of an action: expected GPU-hours gained × confidence, less GPU-hours disrupted.
 
-Both are given as a fraction of what the pool offers over the horizon, so that a score means the same in a pool of 16
-GPUs and in one of 10,000.
+Both are fractions of the pool's GPU-hours over the horizon, so that scores of pools of 16 and of 10,000 GPUs compare.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.timing import Moment, chosen
 
-# Share of a degraded GPU's hours that are taken to be lost while nothing is done. CRITICAL: it cannot be used, or
-# computes wrongly. WARNING: it works, slower or at risk: the worst same-model outlier of SC22 (2208.11035) is 1.5×
-# slower than the median, which loses a third.
+# Share of a degraded GPU's hours that is lost without action. CRITICAL: it cannot be used, or computes wrongly.
+# WARNING: it works, slower or at risk: the worst same-model outlier of SC22 (2208.11035) is 1.5× slower than the
+# median, which loses a third.
 _LOSS = {Severity.CRITICAL: 1.0, Severity.WARNING: 1 / 3, Severity.INFO: 0.0}
 _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
 def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
-    """The score of a candidate at its cheapest moment, with all its inputs in GPU-hours over the policy's horizon; and
-    that moment.
+    """The score of a candidate at its cheapest moment, with its inputs in GPU-hours over the policy's horizon; and that
+    moment.
 
-    Worked example (a test): a pool of eight 8-GPU Nodes, each but one held by Pods of one GPU; the last one has a GPU
-    off the bus (CRITICAL, confidence 0.9), and the other seven free. Tainting it gains 1 × 24 h × 0.9 and takes away 7
-    GPUs that nothing else in the pool can stand in for, for 20 h: −118.4 of 1536 GPU-hours. With another Node free, it
-    takes none away: +21.6. Where the pool runs gangs of 16, whoever gets the sick GPU stops a gang of 16: +205.6. With
-    all eight held by one gang it takes none away and gains all: a failed rank stops its gang.
+    Worked example (a test): a pool of eight 8-GPU Nodes. Pods of one GPU hold seven of them; the last one has a GPU off
+    the bus (CRITICAL, confidence 0.9) and seven free GPUs. Its taint gains 1 × 24 h × 0.9 and takes away 7 GPUs without
+    replacement for 20 h: −118.4 of 1536 GPU-hours. With another Node free it takes none away: +21.6. If the pool runs
+    gangs of 16, the next user of the degraded GPU is expected to be such a gang: +205.6. With all eight GPUs held by
+    one gang it takes none away and gains all: a failed rank stops its gang.
     """
     findings = facts.findings_of(candidate)
     loss = max((_LOSS[finding.severity] for finding in findings), default=0.0)
@@ -66,7 +65,7 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """GPUs × hours × ratio, and what they are: a number of the score with the words to check it."""
+    """GPUs × hours × ratio, with a description."""
 
     gpus: float
     hours: float
@@ -90,7 +89,7 @@ class _Term:
 
 
 def _number(value: float) -> str:
-    """Two decimals at most, so that the reader comes to the same product."""
+    """At most two decimals, so that the printed product can be checked."""
     return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
@@ -99,7 +98,7 @@ def _gpus(count: float) -> str:
 
 
 def _restart(candidate: Candidate, moment: Moment) -> _Term:
-    """Work that the restart loses; spread over the GPUs, so that the hours are what each of them loses."""
+    """Work that the restart loses; the hours are per GPU."""
     if not moment.lost_gpu_hours:
         return _Term(0.0, 0.0, f"{moment.words.rstrip(',')}, the restart loses no work")
     gpus = float(candidate.gpus) or 1.0
@@ -112,7 +111,7 @@ def _restart(candidate: Candidate, moment: Moment) -> _Term:
 
 
 def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Term:
-    """What works again, for itself or for its neighbours, from the move on."""
+    """Work regained by it or its neighbours from the move on."""
     if candidate.relief_gpus is not None and rate == candidate.relief_gpus:
         what = "work that it and its neighbours would do more, in GPUs' worth, from the move on"
         return _Term(rate, hours, what)
@@ -123,8 +122,8 @@ def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Ter
 
 
 def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: PlanFacts) -> _Term:
-    """GPUs that are lost to the degraded ones while the Node takes Pods: the most of those that it has, those of the
-    gangs on them, and those of a gang that is expected to land there."""
+    """GPUs lost while the Node takes Pods: the largest of its degraded GPUs, the GPUs of the gangs on them, and the
+    expected gang that would land there."""
     here = float(len(candidate.devices))
     held = float(facts.gpus(_whole_groups(pods, facts)))
     expected = _next_user(candidate, facts)
@@ -160,13 +159,13 @@ def _whole_groups(pods: list[Pod], facts: PlanFacts) -> list[Pod]:
 
 
 def _next_user(candidate: Candidate, facts: PlanFacts) -> float:
-    """GPUs of the gang that a free sick GPU will stop, as expected: like those that the pool's held GPUs belong to."""
+    """Expected GPUs of the gang that a free degraded GPU would stop: the mean gang of the pool's allocated GPUs."""
     free = any(not facts.devices[name].pods for name in candidate.devices if name in facts.devices)
     return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
 
 
 def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> int:
-    """Free healthy GPUs of the Node for which the pool has no others, free in blocks as large and not waited for."""
+    """Free healthy GPUs of the Node that the pool cannot replace by free blocks as large, less those in demand."""
     missed = 0
     for name in candidate.nodes:
         node = facts.nodes.get(name)

@@ -1,8 +1,7 @@
 """When an action costs least: now, when the workload is next idle, after a checkpoint, or when the job ends.
 
-What is held against each other is, of each moment, what waiting for it loses (times the confidence that it does) and
-the work that the restart then loses. Only moves have a choice: a taint touches no Pod, and a release takes what nobody
-uses.
+The cost of a moment is what waiting for it loses (times confidence), plus the work that the restart then loses. Only
+moves have a choice: a taint touches no Pod, and a release takes idle GPUs.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from gpuwatch.model.telemetry import Activity
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
-# A workload counts as idle where nothing worked for so long: long enough to move it in.
+# Idle for this long: enough time for a move.
 _QUIET_SECONDS = 1800
-# Days on which it was seen to be quiet at this time of the day: fewer is no habit.
+# Least number of days idle at the same time of day that make a habit.
 _DAYS_SEEN = 3
 _DAY_SECONDS = 86_400
 
@@ -36,7 +35,7 @@ class Moment:
 
 
 def chosen(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy, lost_per_hour: float) -> tuple[Moment, Timing]:
-    """The cheapest moment; the earliest of equals. lost_per_hour: GPU-hours by waiting for it."""
+    """The cheapest moment; the earliest of equals. lost_per_hour: GPU-hours lost per hour of waiting."""
     moments = _moments(candidate, facts, policy)
     costs = [
         (lost_per_hour * item.wait_hours + item.lost_gpu_hours, item.wait_hours, index)
@@ -59,7 +58,7 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
     if candidate.action is ActionKind.TAINT_NODE:
         return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
     if candidate.action is ActionKind.RELEASE_GANG:
-        # Idle work has nothing to lose but its start-up; a loaded model has to be loaded again, well under an hour.
+        # Idle work loses only its start-up: a model is loaded again in well under an hour.
         return [Moment(TimingKind.NOW, 0.0, float(candidate.gpus), "now, as it is idle,")]
     pods = facts.pods_of(candidate)
     now = facts.snapshot.at
@@ -79,7 +78,7 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
     moments.append(Moment(TimingKind.NOW, 0.0, lost, f"now{since}"))
     if whole and policy.checkpoint_interval_hours:
         interval = timedelta(hours=policy.checkpoint_interval_hours)
-        # Ranks save together; whoever is behind decides. One that is overdue may come at any time, or never.
+        # Ranks save together, so the oldest checkpoint decides. An overdue one may come at any time, or never.
         wait = (min(known) + interval - now).total_seconds() / 3600
         if wait > 0:
             words = f"after the checkpoint expected at {min(known) + interval:%Y-%m-%d %H:%M %Z}"
@@ -105,7 +104,7 @@ def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy) -> float:
 
 
 def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
-    """A time that the Pod or its owner is annotated with; None where there is none, or it cannot be read."""
+    """A time from an annotation of the Pod or its owner; None where it is missing or invalid."""
     owner = facts.workloads.get(pod.workload)
     text = pod.annotations.get(key) or (owner.annotations.get(key) if owner is not None else None)
     try:
@@ -122,9 +121,9 @@ def _endless(pods: list[Pod], facts: PlanFacts) -> bool:
 
 
 def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
-    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where nothing tells.
+    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where unknown.
 
-    By habit: a time of the day at which they were silent on each of the last days that were seen, three at least.
+    By habit: a time of day at which they were idle on all known days of the last seven, at least three.
     """
     refs = {pod.ref for pod in pods}
     histories = [item for item in facts.snapshot.activity if item.pod in refs]
@@ -138,7 +137,7 @@ def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
         first = int(item.start.timestamp()) // step
         for index, state in enumerate(item.steps):
             at = first + index
-            # Silent only where all were; one that is not known leaves it open.
+            # Silent only where all known devices were.
             if states.get(at) != Activity.ACTIVE and (state != Activity.SILENT or at not in states):
                 states[at] = state
     length = max(_QUIET_SECONDS // step, 1)

@@ -1,4 +1,4 @@
-"""Up to which length a silence is explained: by the workload's own past, by workloads like it, or by a prior."""
+"""How long a workload may be idle and still be expected to work: by its own past, by similar workloads, or a prior."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class ExplainedBy(StrEnum):
 class Kin:
     """Workloads like this one.
 
-    bounds: of each what its `unlikely_silence_seconds` come to for this silence, ascending. likeness: in what they are
-    alike, for people: 'serving in namespace chat'. enough: from so many on they speak alone; of fewer each has its
-    part, and the prior the rest.
+    bounds: `unlikely_silence_seconds` of each, for this silence, ascending. likeness: what they have in common:
+    'serving in namespace chat'. enough: from this number on they replace the prior; fewer are weighted with it.
     """
 
     bounds: tuple[float, ...]
@@ -35,10 +34,10 @@ class Kin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is assumed of a class of workloads where nothing was learnt.
+    """The assumption for a class of workloads without data.
 
-    seconds: the silence that is waited out. mature_seconds: time between its first and its last activity from
-    which a workload's own past begins to speak. reason: where the number comes from, for people.
+    seconds: threshold for a silence. mature_seconds: time between a workload's first and last activity from which its
+    own past begins to count. reason: source of the number.
     """
 
     seconds: float
@@ -68,16 +67,16 @@ def explained_silence_seconds(
     own_lacks: str = "",
     own_stretch_ratio: float = 1.0,
 ) -> Explanation:
-    """The longest silence after which this workload may be expected to work again.
+    """The longest silence after which this workload is expected to work again.
 
-    An old workload is measured by its own silences. A young one has not seen a night yet: it is given at least
-    what workloads like it need, or the prior where they are too few. Kin can stretch the prior to `peer_limit_ratio`
-    times its length and no further. What the others say fades, second for second, as the workload works beyond
-    `prior.mature_seconds`, so that no single step of activity ever makes it look more idle.
-    chance_ratio: of the own past's bound being exceeded by a workload that goes on working.
-    peer_quantile_ratio: share of the kin whose bound it is to cover. floor_seconds: the least that is ever explained.
-    own_lacks: why the own past does not replace kin and prior however long it is, as a sentence without a full stop;
-    '' where it does. own_stretch_ratio: by how much its silences may be longer now than in that past, 1 or more.
+    An old workload has a bound from its own silences. A young one, which has not seen a night yet, gets at least the
+    bound of its kin, or the prior where they are too few. Kin can raise the bound to at most `peer_limit_ratio` times
+    the prior. The bound of kin or prior falls second for second as the workload works beyond `prior.mature_seconds`, so
+    no single step of activity makes it look more idle.
+    chance_ratio: that a workload which continues to work exceeds its own bound.
+    peer_quantile_ratio: share of the kin whose bounds are covered. floor_seconds: the least result.
+    own_lacks: why the own past never replaces kin and prior, as a sentence without a full stop; '' where it does.
+    own_stretch_ratio: factor by which its silences may be longer now than in that past, 1 or more.
     """
     seconds = unlikely_silence_seconds(own, chance_ratio, step_seconds) if own.worked else 0.0
     by, chance = ExplainedBy.OWN, f"1 in {1 / chance_ratio:,.0f}"
@@ -109,7 +108,7 @@ def _others(
         bound = limit
         need = f"workloads like it ({kin.likeness}) differ too much to wait for the longest ({prior.reason})"
     if len(kin.bounds) < kin.enough:
-        # That one or two never rested long says little; that they did says much.
+        # Few kin with short silences are weak evidence, with long ones strong: never below the prior.
         part = len(kin.bounds) / kin.enough
         stretched = max(prior.seconds, part * bound + (1 - part) * prior.seconds)
         return stretched, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
@@ -128,10 +127,10 @@ def past_text(own: Silences) -> str:
 
 
 def confidence_in_silence(own: Silences, explanation: Explanation, silent_seconds: float, step_seconds: float) -> float:
-    """How sure it is that the work is over, 0 to 1, before coverage is taken into account.
+    """Confidence that the work is over, 0 to 1, before coverage is taken into account.
 
-    By the own past: one minus the chance of such a silence, at most 0.97, because pasts end (a holiday, a paused
-    project) and no past knows it. By kin at most 0.85, by a prior 0.7: each is further from this workload.
+    By the own past: one minus the chance of such a silence, at most 0.97, because the past does not predict a holiday
+    or a paused project. By kin at most 0.85, by a prior 0.7: each is weaker evidence about this workload.
     """
     limit = {ExplainedBy.OWN: 0.97, ExplainedBy.KIN: 0.85, ExplainedBy.PRIOR: 0.7}[explanation.by]
     if not own.worked:
@@ -140,8 +139,7 @@ def confidence_in_silence(own: Silences, explanation: Explanation, silent_second
 
 
 def spoken(seconds: float) -> str:
-    """A length of time as people say it.
-
+    """
     >>> spoken(33000), spoken(11100), spoken(2700), spoken(40 * 3600), spoken(6 * 86400), spoken(50 * 3600)
     ('9 h 10 min', '3 h 05 min', '45 min', '40 h', '6 days', '2 days 2 h')
     """
@@ -157,7 +155,7 @@ def spoken(seconds: float) -> str:
 
 
 def without(bounds: tuple[float, ...], own: float | None) -> tuple[float, ...]:
-    """The ascending bounds of a group without this workload's own, where it is among them."""
+    """The ascending bounds of a group without this workload's own."""
     if own is None:
         return bounds
     place = bisect_left(bounds, own)

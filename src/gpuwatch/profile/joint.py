@@ -1,7 +1,7 @@
-"""Windows ▸ profiles of workloads: joint, decaying, mergeable. Pure; what is not measured stays unknown.
+"""Windows ▸ profiles of workloads: joint, decaying, mergeable. Pure; unmeasured values stay unknown.
 
-An update in one piece gives the same book as in several, up to rounding: weights decay from each window's own time,
-cells lie on a fixed grid, runs and days add up by name.
+One update or several smaller ones give the same book, up to rounding: weights decay from each window's own time, cells
+lie on a fixed grid, runs and days add up by name.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gpuwatch.profile.joint_table import Mask, Past, Table, by_life, tabulate
 from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
-"""After start-up: in so long a framework that fills the card has filled it."""
+"""After start-up; by then a framework that fills the card has filled it."""
 _STILL_THERE = timedelta(hours=1)
-"""Runs that were seen within so long of the newest one are kept however many they are: a Pod that goes on is the same
-run in the next update, and is not counted again."""
+"""Runs seen this recently before the newest one are always kept, so that the next update joins a running Pod to its run
+instead of counting it again."""
 _COARSE_RATIO = 0.1
-"""Share of windows with GPU_UTIL alone from which on a profile's busy ratio is the coarse one."""
+"""Share of windows with GPU_UTIL alone above which a profile's busy ratio is coarse."""
 
 
 def update_book(
@@ -49,10 +49,10 @@ def update_book(
     unfit: Sequence[Unfit],
     policy: ProfilePolicy,
 ) -> ProfileBook:
-    """The book with these windows in it; they follow each other and are newer than the book.
+    """The book with these windows added. They are newer than the book and have one step.
 
-    owners: Pod → Workload.id; a Pod without one is a workload of its own. pods: what is known of Pods that are there,
-    or were. All windows have one step. Windows of nobody count for the fleet's use only.
+    owners: Pod → Workload.id; a Pod without one is a workload of its own. pods: present and past Pods. Windows without
+    a Pod count for the fleet's usage only.
     """
     windows = by_life([item for item in windows if item.values], pods)
     if not windows:
@@ -96,7 +96,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def _key(item: HeldWindows, owners: Mapping[PodRef, str], pods: Mapping[PodRef, Pod]) -> WorkloadKey | None:
-    """None for time in which nobody held the device."""
+    """None where no Pod held the device."""
     if not item.pod:
         return None
     pod = pods.get(item.pod)
@@ -110,7 +110,7 @@ def _with_owners(
     keys: Sequence[WorkloadKey | None],
     policy: ProfilePolicy,
 ) -> dict[WorkloadKey, WorkloadProfile]:
-    """What was kept of a Pod while nobody knew its owner goes to the owner."""
+    """Merges profiles of Pods whose owner was unknown before into the owner's."""
     found = dict(profiles)
     for item, key in zip(windows, keys, strict=True):
         alone = None if key is None else replace(key, workload=f"Pod/{item.pod}")
@@ -122,10 +122,10 @@ def _with_owners(
 
 
 def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -> WorkloadProfile:
-    """Both as one profile, in either order: of two stretches of time, or of different Pods.
+    """Both as one profile, in either order: of two periods, or of different Pods.
 
-    `pods` is the mean over both times, as if they were apart. Raises ValueError where the two are not of one workload
-    on one kind of device, or decay differently.
+    `pods` is the mean over both periods, as if they did not overlap. Raises ValueError for different keys or different
+    half-lives.
     """
     if one.key != other.key:
         raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be one")
@@ -146,7 +146,7 @@ def _profiles(
     until: datetime,
     policy: ProfilePolicy,
 ) -> dict[WorkloadKey, WorkloadProfile]:
-    """The profiles of every workload that these windows have something of."""
+    """The profiles of all workloads in these windows."""
     numbers: dict[WorkloadKey, int] = {}
     for number, key in enumerate(keys):
         begin, end = table.offsets[number], table.offsets[number + 1]
@@ -155,7 +155,7 @@ def _profiles(
     if not numbers:
         return {}
     found = list(numbers)
-    # Rows of nobody, and of those without any sample, go to one number more, which is cut off everywhere.
+    # Rows without a Pod or without any sample get an extra number, which is dropped everywhere.
     owner = table.each([len(found) if key is None else numbers.get(key, len(found)) for key in keys])
     half_life = policy.half_life_hours * 3600
     decay: Floats = np.exp2(-(until.timestamp() - table.time - table.step) / half_life)
@@ -198,7 +198,7 @@ def _profiles(
 
 
 def _fade(profile: WorkloadProfile, until: datetime) -> float:
-    """What is left of its weights."""
+    """Decay factor of its weights."""
     return float(2.0 ** (-(until - profile.as_of).total_seconds() / profile.half_life_seconds))
 
 
@@ -209,7 +209,7 @@ def _together(
     resolution: int,
     policy: ProfilePolicy,
 ) -> WorkloadProfile:
-    """All but the cells, which are given, of both."""
+    """Both as one, with the given cells."""
     sides = [now] if before is None else [before, now]
     until = max(item.as_of for item in sides)
     present = [item.present_seconds * _fade(item, until) for item in sides]
@@ -250,7 +250,7 @@ def _together(
 
 
 def _newest(told: Sequence[tuple[datetime, float | None]]) -> float | None:
-    """Of two that were told at once the greater."""
+    """The newest known value; the greater of two at the same time."""
     known = [(at, value) for at, value in told if value is not None]
     return max(known)[1] if known else None
 
@@ -303,11 +303,11 @@ def _left_out(table: Table, owner: Ints, rows: Mask, keys: int) -> list[dict[str
 def _runs(
     table: Table, keys: Sequence[WorkloadKey | None], numbers: Mapping[WorkloadKey, int], owner: Ints, held: Mask
 ) -> list[list[MemoryRun]]:
-    """What these windows say of each run, by workload."""
+    """The runs in these windows, by workload."""
     used = table.column(Signal.MEMORY_USED_BYTES)
     rest = np.nan_to_num(table.column(Signal.MEMORY_RESERVED_BYTES))
     capacity = used + rest + table.column(Signal.MEMORY_FREE_BYTES)
-    # On a shared device the framebuffer is everybody's.
+    # On a shared device the framebuffer is that of all Pods.
     alone = held & np.array([not item.shared for item in table.windows], dtype=bool)[table.series]
     began = table.run_start[table.series]
     # NaN, a start that was not seen, compares as False.
@@ -379,7 +379,7 @@ def _most(*values: float | None) -> float | None:
 
 
 def _one_life_each(runs: Iterable[MemoryRun]) -> tuple[list[MemoryRun], int]:
-    """What belongs to one run as one, by when it was last seen; and how many found another to be one with."""
+    """Joins pieces of one run. Returns the runs by when they were last seen, and how many pieces were joined."""
     found: list[MemoryRun] = []
     joined = 0
     newest: dict[PodRef, MemoryRun] = {}
@@ -454,7 +454,7 @@ def _asked(
     numbers: Mapping[WorkloadKey, int],
     pods: Mapping[PodRef, Pod],
 ) -> dict[int, tuple[float | None, float | None]]:
-    """Host CPU cores and memory that one Pod asks for, where a Pod of the workload tells: the newest one's."""
+    """Host CPU cores and memory that the newest Pod of each workload requests, where known."""
     found: dict[int, tuple[datetime, float | None, float | None]] = {}
     oldest = datetime.min.replace(tzinfo=UTC)
     for item, key in zip(table.windows, keys, strict=True):

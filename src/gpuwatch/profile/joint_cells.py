@@ -1,9 +1,8 @@
-"""The joint histogram: which windows count as alike, and how histograms of different times and places become one.
+"""The joint histogram of a workload's windows, and how histograms are merged.
 
-A grid over busy, SM, tensor and DRAM activity and board power; a cell keeps the exact weighted mean of every signal, so
-that merging never moves a mean, only forgets which windows of one cell were which. Where a workload has more cells than
-it may, its grid is halved: levels are powers of two, so a coarser cell holds whole finer ones, and the order in which
-pieces were merged does not matter.
+A grid over busy, SM, tensor and DRAM activity and board power. A cell keeps the exact weighted mean of every signal, so
+merging preserves means. A workload with too many cells gets a grid of half as many levels. Levels are powers of two, so
+a coarser cell contains whole finer ones, and the order of merges does not matter.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class Weighted:
 
 
 def merged(rows: Weighted, resolution: Ints, max_cells: int) -> tuple[Weighted, Ints]:
-    """Rows that fall on one cell become one, cells in order of their owner; and the owners' resolutions, halved until
-    nobody has more than max_cells, or one level is left: then cells differ in what is known alone, 64 at most.
-    resolution: per owner. Weights and weighted means stay what they were, up to rounding."""
+    """Merges rows of one cell; cells in order of their owner, and the owners' resolutions. A resolution is halved until
+    the owner has at most max_cells, or one level is left: then cells differ only in which signals are known, 64 at
+    most. Weights and weighted means do not change, up to rounding."""
     resolution = resolution.copy()
     cells = _grouped(rows, resolution)
     while True:

@@ -11,11 +11,11 @@ from gpuwatch.model.bounds import require
 class ProfilePolicy:
     """How windows become profiles.
 
-    half_life_hours: after so long a window counts half. 72: a workload that changed is mostly its new self after a
-        week, and a weekend does not wipe out the working week (the Vertical Pod Autoscaler halves CPU daily, which
-        forgets Friday on Monday).
-    start_up_seconds: the first part of each run, left out of the cells: images are pulled, models load, nothing that
-        happens then needs to be fast. 600: start-up takes up to that on large models.
+    half_life_hours: age at which a window counts half. 72: after a week the profile of a changed workload is mostly
+        new, and a weekend does not erase the working week (the Vertical Pod Autoscaler halves CPU daily, which forgets
+        Friday on Monday).
+    start_up_seconds: the first part of each run, left out of the cells: images are pulled, models load, and speed does
+        not matter. 600: start-up of large models takes up to that.
     max_runs: newest runs whose memory peaks are kept. max_cells: of the joint histogram; beyond it the grid is made
         coarser. 96 cells are some kilobytes.
     usage_days: how long hours and days of use are kept: five weeks hold a month and the week before it.

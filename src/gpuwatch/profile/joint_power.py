@@ -1,4 +1,4 @@
-"""What boards of each GPU model draw, at rest and at most: the fleet's own measure for power as a sign of work."""
+"""Idle and highest power of the fleet's boards, per GPU model: the scale for power as a sign of work."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _LEAST_SECONDS = 3600.0
 def update_power(
     before: Mapping[str, PowerHistogram], table: Table, until: datetime, policy: ProfilePolicy
 ) -> dict[str, PowerHistogram]:
-    """The histograms with these windows. Boards that are cut into instances are left out: what is at rest on one of
-    them is not to be told."""
+    """The histograms with these windows. Boards with MIG instances are left out: their idle time is unknown."""
     power, busy = table.column(Signal.POWER_WATTS), table.busy
     models: dict[str, int] = {}
     model_of = []

@@ -76,7 +76,7 @@ class Table:
 
 @dataclass(slots=True)
 class Past:
-    """What the book knows already: whether anything was watched before these windows, and each Pod's newest run."""
+    """From the book: whether there are earlier windows, and each Pod's newest run."""
 
     watched: bool = False
     runs: Mapping[PodRef, MemoryRun] = field(default_factory=dict)
@@ -160,8 +160,7 @@ def tabulate(
 
 
 def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[HeldWindows]:
-    """Windows that belong to one life of their Pod each: a StatefulSet's next Pod has the last one's name. Those that
-    ended before the Pod of now was made are cut off."""
+    """Splits windows where the present Pod was created: a StatefulSet's next Pod has the same name."""
     found: list[HeldWindows] = []
     for item in windows:
         pod = pods.get(item.pod) if item.pod else None
@@ -177,13 +176,13 @@ def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[
 
 
 def _made(pod: Pod | None) -> datetime | None:
-    """When this Pod came to be. It holds its devices while images are still pulled, so its samples may be older than
-    the start of its containers."""
+    """When this Pod was created. It holds its devices while images are pulled, so its samples may be older than the
+    start of its containers."""
     return None if pod is None else pod.created or pod.started
 
 
 def _of_runs(run_start: Floats, run: Ints, runs: int) -> Floats:
-    """A run starts where the first of its devices is seen, and unseen where any device was there from the first on."""
+    """Start of each run: that of its first device; NaN where any device's start was not seen."""
     start = np.full(runs + 1, np.inf)
     start[runs] = np.nan
     with np.errstate(invalid="ignore"):  # NaN is to stay
@@ -205,9 +204,9 @@ def _column(windows: Sequence[HeldWindows], signal: Signal, lengths: Ints) -> Fl
 def _run_start(
     created: float | None, before: MemoryRun | None, first_seen: float, began: float, *, watched: bool
 ) -> float:
-    """When the Pod began, or NaN: one that was there in the very first window may have run for days."""
+    """When the Pod began; NaN for one in the very first window, which may have run for days."""
     if before is not None and before.started is not None:
-        return before.started.timestamp()  # what the Pod itself says moves, when its containers begin or begin again
+        return before.started.timestamp()  # the Pod's own start time changes when its containers start or restart
     if created is not None:
         return created
     if before is not None:
@@ -245,20 +244,16 @@ def _causes(
     of_uuid: dict[str, list[int]] = defaultdict(list)
     for index, item in enumerate(windows):
         of_uuid[item.uuid].append(index)
-    # A degraded GPU that is throttled as well is lost, not slow.
+    # A degraded GPU that is also throttled counts as lost, not as slow.
     for stretch in sorted(unfit, key=lambda item: item.cause == THROTTLED):
         if stretch.cause not in causes:
             causes.append(stretch.cause)
         for index in of_uuid.get(stretch.device_uuid, ()):
             begin, end = int(offsets[index]), int(offsets[index + 1])
             # Windows (t, t + step] that overlap with (start, end].
-            first = max(int(np.floor((_seconds(stretch.start) - starts[index]) / step)), 0)
-            last = min(int(np.ceil((_seconds(stretch.end) - starts[index]) / step)), end - begin)
+            first = max(int(np.floor((stretch.start.timestamp() - starts[index]) / step)), 0)
+            last = min(int(np.ceil((stretch.end.timestamp() - starts[index]) / step)), end - begin)
             if first < last:
                 rows = cause[begin + first : begin + last]
                 rows[rows == 0] = causes.index(stretch.cause)
     return cause, causes
-
-
-def _seconds(at: datetime) -> float:
-    return at.timestamp()

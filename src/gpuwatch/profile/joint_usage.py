@@ -1,4 +1,4 @@
-"""GPU-hours of each hour by namespace and GPU model: what the reports add up."""
+"""GPU-hours of each hour by namespace and GPU model, for the reports."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuwatch.model.workload_profile import UsageHour
 from gpuwatch.profile.joint_table import Table
 
 _NOT_LOST = ("", "ambiguous", "start_up", "throttled")
-"""Causes under which the device was of use all the same; a throttled one is slower, and nobody knows by how much."""
+"""Causes under which the device was usable; a throttled one is slower by an unknown amount."""
 
 
 def usage_hours(table: Table) -> tuple[UsageHour, ...]:
-    """Rows of these windows; an hour that they cover in part has that part."""
+    """Rows of these windows; an hour that they cover in part counts in part."""
     counted = (table.part > 0) & (table.expected | table.seen)
     groups: dict[tuple[str, str], int] = {}
     number_of = []

@@ -1,8 +1,8 @@
 """When workloads of one kind work: a clock that runs with them, and whether they work on weekends.
 
-An hour in which nearly all workloads of a kind work says more about one that does not than an hour of the night. A
-young workload, which has not seen a night or a weekend of its own yet, is therefore held against its kin by a clock
-that runs as fast as the share of them that work in the hour.
+Idleness is stronger evidence in an hour in which nearly all workloads of a kind work than at night. A young workload,
+which has not seen a night or a weekend yet, is therefore measured by a clock that runs, in each hour, at the share of
+its kin that work in it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Rhythm:
     def share(self, own: Hourly | None = None) -> NDArray[np.float64]:
         """For each hour the share of the workloads, but for this one of them, that worked in it.
 
-        Two are added, one of which works (Laplace), so that few say little and the clock never stands still.
+        Two are added, one of which works (Laplace), so that few workloads have little weight and no share is 0.
         """
         known, worked = self.known, self.worked
         if own is not None:
@@ -100,8 +100,8 @@ def paced(calendar: Calendar, clock: NDArray[np.float64], share: NDArray[np.floa
 def on_clock(
     clock: NDArray[np.float64], pace: NDArray[np.float64], first_step: int, lengths: Sequence[float]
 ) -> tuple[float, ...]:
-    """What lengths of paced time, from `first_step` on, come to in seconds of the clock. What lies in the future is
-    taken to run at full pace: it takes at least so long."""
+    """Converts lengths of paced time, from `first_step` on, to seconds of the clock. The future runs at full pace, so
+    the result is a lower bound."""
     passed = pace[first_step:] - pace[first_step]
     counted = clock[first_step:] - clock[first_step]
     places = np.searchsorted(passed, lengths)

@@ -1,13 +1,12 @@
 """How long a workload is silent between two pieces of work, learnt from its own past and from workloads like it.
 
-A lane is what was seen of some devices, step by step: one code per step of a Calendar. Devices that work for one
-Pod, and Pods that work together, are joined into one lane: it is active where any of them was, unknown where none
-was active and any is unknown, silent where all of them were.
+A lane is the activity of some devices: one code per step of a Calendar. Devices of one Pod, and Pods that work
+together, are joined into one lane: active where any was, unknown where none was active and any is unknown, silent where
+all were.
 
-Silences are measured in counted time. Steps in which the whole telemetry is missing count for nobody; Saturdays and
-Sundays count only for workloads that were seen to work on them. An office-hours service is then idle for the same
-15 hours from Friday to Monday as from Monday to Tuesday, in every time zone, because a whole weekend of 48 hours
-lies within its long silence wherever midnight is.
+Silences are measured in counted time. Steps without any telemetry do not count; Saturdays and Sundays count only for
+workloads that work on them. An office-hours service is then idle for the same 15 hours from Friday to Monday as from
+Monday to Tuesday, in every time zone, because its long silence contains 48 hours of weekend wherever midnight is.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silences:
-    """What the past of a workload says about its silences.
+    """Statistics of a workload's past silences.
 
     longest_seconds: the longest silence that ended in work, in counted time; 0 where there was none. The silence
         that goes on now is no part of it.
@@ -128,7 +127,7 @@ for _letter, _code in (("?", UNKNOWN), (".", SILENT), ("#", ACTIVE)):
 
 
 def read_steps(history: ActivityHistory) -> Lane:
-    """The history's characters as codes. ValueError names the history that has others."""
+    """The history's characters as codes. Raises ValueError for other characters."""
     codes = _CODES[np.frombuffer(history.steps.encode("ascii", "backslashreplace"), dtype=np.uint8)]
     if not codes.all():
         raise ValueError(
@@ -259,7 +258,7 @@ def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_covera
     alive = np.flatnonzero(lane)
     active = np.flatnonzero(lane & ACTIVE)
     first = int(active[-1]) + 1 if len(active) else (int(alive[0]) if len(alive) else calendar.steps)
-    # From the end backwards: known to be silent, how much of it counts, and how many steps that are.
+    # From the end backwards.
     silent = (lane[first:] & SILENT)[::-1] > 0
     counted = np.cumsum(np.diff(calendar.clock(weekends_count)[first:])[::-1] * silent)
     covered = np.cumsum(silent) >= min_coverage_ratio * np.arange(1, len(silent) + 1)
@@ -279,8 +278,8 @@ def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_covera
 def unlikely_silence_seconds(
     past: Silences, chance_ratio: float, step_seconds: float, ahead_seconds: float | None = None
 ) -> float:
-    """The silence that a workload with this past exceeds with no more than this chance in the time ahead; None: in as
-    long again.
+    """The silence that a workload with this past exceeds with at most this chance in the time ahead (None: in as long
+    as was observed).
 
     Order statistics of gaps with an exponential tail: the longest of n silences is about ln(n) times the tail's
     mean, and one in the next m exceeds ln(m / chance) times that mean with the given chance; their quotient is
@@ -295,7 +294,7 @@ def unlikely_silence_seconds(
 
 
 def chance_of_longer(past: Silences, silent_seconds: float, step_seconds: float) -> float:
-    """The chance, by the same reckoning, that a workload with this past is idle for so long and works again."""
+    """The chance, by the same model, that a workload with this past is idle for so long and works again."""
     longest = max(past.longest_seconds, step_seconds)
     fits = max(past.observed_seconds / longest, 1.0)
     return math.exp(min(0.0, (1 - silent_seconds / longest) * math.log(1 + fits)))
