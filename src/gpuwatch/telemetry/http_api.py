@@ -1,7 +1,7 @@
-"""The Prometheus HTTP API: requests with credentials and retries, and answers decoded without much memory.
+"""The Prometheus HTTP API: requests with credentials and retries, and answers decoded in little memory.
 
-`prometheus_api_client` builds the requests. It knows no POST bodies, no warnings and one kind of exception, so it is
-given a session that brings them.
+`prometheus_api_client` builds the requests. Its session is replaced, because it has no POST bodies, no warnings and
+only one kind of exception.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _KEPT_LABELS = 200_000
 
 
 def connect(connection: Connection, session: ApiSession) -> PrometheusConnect:
-    """The client whose queries answer with lists of AnswerRow or Series. Retries are the session's."""
+    """A client whose queries return lists of AnswerRow or Series. The session does the retries."""
     no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
     return PrometheusConnect(url=connection.url, session=session, retry=no_retries, method="POST")
 
 
 class ApiSession(requests.Session):
-    """Asks the API of one server; for several threads at once.
+    """HTTP session with one server; thread-safe.
 
-    warnings: what the server said beside its answers (Thanos: stores that did not answer), each once, newest last.
+    warnings: warnings in answers (Thanos: stores that did not answer), each once, newest last.
     date: the Date header of the newest answer.
     Raises TelemetryError where a file of the connection is missing.
     """
@@ -58,21 +58,21 @@ class ApiSession(requests.Session):
         self._labels: dict[bytes, Mapping[str, str]] = {}
         self.warnings: dict[str, None] = {}
         self.date = ""
-        # Off: it would take credentials from ~/.netrc. Proxies and the CA bundle are taken from the environment here.
+        # On, it would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
         self.trust_env = False
         self.proxies.update(get_environ_proxies(connection.url))
         self.verify = _authorities(connection)
         self.cert = _client_certificate(connection)
         self.auth = _authentication(connection)
-        # Compression costs a server a seventh of the time of such a query, more than a cluster's network does; whoever
-        # asks from far away says so with a header of their own.
+        # Compression takes a seventh of the server's time for such a query, more than a cluster's network takes. Over a
+        # slow network, set this header in the connection's `headers`.
         self.headers["Accept-Encoding"] = "identity"
         self.headers.update(connection.headers)
 
     def request(  # type: ignore[override]
         self, method: str, url: str, params: Mapping[str, Any] | None = None, **options: Any
     ) -> DecodedResponse:
-        """One question, tried again where that makes sense. Raises TelemetryError."""
+        """One query, retried where another attempt may succeed. Raises TelemetryError."""
         tries = Retrying(
             stop=stop_after_attempt(self._connection.retries + 1),
             wait=self._pause,
@@ -81,7 +81,7 @@ class ApiSession(requests.Session):
             reraise=True,
         )
         try:
-            # Not `tries(self._ask, …)`, which keeps the answer until cycles of objects are collected.
+            # Not `tries(self._ask, …)`, which keeps the answer in memory until the garbage collector runs.
             for attempt in tries:
                 with attempt:
                     answer = self._ask(method, url, params or {}, options)
@@ -90,7 +90,6 @@ class ApiSession(requests.Session):
         return answer
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds before the next try."""
         limits = self._connection
         pause = limits.backoff_seconds * 2.0 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)  # noqa: S311
         failure = state.outcome.exception() if state.outcome else None
@@ -103,19 +102,19 @@ class ApiSession(requests.Session):
         _log.info("%s; attempt %d of %d in %.1f s", failure, state.attempt_number + 1, tries, pause)
 
     def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> DecodedResponse:
-        """One try. Raises Failed; StoreRefused where a file of the connection is of no use."""
+        """One attempt. Raises Failed; StoreRefused where a file of the connection is unusable."""
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
         timeout = self._connection.timeout_seconds
         sent = {**options, "timeout": (min(_CONNECT_SECONDS, timeout), timeout + _GRACE_SECONDS)}
         posts = method == "POST" and self._posts
-        # A proxy may cut long addresses; a query with the names of a hundred Nodes has to travel in the body.
+        # A proxy may limit the length of URLs; a query with the names of a hundred Nodes needs a body.
         sent |= {"data": params} if posts else {"params": params}
         try:
             response = super().request("POST" if posts else "GET", url, allow_redirects=False, **sent)
         except requests.RequestException as error:
             raise failure_of_request(error, self._place, asked, timeout) from error
         except OSError as error:
-            # requests passes on what OpenSSL says of certificate files.
+            # requests passes on OpenSSL's OSError about certificate files.
             raise StoreRefused(f"{self._place}: ca_file, cert_file or key_file cannot be used: {error}") from error
         if response.status_code == 405 and posts:
             self._posts = False
@@ -135,7 +134,7 @@ class ApiSession(requests.Session):
             raise Failed(QueryFailed(told)) from error
 
     def _vector(self, response: requests.Response) -> DecodedResponse | None:
-        """A vector in one go: of some hundred bytes a row, each time that they are passed over counts."""
+        """Decodes a vector in one pass, for speed."""
         known = self._labels.get
         try:
             answer = _VECTOR.decode(response.content)
@@ -152,7 +151,7 @@ class ApiSession(requests.Session):
     def _decoded(self, envelope: Envelope) -> dict[str, Any]:
         result = _RESULT.decode(envelope.data)
         if result.resultType == "matrix":
-            # One series at a time: a grid's samples as Python objects take ten times the memory of the array.
+            # One series at a time: samples as Python objects take ten times the memory of the array.
             return {"result": [self._series(_MATRIX_ITEM.decode(raw)) for raw in _RAW_ITEMS.decode(result.result)]}
         _, value = _SCALAR.decode(result.result)
         return {"result": [AnswerRow({}, float(value))]}
@@ -164,7 +163,7 @@ class ApiSession(requests.Session):
         return Series(self._labels.get(text) or self._learnt(text), times, values)
 
     def _learnt(self, text: bytes) -> Mapping[str, str]:
-        """The labels without the metric's name; one object for the same labels, as each answer repeats them."""
+        """The labels without the metric's name. Equal labels share one object, as each answer repeats them."""
         labels = _LABELS.decode(text)
         labels.pop("__name__", None)
         if len(self._labels) > _KEPT_LABELS:
@@ -182,7 +181,7 @@ class ApiSession(requests.Session):
             _log.warning("%s warns: %s", self._place, warning)
 
     def _without_secrets(self, failure: Failed) -> Failed:
-        """Servers and proxies may repeat what they were sent."""
+        """Servers and proxies may echo credentials."""
         told = hidden = str(failure.error)
         for secret in self._connection.secrets:
             hidden = hidden.replace(secret, "***")
@@ -192,7 +191,7 @@ class ApiSession(requests.Session):
 
 
 class DecodedResponse:
-    """What PrometheusConnect takes for a response: a status, and `data` in the shape of the API's JSON."""
+    """Stands in for the response that PrometheusConnect expects."""
 
     status_code = 200
 
@@ -204,7 +203,7 @@ class DecodedResponse:
 
 
 def seconds_ahead(date: str, at: datetime) -> float | None:
-    """How far a Date header is ahead of `at`, to the second; None where there is no such header."""
+    """How far a Date header is ahead of `at`, to the second; None without a valid header."""
     try:
         return (parsedate_to_datetime(date) - at).total_seconds()
     except (ValueError, TypeError):
@@ -232,7 +231,7 @@ class _Bearer(AuthBase):
 
 def _authentication(connection: Connection) -> AuthBase | None:
     if connection.username:
-        # As bytes: requests would encode text as Latin-1.
+        # As UTF-8 bytes: requests would encode text as Latin-1.
         return HTTPBasicAuth(connection.username.encode(), connection.password.encode())
     if connection.bearer_token or connection.bearer_token_file:
         place = f"Prometheus at {connection.url}"
