@@ -11,8 +11,6 @@ import os
 import random
 from array import array
 from collections.abc import Mapping
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -200,14 +198,6 @@ class DecodedResponse:
 
     def json(self) -> dict[str, Any]:
         return {"data": self._data}
-
-
-def seconds_ahead(date: str, at: datetime) -> float | None:
-    """How far a Date header is ahead of `at`, to the second; None without a valid header."""
-    try:
-        return (parsedate_to_datetime(date) - at).total_seconds()
-    except (ValueError, TypeError):
-        return None
 
 
 class _Bearer(AuthBase):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from http.client import responses
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -106,7 +107,7 @@ class _About:
 
 
 def _by_status(status: int, headers: Mapping[str, str], about: _About) -> Failed:
-    named = f"answers {status} {_phrase(status)}".rstrip()
+    named = f"answers {status} {responses.get(status, '')}".rstrip()
     match status:
         case 401:
             todo = (
@@ -235,10 +236,3 @@ def _is_html(content: bytes) -> bool:
 
 def _shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length * 2 // 3]} … {text[-length // 3 :]}"
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""

@@ -85,7 +85,7 @@ def take_inventory(
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
     return Inventory(
-        devices=tuple(_moved(_device(sighting, targets, at, gaps), moved) for _, sighting in sorted(devices.items())),
+        devices=tuple(_device(sighting, targets, moved, at, gaps) for _, sighting in sorted(devices.items())),
         exporters=exporters,
         gaps=tuple(gaps),
         scrape_targets=targets,
@@ -143,12 +143,15 @@ def _told_now(
     return found
 
 
-def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: list[Gap]) -> Device:
+def _device(
+    sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, str], at: datetime, gaps: list[Gap]
+) -> Device:
     identity, vendor, rows = sighting.identity, sighting.row.vendor, sighting.rows()
     held = [each for labels in sighting.now if (each := door.holder(labels, vendor, targets))]
     containers: dict[PodRef, str] = {}
     for each in sorted(held, key=lambda holder: (holder.pod, holder.container)):
         containers.setdefault(each.pod, each.container)
+    exporter = min(labels.get("instance", "") for labels in rows)
     return Device(
         id=identity.id,
         uuid=identity.uuid,
@@ -161,7 +164,7 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: 
         driver_version=_said(rows, door.DRIVER_LABELS),
         pci_bus_id=_said(rows, door.PCI_LABELS),
         node_label=_node_label(identity.id, rows, gaps),
-        exporter=min(labels.get("instance", "") for labels in rows),
+        exporter=moved.get(exporter, exporter),
         pods=tuple(containers),
         containers=tuple(containers.values()),
         shared=len(containers) > 1,
@@ -239,10 +242,6 @@ def _exporters(
             )
         )
     return tuple(exporters), moved
-
-
-def _moved(device: Device, moved: Mapping[str, str]) -> Device:
-    return replace(device, exporter=moved[device.exporter]) if device.exporter in moved else device
 
 
 def _per_process(

@@ -6,12 +6,13 @@ import math
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
+from gpuwatch.telemetry.http_api import ApiSession, connect
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
 from gpuwatch.telemetry.query_parts import Asker, PartitionedQuery, QueryPart, divided, together
 from gpuwatch.telemetry.samples import (
@@ -74,7 +75,10 @@ class PrometheusStore:
     def clock_skew_seconds(self, at: datetime) -> float | None:
         """How far the server's Date header is ahead of `at` (now), to about a second; None without the header."""
         self._query("1", at)
-        return seconds_ahead(self._session.date, at)
+        try:
+            return (parsedate_to_datetime(self._session.date) - at).total_seconds()
+        except (ValueError, TypeError):
+            return None
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of the metrics in the blocks that overlap the look-back. Some may have samples only a few hours (with
