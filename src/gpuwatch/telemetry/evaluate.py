@@ -66,7 +66,7 @@ def per_series(
         if not low.size:
             pass
         elif function in STEPPED:
-            answers[present] = _over_looks(seen, low, high, expression, step_ms)
+            answers[present] = _over_steps(seen, low, high, expression, step_ms)
         elif function is Function.INCREASE:
             ends = np.broadcast_to(ends_ms, present.shape)[present]
             answers[present] = _increases(seen, low, high, ends - window_ms, ends)
@@ -140,7 +140,7 @@ def _newest(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> tupl
     return np.where(exists, newest, 0), exists
 
 
-def _over_looks(
+def _over_steps(
     samples: MetricSamples, low: IntArray, high: IntArray, expression: Expression, step_ms: int
 ) -> FloatArray:
     """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and max_over_time(timestamp(…)[…]).
@@ -148,10 +148,10 @@ def _over_looks(
     A subquery evaluates at every multiple of the step in (end − window, end], and finds there the newest sample of
     (multiple − step, multiple]. The sample's time is that multiple.
     """
-    looks = -(-samples.times_ms // step_ms)
+    steps = -(-samples.times_ms // step_ms)
     if expression.function is Function.LAST_TIME:
-        return looks[high - 1] * step_ms / 1000
-    newest = np.append(looks[1:] != looks[:-1], True)
+        return steps[high - 1] * step_ms / 1000
+    newest = np.append(steps[1:] != steps[:-1], True)
     newest[samples.starts[1:][samples.starts[1:] > 0] - 1] = True  # the last sample of its series
     seen, true = _running_count(newest), _running_count(newest & _holds(expression, samples.values))
     share: FloatArray = (true[high] - true[low]) / (seen[high] - seen[low])

@@ -27,13 +27,13 @@ def failed(what: str, error: TelemetryError) -> Gap:
 
 def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:
     """A signal that no exporter here has, with the counter line that enables it where there is one."""
-    spoken = set(vocabularies)
+    here = set(vocabularies)
     known = [row for row in metric_rows() if row.signal is signal]
-    wanted = [row for row in known if row.vocabulary in spoken] or known
+    wanted = [row for row in known if row.vocabulary in here] or known
     if not known:
         detail = "no exporter that gpuwatch knows has this signal"
-    elif spoken and not any(row.vocabulary in spoken for row in known):
-        detail = f"the exporters here ({', '.join(sorted(spoken))}) do not have this signal; others do"
+    elif here and not any(row.vocabulary in here for row in known):
+        detail = f"the exporters here ({', '.join(sorted(here))}) do not have this signal; others do"
     else:
         detail = f"no series of {', '.join(dict.fromkeys(row.metric for row in wanted))}"
         line = next((row.exporter_line for row in wanted if row.exporter_line), "")

@@ -74,7 +74,7 @@ class ApiSession(requests.Session):
         tries = Retrying(
             stop=stop_after_attempt(self._connection.retries + 1),
             wait=self._pause,
-            before_sleep=self._tell,
+            before_sleep=self._log_retry,
             retry=retry_if_exception(lambda error: isinstance(error, Failed) and error.again),
             reraise=True,
         )
@@ -94,7 +94,7 @@ class ApiSession(requests.Session):
         wanted = failure.wait_seconds if isinstance(failure, Failed) else 0.0
         return min(max(pause, wanted), limits.retry_max_seconds)
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _log_retry(self, state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome else None
         tries, pause = self._connection.retries + 1, state.upcoming_sleep
         _log.info("%s; attempt %d of %d in %.1f s", failure, state.attempt_number + 1, tries, pause)
@@ -128,8 +128,10 @@ class ApiSession(requests.Session):
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except msgspec.MsgspecError as error:
-            told = f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
-            raise Failed(QueryFailed(told)) from error
+            message = (
+                f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
+            )
+            raise Failed(QueryFailed(message)) from error
 
     def _vector(self, response: requests.Response) -> DecodedResponse | None:
         """Decodes a vector in one pass, for speed."""
@@ -137,7 +139,7 @@ class ApiSession(requests.Session):
         try:
             answer = _VECTOR.decode(response.content)
             rows = [
-                AnswerRow(known(text := bytes(item.metric)) or self._learnt(text), float(item.value.value))
+                AnswerRow(known(text := bytes(item.metric)) or self._shared_labels(text), float(item.value.value))
                 for item in answer.data.result
                 if item.value is not None
             ]
@@ -158,9 +160,9 @@ class ApiSession(requests.Session):
         times = array("d", [seconds for seconds, _ in item.values])
         values = array("d", [float(value) for _, value in item.values])
         text = bytes(item.metric)
-        return Series(self._labels.get(text) or self._learnt(text), times, values)
+        return Series(self._labels.get(text) or self._shared_labels(text), times, values)
 
-    def _learnt(self, text: bytes) -> Mapping[str, str]:
+    def _shared_labels(self, text: bytes) -> Mapping[str, str]:
         """The labels without the metric's name. Equal labels share one object, as each answer repeats them."""
         labels = _LABELS.decode(text)
         labels.pop("__name__", None)
@@ -180,10 +182,10 @@ class ApiSession(requests.Session):
 
     def _without_secrets(self, failure: Failed) -> Failed:
         """Servers and proxies may echo credentials."""
-        told = hidden = str(failure.error)
+        message = hidden = str(failure.error)
         for secret in self._connection.secrets:
             hidden = hidden.replace(secret, "***")
-        if hidden == told:
+        if hidden == message:
             return failure
         return Failed(type(failure.error)(hidden), failure.again, failure.wait_seconds)
 
@@ -211,8 +213,8 @@ class _Bearer(AuthBase):
                 token = Path(self._file).read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-                told = f"{self._place}: bearer_token_file {self._file} cannot be read: {reason}"
-                raise StoreRefused(told) from None
+                message = f"{self._place}: bearer_token_file {self._file} cannot be read: {reason}"
+                raise StoreRefused(message) from None
             if not token or not token.isprintable():
                 raise StoreRefused(f"{self._place}: bearer_token_file {self._file} does not hold one line with a token")
         request.headers["Authorization"] = f"Bearer {token}"

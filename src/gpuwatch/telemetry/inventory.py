@@ -80,7 +80,7 @@ def take_inventory(
     sightings = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
     every_labels = [labels for sighting in sightings.devices.values() for labels in sighting.rows()]
     ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
-    devices = _told_now(sightings.devices, ups, at)
+    devices = _without_down_exporters(sightings.devices, ups, at)
     beside = {pod for labels in every_labels if (pod := door.target(labels))}
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
@@ -126,7 +126,7 @@ def _ups(
     return ups, known, pods
 
 
-def _told_now(
+def _without_down_exporters(
     sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], at: datetime
 ) -> Mapping[DeviceId, Sighting]:
     """The sightings without current rows of exporters that are down.
@@ -159,10 +159,10 @@ def _device(
         vocabulary=sighting.row.vocabulary,
         mig_instance=identity.instance,
         mig_profile=identity.profile,
-        index=_said(rows, door.INDEX_LABELS),
-        model=_said(rows, door.MODEL_LABELS),
-        driver_version=_said(rows, door.DRIVER_LABELS),
-        pci_bus_id=_said(rows, door.PCI_LABELS),
+        index=_first_value(rows, door.INDEX_LABELS),
+        model=_first_value(rows, door.MODEL_LABELS),
+        driver_version=_first_value(rows, door.DRIVER_LABELS),
+        pci_bus_id=_first_value(rows, door.PCI_LABELS),
         node_label=_node_label(identity.id, rows, gaps),
         exporter=moved.get(exporter, exporter),
         pods=tuple(containers),
@@ -173,7 +173,7 @@ def _device(
     )
 
 
-def _said(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
+def _first_value(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
     return next((value for labels in rows if (value := door.first(labels, names))), "")
 
 

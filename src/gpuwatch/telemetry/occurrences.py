@@ -88,8 +88,8 @@ def _counting(
 
 
 def _window_seconds(labels: Mapping[str, str]) -> float:
-    told = labels.get(_WINDOW_LABEL, "")
-    return int(told) / 1000 if told.isdecimal() and int(told) else _USUAL_WINDOW_SECONDS
+    stated = labels.get(_WINDOW_LABEL, "")
+    return int(stated) / 1000 if stated.isdecimal() and int(stated) else _USUAL_WINDOW_SECONDS
 
 
 def _key(of: AnswerRow | Series, row: MetricRow) -> _Key | None:

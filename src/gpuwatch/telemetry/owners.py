@@ -162,14 +162,14 @@ class _KubeStateMetrics:
             for begin in range(0, len(names), _NAMES_AT_ONCE)
         ]
         found: dict[PodRef, list[AnswerRow]] = {}
-        spoken: set[str] = set()
+        present: set[str] = set()
         for row in self.rows(chosen, ("namespace", "pod", "exported_namespace", "exported_pod", *more)):
             pod = f"{_namespace(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
             if pod in wanted:
                 found.setdefault(pod, []).append(row)
-                spoken.add("exported_pod" if row.labels.get("exported_pod") else "pod")
+                present.add("exported_pod" if row.labels.get("exported_pod") else "pod")
         # All metrics come from the same scrape, so later queries need only this label.
-        self._labels = tuple(label for label in self._labels if label in spoken) or self._labels
+        self._labels = tuple(label for label in self._labels if label in present) or self._labels
         return found
 
 

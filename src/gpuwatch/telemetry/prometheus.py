@@ -101,7 +101,7 @@ class PrometheusStore:
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
     ) -> list[list[AnswerRow] | TelemetryError]:
         try:
-            dialect = self._speaks(at)
+            dialect = self._probed_dialect(at)
         except TelemetryError as error:
             return [error for _ in expressions]
         questions: list[PartitionedQuery[list[AnswerRow]]] = []
@@ -130,7 +130,7 @@ class PrometheusStore:
     ) -> list[Series]:
         if step_seconds <= 0:
             raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-        dialect = self._speaks(end)
+        dialect = self._probed_dialect(end)
         steps = math.floor((end - start).total_seconds() / step_seconds) + 1
         questions: list[PartitionedQuery[list[Series]]] = []
         for first in range(0, steps, _STEPS_AT_ONCE):
@@ -151,7 +151,7 @@ class PrometheusStore:
         return _joined([question.in_order() for question in questions])
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
-        window = duration((end - start).total_seconds(), self._speaks(end) is Dialect.PROMETHEUS_2)
+        window = duration((end - start).total_seconds(), self._probed_dialect(end) is Dialect.PROMETHEUS_2)
         series: list[Series] = self._query(f"{vector(selector)}[{window}]", end)
         return series
 
@@ -161,7 +161,7 @@ class PrometheusStore:
             expression, dialect=Dialect.METRICSQL if self._dialect is Dialect.METRICSQL else Dialect.PROMETHEUS_3
         )
 
-    def _speaks(self, at: datetime) -> Dialect:
+    def _probed_dialect(self, at: datetime) -> Dialect:
         """The server's dialect, probed once: a value at each whole minute, in a window of two minutes.
 
         Prometheus 2 finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two,
