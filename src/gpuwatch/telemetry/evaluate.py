@@ -134,7 +134,6 @@ def _instant_answers(samples: MetricSamples, markers: MetricSamples, chosen: Int
 
 
 def _newest(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> tuple[IntArray, BoolArray]:
-    """Index of the newest sample up to each end (0 where there is none), and whether there is one."""
     newest = samples.positions(chosen, ends_ms) - 1
     exists = newest >= samples.starts[chosen][:, None]
     return np.where(exists, newest, 0), exists
@@ -163,7 +162,6 @@ def _running_count(mask: BoolArray) -> IntArray:
 
 
 def _holds(expression: Expression, values: FloatArray) -> BoolArray:
-    """Where a sample is above the bound or has any bit of the mask; false for NaN."""
     assert expression.parameter is not None
     if expression.function is Function.FRACTION_ABOVE:
         return values > expression.parameter

@@ -134,7 +134,6 @@ class ApiSession(requests.Session):
             raise Failed(QueryFailed(message)) from error
 
     def _vector(self, response: requests.Response) -> DecodedResponse | None:
-        """Decodes a vector in one pass, for speed."""
         known = self._labels.get
         try:
             answer = _VECTOR.decode(response.content)

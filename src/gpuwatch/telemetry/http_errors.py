@@ -205,7 +205,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds of the Retry-After header; 0 without one."""
     value = headers.get("Retry-After", "").strip()
     if value.isdigit():
         return float(value)

@@ -178,7 +178,6 @@ def _first_value(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
 
 
 def _node_label(device: DeviceId, rows: Sequence[door.Labels], gaps: list[Gap]) -> str:
-    """The host that the rows name; '' with a Gap where they name several."""
     values = sorted({value for labels in rows if (value := door.node_label(labels))})
     if len(values) == 1:
         return values[0]

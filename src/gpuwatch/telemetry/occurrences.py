@@ -76,7 +76,6 @@ def occurrences(
 def _counting(
     store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
 ) -> dict[_Key, float]:
-    """Devices with counts, and the exporter's window in seconds, the longest where exporters differ."""
     by = by_labels(door.IDENTITY_LABELS[row.vendor], (row.variant_label, _WINDOW_LABEL))
     question = Expression(selector(row), Function.MAX, window_seconds, combine=Combine.MAX, by=by)
     windows: dict[_Key, float] = {}

@@ -226,7 +226,6 @@ def _samples(expression: Expression, partition: Partition | None, count: int = 1
 
 
 def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
-    """One Series for each set of labels, from answers for consecutive time ranges."""
     if len(chunks) == 1:
         return [series for part in chunks[0] for series in part]
     found: dict[tuple[tuple[str, str], ...], list[Series]] = {}

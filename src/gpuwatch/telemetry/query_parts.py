@@ -79,7 +79,6 @@ def halves(part: QueryPart, partition: Partition | None) -> list[QueryPart]:
 
 
 def _cut(part: QueryPart, partition: Partition, count: int) -> list[QueryPart]:
-    """Up to `count` parts of adjacent Nodes with about as many series each."""
     if count <= 1:
         return [part]
     weights = [max(1, partition.nodes[node]) for node in part.nodes]

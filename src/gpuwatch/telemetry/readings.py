@@ -91,7 +91,6 @@ class _StatReader:
         self.rows = 0
 
     def answer(self, batch: Sequence[_PendingStat]) -> None:
-        """Queries one level of preference after the other, until no device or no level is left."""
         pending = list(batch)
         while pending:
             answers = self._evaluated(

@@ -161,7 +161,6 @@ class RecordingStore:
     def _answers(
         self, expression: Expression, ends_ms: IntArray, partition: Partition | None
     ) -> tuple[Sequence[Mapping[str, str]], Matrix]:
-        """Labels, and a row of answers for each of them at the rising `ends_ms`."""
         render(expression)  # raises ValueError for an invalid expression
         metric = self._load(expression.selector.metric)
         chosen = metric.chosen(expression.selector)

@@ -173,7 +173,6 @@ def _presence_metrics(schema: Schema) -> list[MetricRow]:
 
 
 def _ranked(metrics: Sequence[MetricRow]) -> Iterator[tuple[int, MetricRow]]:
-    """Each metric with its rank within its vocabulary."""
     places: Counter[str] = Counter()
     for row in metrics:
         yield places[row.vocabulary], row
@@ -203,7 +202,6 @@ def _answered(
 
 
 def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[MetricRow, Sequence[door.Labels]]]]:
-    """Present devices, and the rows of devices that have several of one metric."""
     devices: dict[DeviceId, Sighting] = {}
     repeated: list[tuple[MetricRow, Sequence[door.Labels]]] = []
     # Metrics of one exporter have the same labels; a store may share one object for them.
@@ -227,7 +225,6 @@ def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[Metric
 
 
 def _gone(metric: MetricRow, answer: Iterable[AnswerRow], present: Collection[str]) -> set[Matcher]:
-    """Matchers for devices of the answer whose GPU is not `present`."""
     missing: set[Matcher] = set()
     for row in answer:
         found = door.ids(row.labels, metric.vendor)
@@ -244,7 +241,6 @@ def _newest(
     step_seconds: int,
     gaps: list[Gap],
 ) -> _Answered:
-    """The last sample times of missing devices."""
     metrics: list[MetricRow] = []
     questions: list[Expression] = []
     for metric, picked in missing:

@@ -294,7 +294,6 @@ class _Grid:
         yield from self._dropped.gaps()
 
     def windows(self) -> Iterator[HeldWindows]:
-        """By device and start."""
         nodes = {device.uuid: device.node for device in self.inventory.devices}
         gpus: dict[str, list[tuple[_DeviceKey, _Held]]] = {}
         for key, held in sorted(self.devices.items()):
@@ -345,7 +344,6 @@ _Stretch: TypeAlias = tuple[_HolderKey, int, int, bool, Mapping[Signal, FloatArr
 
 
 def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: bool) -> list[_Stretch]:
-    """HeldWindows of a device, sorted by first window, then holder."""
     if len(held.holders) == 1 and not board:
         (holder, own), *_ = held.holders.items()
         there = {signal: values for signal, values in own.items() if not np.isnan(values).all()}
