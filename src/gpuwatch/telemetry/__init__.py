@@ -1,6 +1,5 @@
-"""The only room that speaks PromQL and HTTP to Prometheus; units and labels are translated at its door.
+"""The only room that speaks PromQL and HTTP to Prometheus. It converts exporters' units and labels to gpuwatch's own.
 
-`samples` is the seam: a SampleStore evaluates small typed expressions over raw series. Two stores exist,
-`prometheus` (a server) and `recording` (files); one conformance suite holds both to the same answers.
-`source` is built on the seam alone: discovery, inventory, window statistics, activity and state changes.
+`samples` is the interface: a SampleStore evaluates small typed expressions over raw series. `prometheus` (a server)
+and `recording` (files) implement it; one test suite requires the same answers of both. `source` uses only SampleStore.
 """

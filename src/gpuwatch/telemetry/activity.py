@@ -1,7 +1,7 @@
-"""Activity: was a device's engine active while a Pod held it, step by step.
+"""Activity: whether a device's engine was active while a Pod held it, step by step.
 
 A range query over max_over_time(busy[step]) has one row per device and Pod; each becomes one character per step. Large
-fleets are asked in blocks of devices, so that memory holds one block's numbers beside the characters.
+fleets are queried in blocks of devices, so that memory holds the samples of one block only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gpuwatch.telemetry.samples import (
 
 _POINTS_AT_ONCE = 500_000
 
-_UNKNOWN, _SILENT, _ACTIVE = 0, 1, 2  # of two rows the greater code counts
+_UNKNOWN, _SILENT, _ACTIVE = 0, 1, 2  # the greater of two codes wins
 _CHARACTERS = np.frombuffer(f"{Activity.UNKNOWN}{Activity.SILENT}{Activity.ACTIVE}".encode(), np.uint8)
 
 _Codes = npt.NDArray[np.uint8]
@@ -62,11 +62,11 @@ def histories(
     bound_ratio: float,
     devices: Collection[DeviceId] | None = None,
 ) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
-    """One history per device and Pod, and one with pod '' for time in which nobody held the device.
+    """One history per device and Pod, and one with pod '' for time in which the device was free.
 
-    Every history covers (at − n·step, at], n whole steps that fit into the window; steps in which this Pod did not
-    hold the device are unknown in it. A step is active when any sample in it is above bound_ratio. `devices`: only
-    these, and only their rows are asked for. A device without any row of any busy metric has no history.
+    Every history covers (at − n·step, at], where n whole steps fit into the window. Steps in which the Pod did not hold
+    the device are unknown. A step is active when any sample in it is above bound_ratio. `devices` limits the query to
+    these devices. A device without a row of any busy metric has no history.
     """
     if step_seconds <= 0 or window_seconds < step_seconds:
         raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")
@@ -131,9 +131,9 @@ class _Steps:
         codes[number[usable]] = np.maximum(codes[number[usable]], seen)
 
     def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition]]:
-        """Matchers for few enough devices at once; none where a single question is about the whole fleet.
+        """Matchers for one block of devices each; no matcher where one query covers the whole fleet.
 
-        Divided by the label that tells the devices apart: an answer over time can be put together by it alone.
+        The partition uses the device's own label: range answers can be merged only by a label that they keep.
         """
         at_once = max(1, _POINTS_AT_ONCE // self.count)
         places: dict[str, list[str]] = {}
@@ -154,7 +154,7 @@ class _Steps:
             if pod:
                 held[device] = np.maximum(held.get(device, np.uint8(_UNKNOWN)), codes)
         for (device, pod), seen in sorted(self.codes.items(), key=lambda item: item[0]):
-            # A row of the device beside those of its processes is not time in which nobody held it.
+            # A device row beside rows of its processes does not mean that the device was free.
             beside = not pod and device in held
             codes = np.where(held[device] == _UNKNOWN, seen, np.uint8(_UNKNOWN)) if beside else seen
             if codes.any():

@@ -1,7 +1,4 @@
-"""From the rows of answers to values of devices, for one WindowStat.
-
-The plain case is a device with one row, which is its value. A device of several rows is in pieces, to be joined.
-"""
+"""From answer rows to device values, for one WindowStat. A device with several rows is in pieces that are joined."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from gpuwatch.telemetry.questions import FRACTIONS, Question, in_si
 from gpuwatch.telemetry.samples import AnswerRow, Expression, StoreRefused, StoreUnreachable, TelemetryError
 
 _Key: TypeAlias = tuple[DeviceId, str]
-"""A device, and the variant or ''."""
+"""Device, and variant or ''."""
 
 Samples: TypeAlias = Mapping[Expression, Mapping[RowKey, float]]
-"""Samples behind pieces, by `Question.counts` and `Piece.row`."""
+"""Number of samples of each piece, by `Question.counts` and `Piece.row`."""
 
 
 @dataclass(slots=True)
 class Trouble:
-    """What went wrong, by signal: it becomes one Gap per signal."""
+    """Errors and dropped values by signal; each becomes a Gap."""
 
     errors: dict[Signal, TelemetryError] = field(default_factory=dict)
     dropped: Dropped = field(default_factory=Dropped)
@@ -36,7 +33,7 @@ class Trouble:
         for signal, error in self.errors.items():
             by_kind.setdefault(type(error), []).append(signal)
         for kind, signals in by_kind.items():
-            # A server that does not answer at all says so once; a question that it cannot answer has its own reason.
+            # An unreachable server is one Gap for all signals; a failed query is one Gap for its signal.
             together = [signals] if kind in (StoreUnreachable, StoreRefused) else [[signal] for signal in signals]
             for members in together:
                 yield failed(f"signal {', '.join(members)}", self.errors[members[0]])
@@ -47,9 +44,9 @@ class Trouble:
 class LevelAnswers:
     """Answers to one WindowStat at one level of preference.
 
-    known: devices, and GPUs, that are asked about.
-    values: variant ('' where the signal has none) → device → value. Devices here are what the signal is about: the GPU,
-        or its instance. Complete after `join`.
+    known: ids of the devices and GPUs in question.
+    values: variant ('' where the signal has none) → GPU or instance, by the signal's scope → value. Complete after
+        `join`.
     pieces: of instances that have several rows.
     """
 
@@ -64,7 +61,7 @@ class LevelAnswers:
     _gpu_of: dict[DeviceId, str] = field(default_factory=dict)
 
     def exclude(self, question: Question, beside: Iterable[AnswerRow]) -> None:
-        """Nothing is said of devices (and variants) for which what is beside the answer speaks against it."""
+        """Leaves out devices (and variants) whose `beside` row rules out an answer."""
         is_maximum = question.stat.statistic in FRACTIONS
         low, high = question.plausible
         for row in beside:
@@ -77,7 +74,6 @@ class LevelAnswers:
                 self._no_measurement(question, row.value, device)
 
     def take(self, question: Question, rows: Sequence[AnswerRow]) -> None:
-        """The answer to one question of the level."""
         if question.pieces:
             self._in_pieces.append((question, rows))
             for instance, device, variant, value, _ in self._usable(question, rows):
@@ -93,9 +89,9 @@ class LevelAnswers:
                 self._put(device, variant, value, lowest)
 
     def divide(self, per_process: Set[tuple[str, str]], targets: frozenset[PodRef]) -> None:
-        """Finds the pieces, when all answers are taken.
+        """Finds the pieces; call it after the last `take`.
 
-        Where an exporter writes rows per process beside that of the device, the latter alone are kept.
+        Where an exporter writes rows per process beside the device's row, only the device's row is kept.
         """
         if not self._several:
             return
@@ -116,7 +112,7 @@ class LevelAnswers:
                 ]
 
     def unweighted(self) -> Iterator[tuple[Question, set[DeviceId]]]:
-        """Questions and instances of which the samples of each piece have to be known before they can be joined."""
+        """Questions, and instances whose pieces cannot be joined before the number of samples of each is known."""
         for question, _ in self._in_pieces if self.pieces else ():
             instances = {
                 instance
@@ -127,8 +123,8 @@ class LevelAnswers:
                 yield question, instances
 
     def join(self, statistic: Statistic, samples: Samples, fitting: float | None) -> None:
-        """Rows and pieces become values. fitting: samples that fit into the window one after the other, if known."""
-        # Looked up once, as an expression is long to compare.
+        """Fills `values`. fitting: samples that fit into the window one after the other, if known."""
+        # By id: comparing expressions is slow.
         samples_of = {id(question): samples.get(question.counts, {}) for question, _ in self._in_pieces}
         for (instance, variant), parts in self.pieces.items():
             counts: list[float] | None = None
@@ -138,7 +134,7 @@ class LevelAnswers:
                 known = [samples_of[id(part.question)].get(part.row) for part in parts]
                 counts = [count for count in known if count is not None]
                 if len(counts) < len(known):
-                    continue  # without the number of samples the whole is not known; its Gap is written
+                    continue  # the value is unknown; the failed count has its Gap
             self._single[variant][instance] = (
                 parts[0].value if len(parts) == 1 else joined(statistic, parts, counts, fitting)
             )
@@ -153,7 +149,7 @@ class LevelAnswers:
     def _usable(
         self, question: Question, rows: Iterable[AnswerRow]
     ) -> Iterator[tuple[DeviceId, DeviceId, str, float, AnswerRow]]:
-        """Instance, what of it the signal is about (itself or its GPU), variant, value in SI, and the row."""
+        """Instance, device that the signal describes (the instance or its GPU), variant, value in SI, and the row."""
         metric, known, excluded = question.row, self.known, self._excluded
         vendor, variant_label, is_physical = metric.vendor, metric.variant_label, metric.scope is Scope.PHYSICAL
         in_units, scale = question.in_units, question.scale if question.in_units else 1.0

@@ -1,9 +1,8 @@
 """Changes of state-like signals: when an XID or a recovery action took a new value.
 
-In two phases: cheap questions about all devices tell where something changed, and raw samples are read for those alone.
-A device is one state, whatever series it consists of: a new Pod, or the err_code label that an XID row carries along,
-starts a new series without changing anything. The events behind a windowed count are told in the same way
-(occurrences.py).
+Cheap queries about all devices find where something changed; raw samples are read for those devices only.
+A device has one state across all its series: a new Pod, or another err_code label of an XID row, starts a new series
+without a change of state. Events behind a windowed count come from occurrences.py.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gpuwatch.telemetry.sightings import INSTANT_SECONDS
 
 @dataclass(slots=True)
 class _States:
-    """What is known of one signal: samples of suspects, by device."""
+    """One signal: samples by device, for devices that may have changed."""
 
     samples: dict[DeviceId, dict[float, float]] = field(default_factory=dict)
     dropped: Dropped = field(default_factory=Dropped)
@@ -41,12 +40,12 @@ def state_changes(
     schema: Schema,
     inventory: Inventory,
 ) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
-    """Transitions within (at − window, at], by time. PHYSICAL signals are told of the GPU, by its UUID.
+    """Transitions within (at − window, at], by time. The device of a PHYSICAL signal is the GPU's UUID.
 
-    `before` is the last value ahead of the change, from up to one more window earlier, else None. The first appearance
-    of 0 is none: it says that nothing has happened yet. Of rows that are there at once the greatest value counts.
-    Signals that are windowed counts change with each event that begins to be counted: `before` and `after` are how many
-    of the variant there were since the window began, at least.
+    `before` is the last value before the change, from up to one more window earlier, else None. A first value of 0 is
+    no transition: nothing has happened yet. Of simultaneous rows the greatest value counts.
+    A windowed count changes with each event that begins to be counted: `before` and `after` are the least numbers of
+    events of the variant since the window began.
     """
     changes: list[StateChange] = []
     gaps: list[Gap] = []
@@ -76,7 +75,7 @@ def state_changes(
 def _read_suspects(
     store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory, states: _States
 ) -> None:
-    # The sample ahead of the window belongs to it: a change may lie right on the edge.
+    # Includes the sample before the window: the change may be at its edge.
     looked_at = window_seconds + INSTANT_SECONDS
     suspects = _suspects(store, row, at, looked_at, inventory)
     known = {device.uuid if row.scope is Scope.PHYSICAL else device.id for device in inventory.devices}
@@ -105,7 +104,7 @@ def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChang
 def _suspects(
     store: SampleStore, row: MetricRow, at: datetime, looked_at: int, inventory: Inventory
 ) -> frozenset[DeviceId]:
-    """Devices with two values in the window, or another one, or none, in the window before it."""
+    """Devices with two values in the window, or with another value or none in the window before it."""
     by = door.IDENTITY_LABELS[row.vendor]
     chosen = selector(row)
     questions = [
@@ -127,7 +126,7 @@ def _suspects(
     return frozenset(
         device
         for device, low in lowest.items()
-        # One zero and nothing ahead of it is the state before the first event.
+        # Only zeros, and nothing before them: no event yet.
         if low != highest.get(device) or (before[device] != low if device in before else low != 0)
     )
 

@@ -1,4 +1,4 @@
-"""How to reach a Prometheus-compatible server. Standard library alone, so that settings stay quick to import."""
+"""How to reach a Prometheus-compatible server. Standard library only, so that settings import quickly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Address and credentials of a Prometheus API, and the limits of what it is asked.
+    """Address and credentials of a Prometheus API, and limits for its queries.
 
     url: up to, not including, `/api/v1`: `https://prom.example`, `https://mimir.example/prometheus`,
     `http://vmselect:8481/select/0/prometheus`. A user and password in it become `username` and `password`.
@@ -23,15 +23,15 @@ class Connection:
     ca_file: PEM with the authorities to trust in the place of the system's; it wins over REQUESTS_CA_BUNDLE.
     cert_file, key_file: client certificate (mTLS); without key_file, cert_file holds both.
     headers: sent with each query, e.g. `X-Scope-OrgID` for Mimir's tenants.
-    timeout_seconds: for one query; the server is told, and is given 5 s more to say that it gave up.
+    timeout_seconds: for one query; sent to the server, whose error is awaited for 5 s more.
     retries: further attempts on 429, 5xx and broken connections.
     backoff_seconds: before the first of them; doubled before each further one.
     retry_max_seconds: the longest wait; a Retry-After is honoured up to it.
     concurrency: queries at once.
-    max_samples_per_query: questions about more samples are divided by Node beforehand; below the 50 million of
-    Prometheus' --query.max-samples. A server that allows less makes gpuwatch divide further.
+    max_samples_per_query: queries of more samples are divided by Node beforehand; below the 50 million of Prometheus'
+    --query.max-samples. Where a server allows less, gpuwatch divides further.
 
-    Raises ValueError that names the field, and never its value where that is a secret. Secrets are not in the repr.
+    Raises ValueError with the field's name, without a secret's value. Secrets are not in the repr.
     """
 
     url: str
@@ -64,7 +64,7 @@ class Connection:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must not be shown, long enough to be told from ordinary text."""
+        """Values to remove from messages; those under 8 characters are too common in ordinary text."""
         return tuple(value for value in (self.bearer_token, self.password, *self.headers.values()) if len(value) >= 8)
 
     def _take_url_apart(self) -> None:
@@ -72,7 +72,7 @@ class Connection:
             parts = urlsplit(self.url.strip())
             port = parts.port
         except ValueError:
-            # The parser's own message shows the address, and a password in it.
+            # The parser's message shows the url and a password in it.
             raise ValueError("url: cannot be read; write it as https://prometheus.example:9090") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("url: must begin with http:// or https:// and name a host")

@@ -1,6 +1,6 @@
-"""Discovery: which vocabularies, signals, labels and sampling interval telemetry has here.
+"""Discovery: the vocabularies, signals, labels and sampling interval that telemetry has here, as a Schema.
 
-The answer is a Schema. What does not exist is simply not in it, and only the absence of everything is a Gap.
+An absent signal is left out of the Schema; only the absence of all of them is a Gap.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ LOOKBACK_SECONDS = 3600
 _SERIES_FOR_INTERVAL = 9
 _PERCENT_FROM = 1.5
 """A *_RATIO metric above this is in whole percent (DCGM 4.6 has the new name as an alias of the integer percent):
-2 % is the smallest percentage above it, and no ratio gets there."""
+no ratio reaches it, and 2 % is the smallest percentage above it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A catalog row whose metric exists. `rows` counts its series now, or in the look-back where there are none now."""
+    """A catalog row whose metric exists. rows: its series now, else in the look-back."""
 
     row: MetricRow
     rows: int
 
 
 def selector(row: MetricRow, *more: Matcher) -> Selector:
-    """Series of a catalog row."""
     fixed = tuple(Matcher(label, MatchOp.EQUAL, value) for label, value in row.matchers)
     return Selector(row.metric, fixed + more)
 
@@ -53,10 +52,10 @@ def by_labels(*groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
-    """What telemetry speaks at `at`, seen over the last hour.
+    """The Schema of the hour before `at`.
 
-    SignalFound.scale is the catalog's, except where *_RATIO metrics turn out to be percent. Where they are percent on
-    some exporters and ratios on others they cannot be read at all and are left out, with a Gap.
+    SignalFound.scale is the catalog's, except where *_RATIO metrics are in percent. Where they are percent on some
+    exporters and ratios on others, they are left out, with a Gap.
     """
     try:
         names = store.metric_names(at, LOOKBACK_SECONDS)
@@ -102,7 +101,7 @@ def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]
 
 
 def _spoken(names: frozenset[str]) -> list[MetricRow]:
-    """Rows whose metric exists; a metric of two vocabularies counts for the one that is spoken here, and once."""
+    """Rows whose metric exists; a metric of two vocabularies counts once, for the one that has other metrics here."""
     existing = [row for row in metric_rows() if row.metric in names]
     claims: dict[str, set[str]] = {}
     for row in existing:
@@ -118,11 +117,11 @@ def _spoken(names: frozenset[str]) -> list[MetricRow]:
 
 
 def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap]) -> list[_Found]:
-    """Rows with series, counted. A failed count keeps the row: the metric exists."""
+    """Rows that have series. A row whose count failed is kept: its metric exists."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}
-    # Series that are gone now still tell how the signal is exported, so they are looked for in the look-back.
+    # Series that have ended still show how the signal is exported, so the look-back is searched too.
     for function, window in ((Function.LAST, 0), (Function.LAST_IN_WINDOW, LOOKBACK_SECONDS)):
         expressions = [Expression(each, function, window, combine=Combine.COUNT) for each in open_selectors]
         for chosen, answer in zip(open_selectors, store.evaluate_many(expressions, at), strict=True):
@@ -144,13 +143,13 @@ def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: 
 
 
 def _as_reference(found: _Found) -> tuple[bool, bool, int, bool]:
-    """The metric that most devices have, once each: it stands for the exporter in questions about labels."""
+    """Sort key: the greatest is the metric that most devices have, once each. Its labels stand for the exporter's."""
     row = found.row
     return (not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
 
 
 def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[AnswerRow] | None:
-    """Rows of the reference metric that name a device, with all labels that the door reads; None where it failed."""
+    """Rows of the reference metric that name a device, with all labels that labels.py reads; None on failure."""
     vendor = row.vendor
     names = by_labels(
         door.IDENTITY_LABELS[vendor], door.HOLDER_LABELS[vendor], ("pod", "namespace", "container"), door.NODE_LABELS
@@ -177,7 +176,7 @@ def _interval(
     at: datetime,
     gaps: list[Gap],
 ) -> float:
-    """Median distance of samples in seconds, of a few devices spread over the fleet; 0 where no series has two."""
+    """Median seconds between samples of a few devices across the fleet; 0 where no series has two samples."""
     if not samples:
         return 0.0
     vocabulary = max(samples, key=lambda name: len(samples[name]))
@@ -202,10 +201,10 @@ def _interval(
 def _percentages(
     store: SampleStore, found: Sequence[_Found], at: datetime, gaps: list[Gap]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Metrics named ratio that are percent, and those whose unit cannot be told.
+    """Metrics named ratio that are in percent, and those whose unit is unknown.
 
-    DCGM gave all of them their new unit at once, so they are judged together. Percent is an integer, so a maximum
-    between 0 and 1 is a real ratio; 0 and 1 tell nothing.
+    DCGM changed the unit of all of them in one release, so they are judged together. Percentages are integers, so a
+    maximum between 0 and 1 is a ratio; 0 and 1 are ambiguous.
     """
     metrics = {
         each.row.metric: each.row
@@ -219,7 +218,7 @@ def _percentages(
     values: list[float] = []
     for metric, answer in zip(metrics, store.evaluate_many(expressions, at) if expressions else [], strict=True):
         if isinstance(answer, TelemetryError):
-            # Without its scale a metric would be wrong by a factor of 100.
+            # With the wrong scale a metric would be off by a factor of 100.
             gaps.append(failed(f"scale of {metric}", answer))
             return frozenset(), frozenset(metrics)
         values.extend(row.value for row in answer if row.value < BLANK)

@@ -1,9 +1,9 @@
 """PromQL's functions over recorded samples, for all series and all evaluation times at once.
 
 Semantics are those of Prometheus 3: windows and the look-back are left-open, staleness markers end a series for an
-instant lookup and are skipped by range functions, NaN is a value that min and max pass over and everything else
-carries on. Arrays of answers have one row per series and one column per evaluation time, beside a mask of the same
-shape that says where there is an answer at all (an answer may itself be NaN).
+instant lookup and are skipped by range functions; NaN is a value that min and max skip and other functions return.
+Answers have one row per series and one column per evaluation time, and a mask of the same shape that is true where
+there is an answer (which may be NaN).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from gpuwatch.telemetry.samples import Combine, Expression, Function
 from gpuwatch.telemetry.series import BoolArray, FloatArray, IntArray, MetricSamples
 
 LOOKBACK_MS = 300_000
-"""How old a sample may be for an instant lookup: the default of Prometheus (--query.lookback-delta)."""
+"""Greatest age of a sample in an instant lookup: Prometheus' default (--query.lookback-delta)."""
 
 _CELLS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """values[i, j] is series i at evaluation time j, where present[i, j]."""
+    """values[i, j] is series i at evaluation time j, valid where present[i, j]."""
 
     values: FloatArray
     present: BoolArray
 
 
 def reach_ms(expression: Expression, step_ms: int) -> int:
-    """How far before the end of a window samples can matter to its answer."""
+    """How far before the end of a window its answer depends on samples."""
     if expression.function is Function.LAST:
         return LOOKBACK_MS
     return expression.window_seconds * 1000 + (step_ms if expression.function in STEPPED else 0)
@@ -48,8 +48,8 @@ def per_series(
 ) -> Matrix:
     """The expression's function of each chosen series at each end of a window, before `combine`.
 
-    samples and markers are those of one metric, parted; ends_ms are the evaluation times with the offset taken off
-    already, rising; step_ms is the resolution of FRACTION_* and LAST_TIME.
+    samples and markers: of one metric, from `MetricSamples.parted`. ends_ms: evaluation times less the offset, rising.
+    step_ms: the step of FRACTION_* and LAST_TIME.
     """
     function, window_ms = expression.function, expression.window_seconds * 1000
     with np.errstate(all="ignore"):
@@ -57,7 +57,7 @@ def per_series(
             return _instant_answers(samples, markers, chosen, ends_ms)
         begins_ms, until_ms = ends_ms - window_ms, ends_ms
         if function in STEPPED:
-            # The samples that the looks in the window see are those between two looks.
+            # A window between two steps holds the samples of all its steps.
             begins_ms, until_ms = begins_ms // step_ms * step_ms, until_ms // step_ms * step_ms
         seen, lows, highs = _windows(samples, chosen, begins_ms, until_ms)
         present = highs - lows >= (2 if function is Function.INCREASE else 1)
@@ -66,7 +66,7 @@ def per_series(
         if not low.size:
             pass
         elif function in STEPPED:
-            answers[present] = _over_looks(seen, low, high, expression, step_ms)
+            answers[present] = _over_steps(seen, low, high, expression, step_ms)
         elif function is Function.INCREASE:
             ends = np.broadcast_to(ends_ms, present.shape)[present]
             answers[present] = _increases(seen, low, high, ends - window_ms, ends)
@@ -78,10 +78,10 @@ def per_series(
 def _windows(
     samples: MetricSamples, chosen: IntArray, begins_ms: IntArray, ends_ms: IntArray
 ) -> tuple[MetricSamples, IntArray, IntArray]:
-    """Samples, and where in them (begin, end] of each chosen series and each window lies.
+    """Samples, and the index range of (begin, end] in them for each chosen series and window.
 
-    Where the windows hold less than half of all samples, these are a copy of theirs alone: what follows looks at
-    every sample, not only at those in a window.
+    Where the windows hold at most half of all samples, only these are copied and returned: what follows processes
+    every sample.
     """
     lows, highs = samples.positions(chosen, begins_ms), samples.positions(chosen, ends_ms)
     first, last = lows[:, 0], highs[:, -1]
@@ -93,7 +93,7 @@ def _windows(
 
 
 def grouped(answers: Matrix, group: IntArray, combine: Combine) -> Matrix:
-    """`combine` over the series of each group, at every time; group[i] is the group of series i, from 0 on.
+    """`combine` over the series of each group, at every time; group[i] ≥ 0 is the group of series i.
 
     One row per group that has a series, in the order of their numbers.
     """
@@ -134,25 +134,24 @@ def _instant_answers(samples: MetricSamples, markers: MetricSamples, chosen: Int
 
 
 def _newest(samples: MetricSamples, chosen: IntArray, ends_ms: IntArray) -> tuple[IntArray, BoolArray]:
-    """Where the newest sample up to each end lies, and whether there is one; 0 where there is none."""
     newest = samples.positions(chosen, ends_ms) - 1
     exists = newest >= samples.starts[chosen][:, None]
     return np.where(exists, newest, 0), exists
 
 
-def _over_looks(
+def _over_steps(
     samples: MetricSamples, low: IntArray, high: IntArray, expression: Expression, step_ms: int
 ) -> FloatArray:
     """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and max_over_time(timestamp(…)[…]).
 
-    A subquery looks at every whole multiple of the step in (end − window, end], and each look sees the newest sample
-    of (look − step, look]. The time of a sample is that of the look that sees it.
+    A subquery evaluates at every multiple of the step in (end − window, end], and finds there the newest sample of
+    (multiple − step, multiple]. The sample's time is that multiple.
     """
-    looks = -(-samples.times_ms // step_ms)
+    steps = -(-samples.times_ms // step_ms)
     if expression.function is Function.LAST_TIME:
-        return looks[high - 1] * step_ms / 1000
-    newest = np.append(looks[1:] != looks[:-1], True)
-    newest[samples.starts[1:][samples.starts[1:] > 0] - 1] = True  # the next series begins there
+        return steps[high - 1] * step_ms / 1000
+    newest = np.append(steps[1:] != steps[:-1], True)
+    newest[samples.starts[1:][samples.starts[1:] > 0] - 1] = True  # the last sample of its series
     seen, true = _running_count(newest), _running_count(newest & _holds(expression, samples.values))
     share: FloatArray = (true[high] - true[low]) / (seen[high] - seen[low])
     return share
@@ -163,7 +162,6 @@ def _running_count(mask: BoolArray) -> IntArray:
 
 
 def _holds(expression: Expression, values: FloatArray) -> BoolArray:
-    """Where a sample is above the bound, or has any bit of the mask; NaN never is."""
     assert expression.parameter is not None
     if expression.function is Function.FRACTION_ABOVE:
         return values > expression.parameter
@@ -171,9 +169,9 @@ def _holds(expression: Expression, values: FloatArray) -> BoolArray:
 
 
 def _any_bit(values: FloatArray, mask: int) -> BoolArray:
-    """Whether a value has any bit of the mask, in the steps that the PromQL takes (see promql.py).
+    """Whether a value has any bit of the mask, computed as the PromQL in promql.py does.
 
-    They differ from an integer's bits where the value is none: negative, fractional, infinite, NaN.
+    Bitwise `and` would differ for values that are no whole numbers: negative, fractional, infinite, NaN.
     """
     *higher, (top, lowest) = bit_runs(mask)
     for above, below in higher:
@@ -182,7 +180,7 @@ def _any_bit(values: FloatArray, mask: int) -> BoolArray:
 
 
 def _over_windows(values: FloatArray, low: IntArray, high: IntArray, expression: Expression) -> FloatArray:
-    """A range function over values[low:high] of each window; none of them is empty, they may overlap."""
+    """A range function over values[low:high] of each window; windows are not empty and may overlap."""
     match expression.function:
         case Function.LAST_IN_WINDOW:
             return values[high - 1]
@@ -203,16 +201,16 @@ def _over_windows(values: FloatArray, low: IntArray, high: IntArray, expression:
 
 
 def _reduced(ufunc: np.ufunc, values: FloatArray, low: IntArray, high: IntArray) -> FloatArray:
-    """The ufunc over values[low:high] of each window; none of them is empty, they may overlap."""
+    """The ufunc over values[low:high] of each window, as in `_over_windows`."""
     if high.max() == values.size:
-        values = np.append(values, 0.0)  # reduceat refuses an end that lies behind the last value
+        values = np.append(values, 0.0)  # reduceat refuses an index past the end
     bounds = np.column_stack((low, high)).ravel()
     reduced: FloatArray = ufunc.reduceat(values, bounds)[::2]
     return reduced
 
 
 _DOWN = 2.0**-64
-"""Sums of finite values can overflow where their mean does not; scaled by this they do not either."""
+"""Scale for a mean whose sum of finite values overflows."""
 
 
 def _means(values: FloatArray, low: IntArray, high: IntArray) -> FloatArray:
@@ -241,7 +239,7 @@ def _quantiles(values: FloatArray, low: IntArray, high: IntArray, quantile: floa
         for begin in range(0, alike.size, at_once):
             members = alike[begin : begin + at_once]
             block = np.sort(values[low[members, None] + np.arange(count)], axis=1)
-            # NumPy sorts NaN to the end, Prometheus to the front: turned round, rank i lies this many further left.
+            # NumPy sorts NaN last, Prometheus first: rank i lies this many positions further left.
             nans = np.isnan(block).sum(axis=1)
             rows = np.arange(members.size)
             below, above = block[rows, (lower - nans) % count], block[rows, (upper - nans) % count]
@@ -261,8 +259,8 @@ def _increases(
 ) -> FloatArray:
     """increase() as Prometheus ≥2.52 extrapolates it; every window has two samples or more.
 
-    The slope is carried on to an edge of the window that is at most 1.1 average distances away, else by half a
-    distance, and never to before the time at which a counter with this slope was zero.
+    It extrapolates to an edge of the window within 1.1 average sample intervals, else by half an interval, and never
+    to before the time at which a counter with this slope was zero.
     """
     values, times = samples.values, samples.times_ms
     first, last = values[low], values[high - 1]

@@ -1,4 +1,4 @@
-"""How what could not be read is said."""
+"""Gaps for queries that failed, signals that are missing and values that were dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ _EVENT_BORN = frozenset({Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EV
 
 
 def failed(what: str, error: TelemetryError) -> Gap:
-    """A question that the store did not answer."""
     if isinstance(error, StoreUnreachable):
         kind = GapKind.UNREACHABLE
     elif isinstance(error, StoreRefused):
@@ -27,14 +26,14 @@ def failed(what: str, error: TelemetryError) -> Gap:
 
 
 def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:
-    """A signal that nothing here exports, with the exporter's counter line that enables it where there is one."""
-    spoken = set(vocabularies)
+    """A signal that no exporter here has, with the counter line that enables it where there is one."""
+    here = set(vocabularies)
     known = [row for row in metric_rows() if row.signal is signal]
-    wanted = [row for row in known if row.vocabulary in spoken] or known
+    wanted = [row for row in known if row.vocabulary in here] or known
     if not known:
         detail = "no exporter that gpuwatch knows has this signal"
-    elif spoken and not any(row.vocabulary in spoken for row in known):
-        detail = f"the exporters here ({', '.join(sorted(spoken))}) do not have this signal; others do"
+    elif here and not any(row.vocabulary in here for row in known):
+        detail = f"the exporters here ({', '.join(sorted(here))}) do not have this signal; others do"
     else:
         detail = f"no series of {', '.join(dict.fromkeys(row.metric for row in wanted))}"
         line = next((row.exporter_line for row in wanted if row.exporter_line), "")
@@ -49,7 +48,7 @@ def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:
 
 @dataclass(slots=True)
 class Dropped:
-    """Devices that gave values which are no measurements, by signal: one Gap for each."""
+    """Devices whose values were dropped, by signal; one Gap per signal."""
 
     blank: dict[Signal, set[DeviceId]] = field(default_factory=dict)
     implausible: dict[Signal, set[DeviceId]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""The Prometheus HTTP API: requests with credentials and retries, and answers decoded without much memory.
+"""The Prometheus HTTP API: requests with credentials and retries, and answers decoded in little memory.
 
-`prometheus_api_client` builds the requests. It knows no POST bodies, no warnings and one kind of exception, so it is
-given a session that brings them.
+`prometheus_api_client` builds the requests. Its session is replaced, because it has no POST bodies, no warnings and
+only one kind of exception.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 import random
 from array import array
 from collections.abc import Mapping
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -37,15 +35,15 @@ _KEPT_LABELS = 200_000
 
 
 def connect(connection: Connection, session: ApiSession) -> PrometheusConnect:
-    """The client whose queries answer with lists of AnswerRow or Series. Retries are the session's."""
+    """A client whose queries return lists of AnswerRow or Series. The session does the retries."""
     no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
     return PrometheusConnect(url=connection.url, session=session, retry=no_retries, method="POST")
 
 
 class ApiSession(requests.Session):
-    """Asks the API of one server; for several threads at once.
+    """HTTP session with one server; thread-safe.
 
-    warnings: what the server said beside its answers (Thanos: stores that did not answer), each once, newest last.
+    warnings: warnings in answers (Thanos: stores that did not answer), each once, newest last.
     date: the Date header of the newest answer.
     Raises TelemetryError where a file of the connection is missing.
     """
@@ -58,30 +56,30 @@ class ApiSession(requests.Session):
         self._labels: dict[bytes, Mapping[str, str]] = {}
         self.warnings: dict[str, None] = {}
         self.date = ""
-        # Off: it would take credentials from ~/.netrc. Proxies and the CA bundle are taken from the environment here.
+        # On, it would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
         self.trust_env = False
         self.proxies.update(get_environ_proxies(connection.url))
         self.verify = _authorities(connection)
         self.cert = _client_certificate(connection)
         self.auth = _authentication(connection)
-        # Compression costs a server a seventh of the time of such a query, more than a cluster's network does; whoever
-        # asks from far away says so with a header of their own.
+        # Compression takes a seventh of the server's time for such a query, more than a cluster's network takes. Over a
+        # slow network, set this header in the connection's `headers`.
         self.headers["Accept-Encoding"] = "identity"
         self.headers.update(connection.headers)
 
     def request(  # type: ignore[override]
         self, method: str, url: str, params: Mapping[str, Any] | None = None, **options: Any
     ) -> DecodedResponse:
-        """One question, tried again where that makes sense. Raises TelemetryError."""
+        """One query, retried where another attempt may succeed. Raises TelemetryError."""
         tries = Retrying(
             stop=stop_after_attempt(self._connection.retries + 1),
             wait=self._pause,
-            before_sleep=self._tell,
+            before_sleep=self._log_retry,
             retry=retry_if_exception(lambda error: isinstance(error, Failed) and error.again),
             reraise=True,
         )
         try:
-            # Not `tries(self._ask, …)`, which keeps the answer until cycles of objects are collected.
+            # Not `tries(self._ask, …)`, which keeps the answer in memory until the garbage collector runs.
             for attempt in tries:
                 with attempt:
                     answer = self._ask(method, url, params or {}, options)
@@ -90,32 +88,31 @@ class ApiSession(requests.Session):
         return answer
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds before the next try."""
         limits = self._connection
         pause = limits.backoff_seconds * 2.0 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)  # noqa: S311
         failure = state.outcome.exception() if state.outcome else None
         wanted = failure.wait_seconds if isinstance(failure, Failed) else 0.0
         return min(max(pause, wanted), limits.retry_max_seconds)
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _log_retry(self, state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome else None
         tries, pause = self._connection.retries + 1, state.upcoming_sleep
         _log.info("%s; attempt %d of %d in %.1f s", failure, state.attempt_number + 1, tries, pause)
 
     def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> DecodedResponse:
-        """One try. Raises Failed; StoreRefused where a file of the connection is of no use."""
+        """One attempt. Raises Failed; StoreRefused where a file of the connection is unusable."""
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
         timeout = self._connection.timeout_seconds
         sent = {**options, "timeout": (min(_CONNECT_SECONDS, timeout), timeout + _GRACE_SECONDS)}
         posts = method == "POST" and self._posts
-        # A proxy may cut long addresses; a query with the names of a hundred Nodes has to travel in the body.
+        # A proxy may limit the length of URLs; a query with the names of a hundred Nodes needs a body.
         sent |= {"data": params} if posts else {"params": params}
         try:
             response = super().request("POST" if posts else "GET", url, allow_redirects=False, **sent)
         except requests.RequestException as error:
             raise failure_of_request(error, self._place, asked, timeout) from error
         except OSError as error:
-            # requests passes on what OpenSSL says of certificate files.
+            # requests passes on OpenSSL's OSError about certificate files.
             raise StoreRefused(f"{self._place}: ca_file, cert_file or key_file cannot be used: {error}") from error
         if response.status_code == 405 and posts:
             self._posts = False
@@ -131,16 +128,17 @@ class ApiSession(requests.Session):
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except msgspec.MsgspecError as error:
-            told = f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
-            raise Failed(QueryFailed(told)) from error
+            message = (
+                f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
+            )
+            raise Failed(QueryFailed(message)) from error
 
     def _vector(self, response: requests.Response) -> DecodedResponse | None:
-        """A vector in one go: of some hundred bytes a row, each time that they are passed over counts."""
         known = self._labels.get
         try:
             answer = _VECTOR.decode(response.content)
             rows = [
-                AnswerRow(known(text := bytes(item.metric)) or self._learnt(text), float(item.value.value))
+                AnswerRow(known(text := bytes(item.metric)) or self._shared_labels(text), float(item.value.value))
                 for item in answer.data.result
                 if item.value is not None
             ]
@@ -152,7 +150,7 @@ class ApiSession(requests.Session):
     def _decoded(self, envelope: Envelope) -> dict[str, Any]:
         result = _RESULT.decode(envelope.data)
         if result.resultType == "matrix":
-            # One series at a time: a grid's samples as Python objects take ten times the memory of the array.
+            # One series at a time: samples as Python objects take ten times the memory of the array.
             return {"result": [self._series(_MATRIX_ITEM.decode(raw)) for raw in _RAW_ITEMS.decode(result.result)]}
         _, value = _SCALAR.decode(result.result)
         return {"result": [AnswerRow({}, float(value))]}
@@ -161,10 +159,10 @@ class ApiSession(requests.Session):
         times = array("d", [seconds for seconds, _ in item.values])
         values = array("d", [float(value) for _, value in item.values])
         text = bytes(item.metric)
-        return Series(self._labels.get(text) or self._learnt(text), times, values)
+        return Series(self._labels.get(text) or self._shared_labels(text), times, values)
 
-    def _learnt(self, text: bytes) -> Mapping[str, str]:
-        """The labels without the metric's name; one object for the same labels, as each answer repeats them."""
+    def _shared_labels(self, text: bytes) -> Mapping[str, str]:
+        """The labels without the metric's name. Equal labels share one object, as each answer repeats them."""
         labels = _LABELS.decode(text)
         labels.pop("__name__", None)
         if len(self._labels) > _KEPT_LABELS:
@@ -182,17 +180,17 @@ class ApiSession(requests.Session):
             _log.warning("%s warns: %s", self._place, warning)
 
     def _without_secrets(self, failure: Failed) -> Failed:
-        """Servers and proxies may repeat what they were sent."""
-        told = hidden = str(failure.error)
+        """Servers and proxies may echo credentials."""
+        message = hidden = str(failure.error)
         for secret in self._connection.secrets:
             hidden = hidden.replace(secret, "***")
-        if hidden == told:
+        if hidden == message:
             return failure
         return Failed(type(failure.error)(hidden), failure.again, failure.wait_seconds)
 
 
 class DecodedResponse:
-    """What PrometheusConnect takes for a response: a status, and `data` in the shape of the API's JSON."""
+    """Stands in for the response that PrometheusConnect expects."""
 
     status_code = 200
 
@@ -201,14 +199,6 @@ class DecodedResponse:
 
     def json(self) -> dict[str, Any]:
         return {"data": self._data}
-
-
-def seconds_ahead(date: str, at: datetime) -> float | None:
-    """How far a Date header is ahead of `at`, to the second; None where there is no such header."""
-    try:
-        return (parsedate_to_datetime(date) - at).total_seconds()
-    except (ValueError, TypeError):
-        return None
 
 
 class _Bearer(AuthBase):
@@ -222,8 +212,8 @@ class _Bearer(AuthBase):
                 token = Path(self._file).read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-                told = f"{self._place}: bearer_token_file {self._file} cannot be read: {reason}"
-                raise StoreRefused(told) from None
+                message = f"{self._place}: bearer_token_file {self._file} cannot be read: {reason}"
+                raise StoreRefused(message) from None
             if not token or not token.isprintable():
                 raise StoreRefused(f"{self._place}: bearer_token_file {self._file} does not hold one line with a token")
         request.headers["Authorization"] = f"Bearer {token}"
@@ -232,7 +222,7 @@ class _Bearer(AuthBase):
 
 def _authentication(connection: Connection) -> AuthBase | None:
     if connection.username:
-        # As bytes: requests would encode text as Latin-1.
+        # As UTF-8 bytes: requests would encode text as Latin-1.
         return HTTPBasicAuth(connection.username.encode(), connection.password.encode())
     if connection.bearer_token or connection.bearer_token_file:
         place = f"Prometheus at {connection.url}"

@@ -1,6 +1,6 @@
-"""What a failed answer of the API means: which TelemetryError, and whether another try makes sense.
+"""Turns a failed answer of the API into a TelemetryError, and tells whether a retry makes sense.
 
-Wordings of limits are those of Prometheus (promql/engine.go), Thanos (pkg/store/limiter.go, bucket.go), Mimir and
+The texts of limits are those of Prometheus (promql/engine.go), Thanos (pkg/store/limiter.go, bucket.go), Mimir and
 Cortex (their runbooks' err-mimir-… identifiers and the older texts) and VictoriaMetrics (lib/storage, app/vmselect).
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from http.client import responses
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -35,15 +36,15 @@ _SHOWN_QUERY, _SHOWN_TEXT = 300, 300
 
 
 class PerhapsTooLarge(QueryTooLarge):
-    """The server gave up, and did not say that size was the reason: a timeout, or a 422 in unknown words."""
+    """A timeout, or a 422 with an unknown text: size may be the reason."""
 
 
 class TimedOut(StoreUnreachable):
-    """Nothing came back in time; smaller parts may be answered."""
+    """No answer in time; smaller parts may succeed."""
 
 
 class Failed(Exception):
-    """error: what it means. again: another try may succeed, not before `wait_seconds` where the server named it."""
+    """again: a retry may succeed, after `wait_seconds` where the server named a time."""
 
     def __init__(self, error: TelemetryError, again: bool = False, wait_seconds: float = 0.0) -> None:
         super().__init__(str(error))
@@ -73,7 +74,7 @@ def _opened(content: bytes) -> Envelope | None:
 
 
 def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | Failed:
-    """The envelope of a result, or what went wrong. `place` and `asked` are for people; neither holds a secret."""
+    """The envelope of a result, or the failure. `place` and `asked` go into messages; neither holds a secret."""
     status, content = response.status_code, response.content
     envelope = _opened(content)
     if status == HTTPStatus.OK and envelope is not None and envelope.status == "success":
@@ -106,7 +107,7 @@ class _About:
 
 
 def _by_status(status: int, headers: Mapping[str, str], about: _About) -> Failed:
-    named = f"answers {status} {_phrase(status)}".rstrip()
+    named = f"answers {status} {responses.get(status, '')}".rstrip()
     match status:
         case 401:
             todo = (
@@ -165,7 +166,7 @@ def _redirected(response: requests.Response, about: _About) -> TelemetryError:
 
 
 def failure_of_request(error: requests.RequestException, place: str, asked: str, timeout_seconds: float) -> Failed:
-    """What it means that there was no answer, or only half of one."""
+    """The failure for a request without an answer, or with part of one."""
     about = _About(place, asked, "")
     reason = _reason(error)
     match error:
@@ -190,7 +191,7 @@ def failure_of_request(error: requests.RequestException, place: str, asked: str,
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause in words; urllib3 wraps it in objects and repeats address and path around it."""
+    """The innermost cause; urllib3 wraps it in exceptions that repeat address and path."""
     inner = error.args[0] if error.args else error
     while True:
         deeper = getattr(inner, "reason", None) or next(
@@ -204,7 +205,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that the server asks us to wait; 0 where it does not."""
     value = headers.get("Retry-After", "").strip()
     if value.isdigit():
         return float(value)
@@ -221,7 +221,7 @@ def _aware(moment: datetime) -> datetime:
 
 
 def _text(content: bytes) -> str:
-    """The beginning of a body that is no answer, as one line; of a web page its title."""
+    """The beginning of an unexpected body in one line; the title of a web page."""
     text = content[:20_000].decode("utf-8", "replace")
     if _is_html(content):
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
@@ -235,10 +235,3 @@ def _is_html(content: bytes) -> bool:
 
 def _shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length * 2 // 3]} … {text[-length // 3 :]}"
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""

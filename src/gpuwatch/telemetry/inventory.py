@@ -1,4 +1,4 @@
-"""Inventory: devices and exporters that telemetry knew in the look-back, and which of them are there now."""
+"""Inventory: devices and exporters of the look-back, and which of them are present now."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _UP_LABELS = ("instance", "job", "pod", "namespace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What telemetry knows to exist.
+    """Devices and exporters in telemetry.
 
-    devices: those of the look-back, by id, and those that were lost before it beside others that go on; a MIG instance
-        or whole-GPU row that a change of the MIG layout ended while its GPU goes on is left out: nothing is lost.
-    exporters: by instance; one that was replaced on its host by another is left out. Empty on bare exposition pages,
-        which have no `instance`.
-    scrape_targets: Pods that are known to be exporters, so never holders.
-    matchers: what picks a device's rows; the first one the rows of its GPU.
-    per_process: (metric, instance) of exporters that write a row per process and Pod beside the row of the device, as
+    devices: those of the look-back, by id, and those lost before it while others of their machine are present. A MIG
+        instance or whole-GPU row that ended with a change of the MIG layout is left out while its GPU is present.
+    exporters: by instance, without those that another one on the same host replaced. Empty for exposition pages, which
+        have no `instance`.
+    scrape_targets: Pods of exporters, which never hold a device.
+    matchers: select a device's rows; the first one alone selects the rows of its GPU.
+    per_process: (metric, instance) of exporters that write a row per process and Pod beside the device's row, as
         dcgm-exporter does from 4.8.2 on for GPU_UTIL and FB_USED.
-    partition: how to divide large questions.
+    partition: how to divide large queries.
     """
 
     devices: tuple[Device, ...] = ()
@@ -52,11 +52,11 @@ class Inventory:
 
     @property
     def interval_seconds(self) -> float:
-        """Sampling interval; 0 where it is not known."""
+        """Sampling interval; 0 if unknown."""
         return self.partition.interval_seconds if self.partition else 0.0
 
     def matching(self, devices: Collection[DeviceId]) -> tuple[Matcher, ...]:
-        """One matcher for few devices; none where they are many or have no label in common."""
+        """One matcher for all these devices; none where they are too many or share no label."""
         if len(devices) > DEVICES_IN_MATCHER:
             return ()
         picked = [self.matchers[device][0] for device in devices if self.matchers.get(device)]
@@ -72,18 +72,20 @@ def take_inventory(
     lost_seconds: int = 0,
     exporter_pods: Collection[PodRef] = (),
 ) -> Inventory:
-    """Devices of (at − look-back, at], and of (at − lost, at] those whose neighbours are there now.
-    exporter_pods: exporters that are known from elsewhere. A question that fails is a Gap; the rest goes on."""
+    """Devices of (at − look-back, at], and those of (at − lost, at] whose machine has other devices now.
+
+    exporter_pods: Pods known not to hold a device, whatever telemetry says. A query that fails is a Gap.
+    """
     gaps: list[Gap] = []
     sightings = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
     every_labels = [labels for sighting in sightings.devices.values() for labels in sighting.rows()]
     ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
-    devices = _told_now(sightings.devices, ups, at)
+    devices = _without_down_exporters(sightings.devices, ups, at)
     beside = {pod for labels in every_labels if (pod := door.target(labels))}
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
     return Inventory(
-        devices=tuple(_moved(_device(sighting, targets, at, gaps), moved) for _, sighting in sorted(devices.items())),
+        devices=tuple(_device(sighting, targets, moved, at, gaps) for _, sighting in sorted(devices.items())),
         exporters=exporters,
         gaps=tuple(gaps),
         scrape_targets=targets,
@@ -99,8 +101,7 @@ def take_inventory(
 def _ups(
     store: SampleStore, labels: Iterable[door.Labels], at: datetime, lookback_seconds: int, gaps: list[Gap]
 ) -> tuple[dict[str, bool], frozenset[str], set[PodRef]]:
-    """`up` by instance now, instances that had one in the look-back, and the Pods behind them; of the jobs of rows
-    with these labels."""
+    """For the jobs in `labels`: `up` by instance now, instances with `up` in the look-back, and their Pods."""
     jobs = sorted({job for each in labels if (job := each.get("job"))})
     if not jobs:
         return {}, frozenset(), set()
@@ -125,13 +126,13 @@ def _ups(
     return ups, known, pods
 
 
-def _told_now(
+def _without_down_exporters(
     sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], at: datetime
 ) -> Mapping[DeviceId, Sighting]:
-    """The sightings without rows of exporters that do not answer now: what is still found of those is of the past.
+    """The sightings without current rows of exporters that are down.
 
-    Prometheus ends the series of a scrape that fails, but not those with timestamps of their own, nor those that an
-    agent has written to it; an instant query finds these for five minutes more.
+    Prometheus ends the series of a failed scrape, but not those with timestamps of their own or from remote write; an
+    instant query finds these for five minutes more.
     """
     down = {instance for instance, up in ups.items() if not up}
     found: dict[DeviceId, Sighting] = {}
@@ -142,12 +143,15 @@ def _told_now(
     return found
 
 
-def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: list[Gap]) -> Device:
+def _device(
+    sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, str], at: datetime, gaps: list[Gap]
+) -> Device:
     identity, vendor, rows = sighting.identity, sighting.row.vendor, sighting.rows()
     held = [each for labels in sighting.now if (each := door.holder(labels, vendor, targets))]
     containers: dict[PodRef, str] = {}
     for each in sorted(held, key=lambda holder: (holder.pod, holder.container)):
         containers.setdefault(each.pod, each.container)
+    exporter = min(labels.get("instance", "") for labels in rows)
     return Device(
         id=identity.id,
         uuid=identity.uuid,
@@ -155,12 +159,12 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: 
         vocabulary=sighting.row.vocabulary,
         mig_instance=identity.instance,
         mig_profile=identity.profile,
-        index=_said(rows, door.INDEX_LABELS),
-        model=_said(rows, door.MODEL_LABELS),
-        driver_version=_said(rows, door.DRIVER_LABELS),
-        pci_bus_id=_said(rows, door.PCI_LABELS),
+        index=_first_value(rows, door.INDEX_LABELS),
+        model=_first_value(rows, door.MODEL_LABELS),
+        driver_version=_first_value(rows, door.DRIVER_LABELS),
+        pci_bus_id=_first_value(rows, door.PCI_LABELS),
         node_label=_node_label(identity.id, rows, gaps),
-        exporter=min(labels.get("instance", "") for labels in rows),
+        exporter=moved.get(exporter, exporter),
         pods=tuple(containers),
         containers=tuple(containers.values()),
         shared=len(containers) > 1,
@@ -169,12 +173,11 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], at: datetime, gaps: 
     )
 
 
-def _said(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
+def _first_value(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
     return next((value for labels in rows if (value := door.first(labels, names))), "")
 
 
 def _node_label(device: DeviceId, rows: Sequence[door.Labels], gaps: list[Gap]) -> str:
-    """The one host that the rows name; '' with a Gap where they name several."""
     values = sorted({value for labels in rows if (value := door.node_label(labels))})
     if len(values) == 1:
         return values[0]
@@ -197,10 +200,10 @@ def _exporters(
     ups: Mapping[str, bool],
     known_instances: frozenset[str],
 ) -> tuple[tuple[Exporter, ...], dict[str, str]]:
-    """Exporters of the look-back, and which one took the place of one that is gone.
+    """Exporters of the look-back, and those that were replaced: old instance → new instance.
 
-    An exporter that restarts gets a new address; the old one is neither up nor down then, but replaced: it exports
-    nothing, and another one on the same host does.
+    A restarted exporter gets a new address. The old one counts as replaced, not down, where it exports nothing now and
+    exactly one other on its host does.
     """
     exported: dict[str, set[DeviceId]] = {}
     exported_now: dict[str, set[DeviceId]] = {}
@@ -231,7 +234,7 @@ def _exporters(
                 instance=instance,
                 job=jobs[instance],
                 node_label=host_of[instance],
-                # A series that was there in the look-back and ended means that the target itself is gone.
+                # False: a series of `up` that ended in the look-back means that the target is gone.
                 up=ups.get(instance, False if instance in known_instances else None),
                 devices=len(own),
                 devices_now=len(exported_now.get(instance, ())),
@@ -240,14 +243,10 @@ def _exporters(
     return tuple(exporters), moved
 
 
-def _moved(device: Device, moved: Mapping[str, str]) -> Device:
-    return replace(device, exporter=moved[device.exporter]) if device.exporter in moved else device
-
-
 def _per_process(
     repeated: Iterable[tuple[MetricRow, Sequence[door.Labels]]], targets: frozenset[PodRef]
 ) -> frozenset[tuple[str, str]]:
-    """Metrics and exporters of which a device has a row with a Pod and one without at the same time."""
+    """Metrics and exporters with simultaneous rows of one device, one with a Pod and one without."""
     found: set[tuple[str, str]] = set()
     for metric, rows in repeated:
         held: dict[str, set[bool]] = {}
@@ -259,11 +258,11 @@ def _per_process(
 
 
 def _partition(sightings: Iterable[Sighting], interval_seconds: float) -> Partition | None:
-    """Devices per host, by the label that most devices have.
+    """Devices per host, by the host label that most devices have.
 
-    The value '' stands for series without that label, so that in a fleet with two spellings, or when the spelling
-    changed within a window, no series falls between the parts. Where the label holds the exporter's own Pod, which
-    changes whenever that restarts, the device's own label is taken.
+    The value '' stands for series without that label, so that none is missed in a fleet with two spellings or after the
+    spelling changed. Where the label holds the exporter's Pod, which changes with each restart, the device's own label
+    is taken.
     """
     all_labels = [sighting.rows()[0] for sighting in sightings]
     if not all_labels:

@@ -1,8 +1,8 @@
-"""The door for labels: which device a row is about, who holds it, and where it runs.
+"""Labels: which device a row is about, which Pod holds it, and on which host it is.
 
-Pure functions on the labels of one row. They accept every spelling that exporters used over the years
-(docs of dcgm-exporter, AMD device-metrics-exporter, Intel XPU Manager, Intel Gaudi), so that nothing behind this
-door knows a label's name. An empty label equals a missing one, as in Prometheus.
+Pure functions on the labels of one row. They accept every spelling that exporters have used (docs of dcgm-exporter,
+AMD device-metrics-exporter, Intel XPU Manager, Intel Gaudi); no code outside this room depends on a label's name.
+An empty label equals a missing one, as in Prometheus.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ IDENTITY_LABELS: Mapping[Vendor, tuple[str, ...]] = {
         "gpu_compute_partition_type",
         "gpu_memory_partition_type",
     ),
-    # Tiles (sub_dev, com_intel_subdevice_id) are parts of one device and are left out on purpose.
+    # Without tiles (sub_dev, com_intel_subdevice_id), which are parts of one device.
     Vendor.INTEL: ("uuid", "pci_bdf", "hw_id", "node", "kubernetes_node", "Hostname", "hostname", "instance"),
     Vendor.GAUDI: ("UUID",),
 }
-"""Labels that tell devices of one vendor apart."""
+"""Labels that identify a device among those of its vendor."""
 
 HOLDER_LABELS: Mapping[Vendor, tuple[str, ...]] = {
     Vendor.NVIDIA: (
@@ -53,17 +53,17 @@ HOLDER_LABELS: Mapping[Vendor, tuple[str, ...]] = {
     Vendor.INTEL: ("kube_pod", "kube_namespace", "kube_container"),
     Vendor.GAUDI: ("pod_name", "pod_namespace"),
 }
-"""Labels that name the Pod on a device."""
+"""Labels that name the Pod that holds a device."""
 
 SLOT_LABELS = ("vgpu", "instance")
-"""Rows that differ in one of these exist at the same time: replicas of a shared GPU, two exporters on one host."""
+"""Rows that differ in one of these are simultaneous: replicas of a shared GPU, two exporters on one host."""
 
 CHURN_LABELS = ("hpc_job",)
-"""Labels beside the Pod that change while a device goes on, so that its series is cut in pieces."""
+"""Labels other than the Pod that change during a device's life and so start a new series."""
 
 NODE_LABELS = ("node", "kubernetes_node", "Hostname", "hostname")
-"""Labels that may name the host, the most trustworthy first: what a scrape configuration attached, then what the
-exporter says (the host name, but with some versions the exporter's own Pod, an address, or localhost)."""
+"""Labels that may name the host, the most reliable first: from the scrape configuration, then from the exporter (the
+host name, but in some versions the exporter's own Pod, an address, or localhost)."""
 
 DESCRIPTION_LABELS: Mapping[Vendor, tuple[str, ...]] = {
     Vendor.NVIDIA: (
@@ -97,13 +97,13 @@ EXPORTER_CONTAINERS = frozenset(
     {"nvidia-dcgm-exporter", "dcgm-exporter", "exporter", "metrics-exporter-container", "metrics-exporter"}
 )
 _GENERATED_NAME = re.compile(r"(.+)-[bcdfghjklmnpqrstvwxz2456789]{5}")
-"""Kubernetes' names of Pods that something else makes: its name and five of these (k8s.io/apimachinery, util/rand)."""
+"""Generated Pod names: the owner's name and five of these characters (k8s.io/apimachinery, util/rand)."""
 EXPORTER_POD = re.compile(r"(^|-)(dcgm-exporter|metrics-exporter|xpumd?|xpumanager|xpu-manager)(-|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which device a row is about. `uuid` is the physical GPU; `instance` a MIG instance or AMD partition of it."""
+    """The device of a row. `uuid` is the physical GPU, `instance` a MIG instance or AMD partition of it."""
 
     id: DeviceId
     uuid: str
@@ -118,7 +118,7 @@ class Holder:
 
 
 def identity(labels: Labels, vendor: Vendor) -> Identity | None:
-    """The device, or None where the labels do not tell one from its neighbours (a labeldrop of UUID, say).
+    """The device, or None where the labels do not identify one (for example after a labeldrop of UUID).
 
     NVIDIA and Gaudi: UUID, for MIG with the GPU-instance id. AMD: gpu_uuid where it is exported, else host, serial
     number and GPU id; a GPU in DPX, QPX or CPX mode is its serial number with one device per partition.
@@ -142,7 +142,7 @@ def identity(labels: Labels, vendor: Vendor) -> Identity | None:
 
 
 def ids(labels: Labels, vendor: Vendor) -> tuple[DeviceId, str] | None:
-    """`id` and `uuid` of `identity`, quicker: this runs for every row of every answer."""
+    """`id` and `uuid` of `identity`, but faster: it runs for every row of every answer."""
     if vendor is Vendor.NVIDIA:
         uuid = labels.get("UUID") or labels.get("uuid") or labels.get("gpu_uuid")
         if not uuid:
@@ -156,7 +156,7 @@ def ids(labels: Labels, vendor: Vendor) -> tuple[DeviceId, str] | None:
 def _amd(labels: Labels) -> Identity | None:
     host, index = labels.get("hostname", ""), labels.get("gpu_id", "")
     if not index:
-        return None  # gpu_… is a common prefix; without gpu_id the row is of another exporter
+        return None  # another exporter: gpu_… is a common prefix
     serial, uuid = labels.get("serial_number", ""), labels.get("gpu_uuid", "")
     mode = labels.get("gpu_compute_partition_type", "").lower()
     if mode in _WHOLE_GPU:
@@ -169,12 +169,12 @@ def _amd(labels: Labels) -> Identity | None:
 
 
 def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozenset()) -> Holder | None:
-    """The Pod that holds the device, or None for a row of an idle device.
+    """The Pod that holds the device, or None for a free device.
 
     With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, but a row
-    without a workload inherits the scrape target's own Pod, which holds nothing. `targets` are the Pods that are known
-    to be exporters (see `target`): they, and Pods that the same DaemonSet has made before, hold nothing. Without any,
-    the exporters' usual names decide.
+    without a workload has the scrape target's own Pod there, which holds nothing. `targets` are the Pods known to be
+    exporters (see `target`): neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the
+    exporters' usual names decide.
     """
     if vendor in (Vendor.NVIDIA, Vendor.AMD) and (pod := labels.get("exported_pod")):
         return Holder(f"{labels.get('exported_namespace', '')}/{pod}", labels.get("exported_container", ""))
@@ -190,7 +190,7 @@ def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozense
 
 
 def target(labels: Labels) -> PodRef | None:
-    """The scrape target's own Pod where this row tells it for certain: beside exported_pod, or on an `up` series."""
+    """The scrape target's own Pod where the row names it for certain: beside exported_pod, or on an `up` series."""
     pod = labels.get("pod", "")
     certain = "exported_pod" in labels or labels.get("__name__") == "up"
     return f"{labels.get('namespace', '')}/{pod}" if pod and certain else None
@@ -202,7 +202,7 @@ def _is_target(namespace: str, pod: str, container: str, targets: frozenset[PodR
     if targets:
         makers, namespaces = _makers(targets)
         if namespace not in namespaces:
-            return False  # named like an exporter, but in a namespace where none is scraped
+            return False  # named like an exporter, in a namespace without scraped exporters
         generated = _GENERATED_NAME.fullmatch(pod)
         if generated and f"{namespace}/{generated[1]}" in makers:
             return True
@@ -211,23 +211,23 @@ def _is_target(namespace: str, pod: str, container: str, targets: frozenset[PodR
 
 @lru_cache(maxsize=8)
 def _makers(targets: frozenset[PodRef]) -> tuple[frozenset[str], frozenset[str]]:
-    """`namespace/name` of what made these Pods, as far as their names are generated, and their namespaces."""
+    """`namespace/name` of the owners of these Pods where their names are generated, and their namespaces."""
     made = (_GENERATED_NAME.fullmatch(pod) for pod in targets)
     return frozenset(match[1] for match in made if match), frozenset(pod.partition("/")[0] for pod in targets)
 
 
 def looks_like_exporter(pod: str) -> bool:
-    """A Pod name such as nvidia-dcgm-exporter-wqqqn. Some exporters give it as their host name."""
+    """Whether it is a Pod name such as nvidia-dcgm-exporter-wqqqn; some exporters write it as their host name."""
     return EXPORTER_POD.search(pod) is not None
 
 
 def node_label(labels: Labels) -> str:
-    """The host as telemetry spells it; '' where no label names one. To be checked against the cluster's Nodes."""
+    """The host as telemetry spells it, which may be no Node's name; '' where no label names one."""
     return first(labels, NODE_LABELS)
 
 
 def names_a_host(value: str) -> bool:
-    """False for what exporters give in place of their host's name: localhost, an address, their own Pod, nothing."""
+    """False for what exporters write in place of a host name: localhost, an address, their own Pod, nothing."""
     if not value or value == "localhost" or looks_like_exporter(value):
         return False
     try:
@@ -242,9 +242,9 @@ def first(labels: Labels, names: Iterable[str]) -> str:
 
 
 def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
-    """Matchers that pick exactly this device's rows; empty where `identity` finds none.
+    """Matchers that select exactly this device's rows; empty where `identity` is None.
 
-    The first one alone picks the rows of the physical GPU and perhaps those of its neighbours.
+    The first one alone selects the rows of the physical GPU and perhaps those of its neighbours.
     """
     if vendor is Vendor.AMD and not labels.get("gpu_uuid"):
         names: tuple[str, ...] = ("hostname", "serial_number", "gpu_id", "gpu_partition_id")
@@ -258,7 +258,7 @@ def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
 
 
 def any_device(picked: Iterable[Matcher], at_once: int) -> Iterator[Matcher]:
-    """The first `device_matchers` of several devices in one: a matcher per label, of at most `at_once` values each."""
+    """Joins first `device_matchers` of several devices, by label, with at most `at_once` values in each matcher."""
     values: dict[str, set[str]] = {}
     for matcher in picked:
         values.setdefault(matcher.label, set()).add(matcher.value)

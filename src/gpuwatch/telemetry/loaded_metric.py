@@ -1,7 +1,6 @@
-"""One metric of a recording as questions see it: which of its series they are about, and into what groups these fall.
+"""One metric of a recording: which of its series a selector selects, and how labels group them.
 
-What depends on the labels alone is worked out once: a cycle asks the same of a metric many times, and asks it again at
-the next moment.
+What depends on labels only is cached: each cycle evaluates the same expressions of a metric many times.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from gpuwatch.telemetry.samples import Matcher, MatchOp, QueryFailed, Selector
 from gpuwatch.telemetry.series import IntArray, MetricSamples
 
 Groups = tuple[Sequence[Mapping[str, str]], IntArray]
-"""Labels of each group, in the order of their values, and the number of the group that each series is in."""
+"""Labels of each group, in the order of their values, and each series' group number."""
 
 
 class LoadedMetric:
     """samples: what range functions see. markers: the staleness markers of the same series."""
 
     def __init__(self, recorded: MetricSamples, known_times_ms: Iterable[IntArray] = ()) -> None:
-        """known_times_ms: columns of other metrics; an equal one is taken instead of an own one. An exporter's metrics
-        are scraped together, so that half of the memory is not needed."""
+        """known_times_ms: columns of other metrics; an equal one is shared. That halves the memory, because the metrics
+        of an exporter are scraped together."""
         samples, self.markers = recorded.parted()
         alike = (times_ms for times_ms in known_times_ms if np.array_equal(times_ms, samples.times_ms))
         self.samples = replace(samples, times_ms=next(alike, samples.times_ms))
@@ -38,16 +37,15 @@ class LoadedMetric:
         self._last_ms = times_ms[starts[self._filled + 1] - 1]
 
     def within(self, after_ms: int, until_ms: int) -> IntArray:
-        """Indices of the series with a sample up to until_ms and one after after_ms: no others have any between."""
+        """Indices of the series with a sample up to until_ms and one after after_ms: candidates for the range."""
         return self._filled[(self._first_ms <= until_ms) & (self._last_ms > after_ms)]
 
     def has_samples(self, after_ms: int, until_ms: int) -> bool:
-        """Whether any series has a sample in (after, until]."""
         edges = self.samples.positions(self.within(after_ms, until_ms), np.array([after_ms, until_ms]))
         return bool((edges[:, 0] < edges[:, 1]).any())
 
     def chosen(self, selector: Selector) -> IntArray:
-        """Indices of the series that all matchers accept. Raises QueryFailed for a matcher that makes no sense."""
+        """Indices of the series that all matchers accept. Raises QueryFailed for an invalid matcher."""
         accepted = np.ones(len(self.samples.labels), np.bool_)
         for matcher in selector.matchers:
             if matcher.label == "__name__":
@@ -60,7 +58,7 @@ class LoadedMetric:
         return np.flatnonzero(accepted)
 
     def groups(self, by: tuple[str, ...]) -> Groups:
-        """How the series fall on the labels `by`; a label that is empty is left out of the group's labels."""
+        """The series grouped by the labels `by`; a group's labels leave out empty ones."""
         if by not in self._groups:
             columns = [self._column(label) for label in by]
             everywhere = np.zeros(len(self.samples.labels), np.int64)
@@ -79,7 +77,7 @@ class LoadedMetric:
         return self._groups[by]
 
     def _column(self, label: str) -> tuple[Sequence[str], IntArray]:
-        """The values of a label in order, and which of them each series has; '' where it has none."""
+        """The sorted values of a label, and the index of each series' value; '' where it lacks the label."""
         if label not in self._columns:
             values = [labels.get(label, "") for labels in self.samples.labels]
             distinct = sorted(set(values))

@@ -1,8 +1,8 @@
-"""Events behind an exporter's own windowed count: when they came, and how many there were at least.
+"""Events behind an exporter's windowed count: when each began, and their least number.
 
-dcgm-exporter counts an XID for as long as it is within the exporter's window (its label window_size_in_ms, five minutes
-by default) and writes no row for it afterwards. So ten XIDs, ten minutes apart, are ten times a 1, and neither the
-greatest value nor the changes of a series that is away in between tell them from one.
+dcgm-exporter counts an XID while it is within the exporter's window (its label window_size_in_ms, five minutes by
+default) and writes no row for it afterwards. Ten XIDs, ten minutes apart, are then a 1 ten times: neither the greatest
+value nor the changes of the series distinguish them from a single XID.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _WINDOW_LABEL = "window_size_in_ms"
 _USUAL_WINDOW_SECONDS = 300.0
 """dcgm-exporter@d5e5f510 pkg/cmd/app.go, --xid-count-window-size and --clock-events-count-window-size."""
 _LATE_SECONDS = 30.0
-"""How much longer than the window one event may be seen: an exporter that gathers at its own interval, 30 s by default,
-shows a page that is as old. Newer ones gather when they are scraped."""
+"""How much longer than the window an event may be counted: older exporters collect at their own interval, 30 s by
+default, and their page may be that old. Newer ones collect when they are scraped."""
 
 _Key: TypeAlias = tuple[DeviceId, str]
-"""A device and what happened (the XID)."""
+"""Device and variant (the XID)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """seen: the first sample (Unix seconds) that shows more events than those before can explain. count: how many."""
+    """seen: Unix seconds of the first sample with more events than earlier ones explain. count: how many more."""
 
     device: DeviceId
     variant: str
@@ -47,15 +47,15 @@ def occurrences(
 ) -> list[Occurrence]:
     """Events that began to be counted within (at − window, at], by device and time. Raises TelemetryError.
 
-    As few as the samples can come from, so that one event is never two: neither for a gap in its samples, nor for
-    another Pod's series, nor for a second exporter.
+    The fewest events that explain the samples: a gap in the samples, another Pod's series or a second exporter never
+    makes two events of one.
     """
     windows = _counting(store, row, at, window_seconds, inventory)
     if not windows:
         return []
     longest = max(windows.values()) + _LATE_SECONDS
     counts: dict[_Key, dict[float, int]] = defaultdict(dict)
-    # What was there already when the window began is not of it.
+    # Reads further back, to recognise events that began before the window.
     start = at - timedelta(seconds=window_seconds + longest)
     for series in raw_series(store, row, {device for device, _ in windows}, start, at, inventory):
         key = _key(series, row)
@@ -76,7 +76,6 @@ def occurrences(
 def _counting(
     store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
 ) -> dict[_Key, float]:
-    """Devices that counted something, and the exporter's window in seconds, the longest where exporters differ."""
     by = by_labels(door.IDENTITY_LABELS[row.vendor], (row.variant_label, _WINDOW_LABEL))
     question = Expression(selector(row), Function.MAX, window_seconds, combine=Combine.MAX, by=by)
     windows: dict[_Key, float] = {}
@@ -88,20 +87,20 @@ def _counting(
 
 
 def _window_seconds(labels: Mapping[str, str]) -> float:
-    told = labels.get(_WINDOW_LABEL, "")
-    return int(told) / 1000 if told.isdecimal() and int(told) else _USUAL_WINDOW_SECONDS
+    stated = labels.get(_WINDOW_LABEL, "")
+    return int(stated) / 1000 if stated.isdecimal() and int(stated) else _USUAL_WINDOW_SECONDS
 
 
 def _key(of: AnswerRow | Series, row: MetricRow) -> _Key | None:
-    """None for the row without a variant, which is the exporter's zero."""
+    """None for a row without a variant, which is the exporter's zero."""
     found, variant = door.ids(of.labels, row.vendor), of.labels.get(row.variant_label, "")
     return None if found is None or not variant else (found[row.scope is Scope.PHYSICAL], variant)
 
 
 def fewest_events(samples: Mapping[float, int], visible_seconds: float) -> Iterator[tuple[float, int]]:
-    """(first sample, how many events) of the fewest events that these counts can come from, each of which is counted
-    for so long at most. Whoever lets each event begin as late as it can, and last as long, needs the fewest."""
-    counted: deque[tuple[float, int]] = deque()  # (until when, how many)
+    """(time of the first sample, number of events) of the fewest events that explain these counts, where each event is
+    counted for at most `visible_seconds`. Greedy: each event begins as late, and lasts as long, as it can."""
+    counted: deque[tuple[float, int]] = deque()  # (end, number)
     for time, value in sorted(samples.items()):
         while counted and counted[0][0] < time:
             counted.popleft()
@@ -119,8 +118,8 @@ def raw_series(
     end: datetime,
     inventory: Inventory,
 ) -> Iterator[Series]:
-    """The stored samples of (start, end] of these devices, or GPUs where the metric is about these; of their
-    neighbours on one GPU too. For few devices. Raises TelemetryError."""
+    """Stored samples of (start, end] of these devices (GPUs where the metric is PHYSICAL) and of others on the same
+    GPUs. For few devices only. Raises TelemetryError."""
     picked = {
         inventory.matchers[device.id][0]
         for device in inventory.devices

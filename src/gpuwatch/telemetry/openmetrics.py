@@ -1,13 +1,13 @@
-"""Reads exposition text: an exporter's /metrics page, samples with timestamps, and dumps of a Prometheus' blocks.
+"""Reads exposition text: an exporter's /metrics page, samples with timestamps, and dumps of Prometheus' blocks.
 
-Timestamps are seconds in OpenMetrics, which ends with `# EOF`, and milliseconds in Prometheus text; a page of an
-exporter has none. dcgm-exporter does not escape label values and repeats HELP and TYPE; saved pages carry titles and
-rulers. What can be read is read, what cannot is reported with its line.
+Timestamps are seconds in OpenMetrics, which ends with `# EOF`, and milliseconds in Prometheus text; an exporter's page
+has none. dcgm-exporter does not escape label values and repeats HELP and TYPE; saved pages may have titles and rulers.
+Lines that cannot be read are reported with their number.
 
-`promtool tsdb dump-openmetrics` writes staleness markers as NaN, although its help says that it leaves them out, and
-no HELP or TYPE; `promtool tsdb dump`, all that Prometheus 2.42 has, writes `{__name__="…"}` and milliseconds. A
-series is ended with one marker, never with two in a row, so in such a dump a NaN that follows a number and precedes
-no other NaN is read as the end of the series, any other NaN as a value.
+`promtool tsdb dump-openmetrics` writes staleness markers as NaN, although its help says that it omits them, and no HELP
+or TYPE; `promtool tsdb dump`, the only one in Prometheus 2.42, writes `{__name__="…"}` and milliseconds. Prometheus
+ends a series with one marker, never two in a row. So in a dump a NaN after a number and before no other NaN is read as
+a staleness marker, any other NaN as a value.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from gpuwatch.telemetry.series import FloatArray, IntArray, RecordedSeries, mark_stale
 
 _SECONDS_BELOW = 1e11
-"""Timestamps below this are seconds (until the year 5138), the others milliseconds (since March 1973)."""
+"""Smaller timestamps are seconds (until the year 5138), others milliseconds (since March 1973)."""
 _LATEST_MS = 253_402_300_800_000
-"""Year 10000; a timestamp beyond it is a mistake."""
+"""Year 10000; later timestamps are errors."""
 _PROBLEMS_SHOWN = 20
 
 _HEAD = re.compile(r"(?P<metric>[a-zA-Z_:][^\s{}\",=]*)?\s*(?:\{(?P<labels>.*)\})?", re.DOTALL)
@@ -34,7 +34,7 @@ _LABEL = re.compile(
     re.DOTALL,
 )
 _QUOTED_METRIC = re.compile(r'\s*"(?P<metric>(?:[^"\\]|\\.)*)"\s*(?:,|\Z)')
-# An unescaped value ends at the first quote after which another label follows, or nothing.
+# An unescaped value ends at the first quote before another label or the end.
 _LOOSE_LABEL = re.compile(
     r'\s*(?P<name>[a-zA-Z_]\w*)\s*=\s*"(?P<value>.*?)"\s*(?:,\s*(?=\Z|[a-zA-Z_]\w*\s*=\s*")|\Z)', re.DOTALL | re.ASCII
 )
@@ -44,7 +44,7 @@ _ESCAPE = re.compile(r'\\([\\"n])')
 
 @dataclass(slots=True)
 class Problems:
-    """What could not be read as it stands, by line (0: the file as a whole); of a long list the first are kept."""
+    """Problems by line (0: the whole file). `shown` has the first ones, `hidden` counts the others."""
 
     shown: list[tuple[int, str]] = field(default_factory=list)
     hidden: int = 0
@@ -57,9 +57,9 @@ class Problems:
 
 
 def parse(lines: Iterable[str], page_ms: int) -> tuple[list[RecordedSeries], Problems]:
-    """Series in the order of the text, their samples too, and what could not be read. Never raises on the content.
+    """Series and samples in the order of the text, and problems. Never raises on the content.
 
-    page_ms is the time of samples that carry none. Labels in another order make the same series.
+    page_ms: time of samples without a timestamp. The order of labels does not matter.
     """
     reader = _PageReader()
     ended = described = False
@@ -81,7 +81,7 @@ def parse(lines: Iterable[str], page_ms: int) -> tuple[list[RecordedSeries], Pro
 
 @dataclass(slots=True)
 class _Column:
-    """Samples of one series as they stand in the text; the time is NaN where the text gives none."""
+    """Samples of one series as in the text; the time is NaN where the text has none."""
 
     metric: str
     labels: dict[str, str]
@@ -94,7 +94,7 @@ class _PageReader:
     columns: dict[str, _Column] = field(default_factory=dict)  # by the text before the value
     distinct: dict[tuple[str, frozenset[tuple[str, str]]], _Column] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
-    dumped: bool = False  # metric names stand among the labels, as only `promtool tsdb dump` writes them
+    dumped: bool = False  # metric names are among the labels: only `promtool tsdb dump` does that
 
     def add(self, text: str, line: int) -> None:
         cut = _cut(text)
@@ -116,7 +116,7 @@ class _PageReader:
             if not abs(time) < _LATEST_MS:
                 raise ValueError(f"{fields[1]} is no timestamp")
         if text[:cut] not in self.columns:
-            # The same labels in another order are the same series, and the order of its samples is that of the text.
+            # Labels in another order are the same series.
             column = self.distinct.setdefault((column.metric, frozenset(column.labels.items())), column)
             self.columns[text[:cut]] = column
         column.times.append(time)
@@ -144,12 +144,12 @@ def _milliseconds(times: FloatArray, scale: int, page_ms: int) -> IntArray:
 
 
 def _cut(text: str) -> int:
-    """Where the value begins: after the last brace, or after the first word."""
+    """Index where the value begins: after the last brace, else after the first word."""
     return text.rfind("}") + 1 or len(text.split(None, 1)[0])
 
 
 def _described(text: str) -> tuple[str, _Column, bool]:
-    """The text without its exemplar, the series that it names, and whether its label values are escaped."""
+    """The text without its exemplar, its series, and whether its label values are escaped."""
     without = _EXEMPLAR.sub("", text)
     for candidate in dict.fromkeys((without, text)):
         column = _column(candidate[: _cut(candidate)], _LABEL)

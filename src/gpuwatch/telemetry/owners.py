@@ -1,8 +1,8 @@
-"""Owners of Pods that are gone, from kube-state-metrics: what the API server forgets, Prometheus still knows.
+"""Owners of deleted Pods, from kube-state-metrics' series in Prometheus.
 
 Metrics and labels are those of kube-state-metrics v2 (docs/metrics/workload: pod-metrics, replicaset-metrics,
-job-metrics); v1 writes `<none>` where v2 leaves a label empty. Scraped without honorLabels, `namespace`, `pod` and
-`container` are its own and the object's are `exported_*`.
+job-metrics); v1 writes `<none>` where v2 leaves a label empty. Without honorLabels, `namespace`, `pod` and `container`
+are those of kube-state-metrics and `exported_*` those of the object.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from gpuwatch.telemetry.samples import (
 )
 
 _NAMES_AT_ONCE = 100
-"""Names of Pods in one query: they have up to 253 characters, and VictoriaMetrics takes queries of 16 KiB."""
+"""Pod names in one query: a name has up to 253 characters, and VictoriaMetrics accepts queries of 16 KiB."""
 _CONTAINER = ("container", "exported_container")
 _OWNER = ("owner_kind", "owner_name", "owner_is_controller")
 _NONE = ("", "<none>")
 _PARENTS = {"ReplicaSet": ("kube_replicaset_owner", "replicaset"), "Job": ("kube_job_owner", "job_name")}
-"""Kinds whose own owner kube-state-metrics tells, and the label that names the child."""
+"""Kinds whose own owner kube-state-metrics exports: the metric, and the label that names the child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastPod:
-    """What kube-state-metrics said of a Pod. None where it said nothing.
+    """A Pod as kube-state-metrics last exported it; None is unknown.
 
-    workload: Workload.id (`Kind/namespace/name`) of the top owner; a Pod without a controller is its own. '' unknown.
-    cpu_cores, memory_bytes: requests, all containers together.
-    restarts: of all containers; out_of_memory: one of them was last ended by the kernel for its memory.
+    workload: Workload.id (`Kind/namespace/name`) of the top owner, the Pod itself without a controller; '' if unknown.
+    cpu_cores, memory_bytes: requests, summed over containers.
+    restarts: summed over containers. out_of_memory: the last termination of some container was OOMKilled.
     """
 
     workload: str = ""
@@ -54,7 +54,7 @@ class PastPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One Job, as it ran. workload: Workload.id of its top owner, the Job itself where it has none; '' unknown."""
+    """One run of a Job. workload: Workload.id of its top owner, the Job itself without one; '' if unknown."""
 
     job: str
     workload: str
@@ -65,10 +65,10 @@ class JobRun:
 def pod_owners(
     store: SampleStore, start: datetime, end: datetime, pods: Collection[PodRef]
 ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
-    """Owners and requests of these Pods in (start, end]. A Pod of which nothing is known is missing.
+    """Owners and requests of these Pods in (start, end], without Pods that have no series.
 
-    A ReplicaSet or Job of which the owner is not told is no top: then the workload is ''. So it is where a name was two
-    Pods' with different owners in this time.
+    The workload is '' where the owner of its ReplicaSet or Job is unknown, and where Pods with one name had different
+    owners.
     """
     if not pods:
         return {}, ()
@@ -102,7 +102,7 @@ def pod_owners(
 
 
 def job_runs(store: SampleStore, start: datetime, end: datetime) -> tuple[tuple[JobRun, ...], tuple[Gap, ...]]:
-    """Jobs that were there in (start, end], by name: when they began and completed, for measured outcomes."""
+    """Jobs that existed in (start, end], by name, with start and completion times."""
     asked = _KubeStateMetrics(store, end, round((end - start).total_seconds()))
     times: list[dict[tuple[str, str], float]] = []
     for metric in ("kube_job_status_start_time", "kube_job_status_completion_time"):
@@ -126,13 +126,12 @@ def job_runs(store: SampleStore, start: datetime, end: datetime) -> tuple[tuple[
     return tuple(runs), tuple(asked.gaps)
 
 
-_Name = tuple[str, str]
-"""Namespace and name."""
+_Name = tuple[str, str]  # namespace and name
 
 
 @dataclass(slots=True)
 class _KubeStateMetrics:
-    """Questions about (at − window, at]; one that fails is a Gap and an empty answer."""
+    """Queries about (at − window, at]; one that fails is a Gap and an empty answer."""
 
     store: SampleStore
     at: datetime
@@ -163,14 +162,14 @@ class _KubeStateMetrics:
             for begin in range(0, len(names), _NAMES_AT_ONCE)
         ]
         found: dict[PodRef, list[AnswerRow]] = {}
-        spoken: set[str] = set()
+        present: set[str] = set()
         for row in self.rows(chosen, ("namespace", "pod", "exported_namespace", "exported_pod", *more)):
             pod = f"{_namespace(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
             if pod in wanted:
                 found.setdefault(pod, []).append(row)
-                spoken.add("exported_pod" if row.labels.get("exported_pod") else "pod")
-        # All metrics are scraped alike, so that the others need be asked for in one way only.
-        self._labels = tuple(label for label in self._labels if label in spoken) or self._labels
+                present.add("exported_pod" if row.labels.get("exported_pod") else "pod")
+        # All metrics come from the same scrape, so later queries need only this label.
+        self._labels = tuple(label for label in self._labels if label in present) or self._labels
         return found
 
 
@@ -195,7 +194,7 @@ def _tops(asked: _KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]
 
 
 def _parents(asked: _KubeStateMetrics, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
-    """Workload.id above each ReplicaSet or Job, itself where it has no controller; missing where that is not told."""
+    """Workload.id of the owner of each ReplicaSet or Job, itself without a controller; left out where unknown."""
     metric, label = _PARENTS[kind]
     names = sorted({name for _, name in children})
     chosen = [
@@ -217,7 +216,6 @@ def _parents(asked: _KubeStateMetrics, kind: str, children: Collection[_Name]) -
 
 
 def _controllers(rows: Iterable[AnswerRow]) -> set[tuple[str, str]]:
-    """Kind and name of every controller that rows of one object name."""
     return {
         (row.labels.get("owner_kind", ""), row.labels.get("owner_name", ""))
         for row in rows
@@ -234,7 +232,7 @@ def _namespace(labels: Labels) -> str:
 
 
 def _by_container(rows: Iterable[AnswerRow]) -> dict[str, float]:
-    """Value per container: a restarted kube-state-metrics has a second series of each."""
+    """Greatest value per container: after a restart kube-state-metrics has a second series of each."""
     values: dict[str, float] = {}
     for row in rows:
         name = row.labels.get("exported_container") or row.labels.get("container", "")

@@ -1,7 +1,7 @@
-"""What the pieces of a device's series make together.
+"""Joins the pieces of a device's series into one value.
 
-A device's series is cut whenever its labels change, above all its Pod. Pieces follow each other, or they are there at
-once: replicas for the Pods that share a GPU, rows per process beside the row of the device, two exporters on one host.
+A new piece begins whenever a label changes, mostly the Pod. Pieces are consecutive or simultaneous: replicas for the
+Pods that share a GPU, rows per process beside the device's row, two exporters on one host.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gpuwatch.telemetry.questions import ADDED, WEIGHTED, Question
 RowKey: TypeAlias = frozenset[tuple[str, str]]
 
 _TOLERANCE = 1.05
-"""Samples may come up to 5 % more often than the median says, before pieces count as being there at once."""
+"""Pieces with over 5 % more samples than the median interval allows in a row are simultaneous."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """One row of an answer to a question that is asked in pieces."""
+    """One answer row of a Question with pieces."""
 
     value: float
     question: Question
@@ -31,7 +31,6 @@ class Piece:
 
     @property
     def instance(self) -> str:
-        """Address of the exporter."""
         return self.labels.get("instance", "")
 
     def is_held(self, targets: frozenset[PodRef]) -> bool:
@@ -39,7 +38,7 @@ class Piece:
 
     @property
     def slot(self) -> tuple[str, ...]:
-        """Pieces with different slots can be there at once by their nature."""
+        """Pieces in different slots may be simultaneous."""
         return tuple(self.labels.get(name, "") for name in SLOT_LABELS)
 
     @property
@@ -48,17 +47,16 @@ class Piece:
 
 
 def row_key(labels: Labels) -> RowKey:
-    """What is equal for rows with equal labels."""
     return frozenset(labels.items())
 
 
 def lowest_counts(statistic: Statistic, row: MetricRow) -> bool:
-    """Whether the lowest of several rows that are there at once is the device's value, not the highest."""
+    """Whether the device's value is the lowest of simultaneous rows, not the highest."""
     return statistic is Statistic.MIN or (statistic is Statistic.LAST and row.combine == "min")
 
 
 def needs_samples(statistic: Statistic, pieces: Sequence[Piece]) -> bool:
-    """Whether the pieces make a different whole when they follow each other than when they are there at once."""
+    """Whether the joined value depends on the number of samples of each piece."""
     if len(pieces) < 2 or statistic is Statistic.COUNT:
         return False
     if statistic in WEIGHTED:
@@ -69,11 +67,11 @@ def needs_samples(statistic: Statistic, pieces: Sequence[Piece]) -> bool:
 def joined(
     statistic: Statistic, pieces: Sequence[Piece], samples: Sequence[float] | None, fitting: float | None
 ) -> float:
-    """One value of one device.
+    """The device's value.
 
-    samples: how many each piece has, in their order; None where the whole does not depend on it.
-    fitting: samples that fit into the window one after the other; None where the interval is not known, and then
-        pieces count as being there at once.
+    samples: number of samples of each piece; None where the value does not depend on it.
+    fitting: samples that fit into the window one after the other; None where the interval is unknown, and then pieces
+        count as simultaneous.
     """
     values = [piece.value for piece in pieces]
     if lowest_counts(statistic, pieces[0].question.row):
@@ -82,7 +80,7 @@ def joined(
         return max(values)
     if statistic in WEIGHTED:
         total = sum(samples)
-        # Replicas say the same, so that it does not matter how often they are counted.
+        # Replicas have equal values, so counting them several times changes nothing.
         return sum(value * count for value, count in zip(values, samples, strict=True)) / total
     if _follow(samples, fitting):
         return sum(values)

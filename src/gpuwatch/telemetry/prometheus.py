@@ -6,12 +6,13 @@ import math
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_api import ApiSession, connect, seconds_ahead
+from gpuwatch.telemetry.http_api import ApiSession, connect
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
 from gpuwatch.telemetry.query_parts import Asker, PartitionedQuery, QueryPart, divided, together
 from gpuwatch.telemetry.samples import (
@@ -26,10 +27,10 @@ from gpuwatch.telemetry.samples import (
 )
 
 _POINTS_AT_ONCE = 250_000
-"""Points of a range query's answer in one part; they are some 40 bytes of JSON each, and more while decoded."""
+"""Points in one part of a range query's answer: about 40 bytes of JSON each, more while decoded."""
 _STEPS_COST = 4
-"""A step of a subquery takes Prometheus 3 to 5 times as long as a sample of a window, and it holds them all at once;
-in smaller parts they are answered beside each other, and well before the timeout."""
+"""A step of a subquery takes Prometheus 3 to 5 times as long as a sample of a window, and it holds all steps at once.
+Smaller parts run in parallel and end well before the timeout."""
 _PROBE = "count_over_time(vector(1)[2m:1m]) * 10 + changes(vector(time())[2m:1m])"
 _DIALECTS = {32.0: Dialect.PROMETHEUS_2, 22.0: Dialect.METRICSQL}
 _STEPS_AT_ONCE = 10_000
@@ -37,11 +38,11 @@ _STEPS_AT_ONCE = 10_000
 
 
 class PrometheusStore:
-    """SampleStore over HTTP; for several threads at once.
+    """SampleStore over HTTP; thread-safe.
 
-    Raises TelemetryError at once where a file that the connection names is missing; nothing is asked before the first
-    question. The first question is preceded by one that finds out what the server makes of windows and of changes in
-    them, so that answers are the same from Prometheus 2, Prometheus 3 and VictoriaMetrics.
+    The constructor sends nothing; it raises TelemetryError where a file that the connection names is missing. A probe
+    before the first query finds the server's dialect, so that Prometheus 2, Prometheus 3 and VictoriaMetrics give the
+    same answers.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -62,7 +63,7 @@ class PrometheusStore:
 
     @property
     def problems(self) -> tuple[Gap, ...]:
-        """What the server warned of so far, each once: from Thanos, that parts of the data are missing."""
+        """The server's warnings so far, each once: with Thanos, that parts of the data are missing."""
         return tuple(
             Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{warning} Parts of the fleet may be missing.")
             for warning in self._session.warnings
@@ -72,15 +73,16 @@ class PrometheusStore:
         self._session.close()
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
-        """How far the server's clock (its Date header) is ahead of `at`, which should be now. To about a second;
-        None where the server does not say."""
+        """How far the server's Date header is ahead of `at` (now), to about a second; None without the header."""
         self._query("1", at)
-        return seconds_ahead(self._session.date, at)
+        try:
+            return (parsedate_to_datetime(self._session.date) - at).total_seconds()
+        except (ValueError, TypeError):
+            return None
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
-        """Names of the metrics in the blocks that the look-back touches: those with samples in it, and perhaps some
-        with samples a few hours (with Thanos or after compaction days) before it. Exact answers would cost a look
-        at every series."""
+        """Names of the metrics in the blocks that overlap the look-back. Some may have samples only a few hours (with
+        Thanos or after compaction days) before it; an exact answer would have to read every series."""
         begin = at - timedelta(seconds=lookback_seconds)
         asked = {"start": _unix(begin), "end": _unix(at)}
         try:
@@ -99,7 +101,7 @@ class PrometheusStore:
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
     ) -> list[list[AnswerRow] | TelemetryError]:
         try:
-            dialect = self._speaks(at)
+            dialect = self._probed_dialect(at)
         except TelemetryError as error:
             return [error for _ in expressions]
         questions: list[PartitionedQuery[list[AnswerRow]]] = []
@@ -128,7 +130,7 @@ class PrometheusStore:
     ) -> list[Series]:
         if step_seconds <= 0:
             raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-        dialect = self._speaks(end)
+        dialect = self._probed_dialect(end)
         steps = math.floor((end - start).total_seconds() / step_seconds) + 1
         questions: list[PartitionedQuery[list[Series]]] = []
         for first in range(0, steps, _STEPS_AT_ONCE):
@@ -137,7 +139,7 @@ class PrometheusStore:
             ask = partial(self._range, expression, begin, count, step_seconds, partition, dialect)
             held = _samples(expression, partition, count, step_seconds)
             most = min(self._connection.max_samples_per_query, _POINTS_AT_ONCE * held / count)
-            # Answers for each time that do not keep the Node could not be put together again.
+            # Parts of a range answer can be merged only if it keeps the Node label.
             kept = expression.by is None or (partition is not None and partition.label in expression.by)
             by_node = partition if kept else None
             parts = divided(by_node, expression, held, most)
@@ -149,21 +151,21 @@ class PrometheusStore:
         return _joined([question.in_order() for question in questions])
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
-        window = duration((end - start).total_seconds(), self._speaks(end) is Dialect.PROMETHEUS_2)
+        window = duration((end - start).total_seconds(), self._probed_dialect(end) is Dialect.PROMETHEUS_2)
         series: list[Series] = self._query(f"{vector(selector)}[{window}]", end)
         return series
 
     def render(self, expression: Expression) -> str:
-        # Where people would see other numbers with Prometheus' words.
+        # MetricsQL differs: with PromQL's functions VictoriaMetrics would show other numbers.
         return render(
             expression, dialect=Dialect.METRICSQL if self._dialect is Dialect.METRICSQL else Dialect.PROMETHEUS_3
         )
 
-    def _speaks(self, at: datetime) -> Dialect:
-        """What the server makes of a value at each whole minute and of a window of two: asked once, at any moment.
+    def _probed_dialect(self, at: datetime) -> Dialect:
+        """The server's dialect, probed once: a value at each whole minute, in a window of two minutes.
 
-        Prometheus 2 sees three values that change twice, Prometheus 3 two that change once, and VictoriaMetrics two
-        that change twice, as it counts the change to the first of them.
+        Prometheus 2 finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two,
+        as it counts the change to the first value.
         """
         with self._lock:
             if self._dialect is None:
@@ -177,7 +179,7 @@ class PrometheusStore:
         return self._client.custom_query(promql, params={"time": _unix(at), **self._parameters()})
 
     def _parameters(self) -> dict[str, str]:
-        # Thanos: no downsampled data, whose samples are no samples. VictoriaMetrics: no rounding of start and end.
+        # Thanos: no downsampled data, which are aggregates. VictoriaMetrics: no rounding of start and end.
         timeout = f"{math.ceil(self._connection.timeout_seconds)}s"
         return {"timeout": timeout, "max_source_resolution": "0s", "nocache": "1"}
 
@@ -215,7 +217,7 @@ def _step(expression: Expression, partition: Partition | None) -> int:
 
 
 def _samples(expression: Expression, partition: Partition | None, count: int = 1, grid_step_seconds: int = 0) -> float:
-    """About how many samples the server holds for each series: the window's or the subquery's, and the answer's."""
+    """Estimated samples that the server holds per series: of the window or subquery, and of the answer."""
     if expression.function is Function.LAST:
         return count
     step = _step(expression, partition)
@@ -224,7 +226,6 @@ def _samples(expression: Expression, partition: Partition | None, count: int = 1
 
 
 def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
-    """One Series for each set of labels, from answers for one stretch of time after the other."""
     if len(chunks) == 1:
         return [series for part in chunks[0] for series in part]
     found: dict[tuple[tuple[str, str], ...], list[Series]] = {}

@@ -1,8 +1,8 @@
 """Expressions as PromQL.
 
-Steps (FRACTION_*, LAST_TIME) are subqueries over `last_over_time(metric[step])`, never over the bare metric: an instant
-lookup would carry a sample over a gap of up to five minutes, and `timestamp(metric)` in a subquery takes Prometheus
-2.42 60 times as long.
+Steps (FRACTION_*, LAST_TIME) are subqueries over `last_over_time(metric[step])`, not over the bare metric: an instant
+lookup would repeat a sample in a gap of up to five minutes, and `timestamp(metric)` in a subquery takes Prometheus 2.42
+60 times as long.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from gpuwatch.telemetry.samples import Expression, Function, Matcher, MatchOp, S
 
 DEFAULT_STEP_SECONDS = 60
 STEPPED = frozenset({Function.FRACTION_ABOVE, Function.FRACTION_BITS, Function.LAST_TIME})
-"""Functions that look at steps, and cost the server a subquery."""
+"""Functions that need a subquery."""
 
 
 class Dialect(Enum):
-    """Servers that make different things of the same PromQL."""
+    """Servers that evaluate the same PromQL differently."""
 
-    PROMETHEUS_2 = "Prometheus 2"  # windows hold a sample on their left edge
+    PROMETHEUS_2 = "Prometheus 2"  # windows include a sample at their left edge
     PROMETHEUS_3 = "Prometheus 3"  # they do not; Thanos' and Mimir's engine is this one or the one above
     METRICSQL = "MetricsQL"  # VictoriaMetrics: they do not
 
 
 _METRICSQL = {Function.INCREASE: "increase_prometheus", Function.CHANGES: "changes_prometheus"}
-"""MetricsQL's own `increase` and `changes` look at the sample before the window, and take a series that begins for one
-that began at zero: a counter would rise whenever its labels change, as they do with every Pod."""
+"""MetricsQL's own `increase` and `changes` use the sample before the window, and assume that a new series began at
+zero: a counter would rise whenever its labels change, as they do with every Pod."""
 _LOOKBACK_SECONDS = 300
 _OVER_TIME = {
     Function.LAST_IN_WINDOW: "last_over_time",
@@ -55,11 +55,10 @@ def render(
 ) -> str:
     """The expression's PromQL.
 
-    more: further matchers. step_seconds: used where the expression names none. dialect: Prometheus 2 is asked for
-    windows that are a millisecond shorter, which gives the same samples, as Prometheus keeps time in milliseconds;
-    increase() then differs by at most 1 ms / (time between its first and last sample). From VictoriaMetrics
-    increase() is the difference of the window's samples, not extrapolated to its edges.
-    Raises ValueError where the expression makes no sense.
+    more: further matchers. step_seconds: the default for expressions without one. dialect: for Prometheus 2 windows are
+    a millisecond shorter, which gives the same samples, as Prometheus' times are milliseconds; increase() then differs
+    by at most 1 ms / (time between its first and last sample). VictoriaMetrics' increase() is the difference of the
+    window's samples, not extrapolated to its edges. Raises ValueError for an invalid expression.
     """
     function, selector = expression.function, vector(expression.selector, more)
     _check(expression)
@@ -83,7 +82,7 @@ def render(
             inner = f"avg_over_time(({_any_bit(newest, int(expression.parameter or 0))}){steps})"
         case Function.LAST_TIME:
             seen = f"timestamp({newest})"
-            if metricsql:  # there timestamp() tells of the sample inside, not of the step
+            if metricsql:  # its timestamp() is the sample's time, not the step's
                 seen = f"(present_over_time({selector}[{duration(step)}]) * time())"
             inner = f"max_over_time({seen}{steps})"
         case _:
@@ -104,7 +103,7 @@ def vector(selector: Selector, more: Iterable[Matcher] = ()) -> str:
 
 
 def any_of(label: str, values: Iterable[str]) -> Matcher:
-    """A matcher for the series whose label has one of the values; '' is a series without the label."""
+    """Matches series whose label has one of the values; '' matches series without the label."""
     chosen = list(values)
     if len(chosen) == 1:
         return Matcher(label, MatchOp.EQUAL, chosen[0])
@@ -112,20 +111,19 @@ def any_of(label: str, values: Iterable[str]) -> Matcher:
 
 
 def quoted(value: str) -> str:
-    """A PromQL string literal."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
 def duration(seconds: float, closed: bool = False) -> str:
-    """`7d`, `90s`, `1h`: in the largest unit that divides it; `closed` takes a millisecond off."""
+    """`7d`, `90s`, `1h`: in the largest unit that divides it; `closed` subtracts a millisecond."""
     milliseconds = round(seconds * 1000) - closed
     unit, name = next((size, name) for size, name in _UNITS if milliseconds % size == 0)
     return f"{milliseconds // unit}{name}"
 
 
 def bit_runs(mask: int) -> Iterator[tuple[int, int]]:
-    """Runs of neighbouring bits, the highest first: the bit above the run, and its lowest bit, counted from 0."""
+    """Runs of adjacent bits, the highest first: the bit above the run, and its lowest bit, counted from 0."""
     while mask:
         top = lowest = mask.bit_length()
         while lowest and mask >> (lowest - 1) & 1:
@@ -135,11 +133,11 @@ def bit_runs(mask: int) -> Iterator[tuple[int, int]]:
 
 
 def _any_bit(value: str, mask: int) -> str:
-    """1 where the value has any bit of the mask, else 0, in operations with a constant alone.
+    """1 where the value has any bit of the mask, else 0, with constant operands only.
 
-    PromQL has no bitwise `and`, and adding up one vector per bit costs the server a join each. So, from the highest
-    run of neighbouring bits down: `% 2^top` drops the bits above the run; where the run is not zero, `clamp_max` to
-    one less than its lowest bit sets all bits below, so that the question for the next run says yes.
+    PromQL has no bitwise `and`, and a sum of one vector per bit costs the server a join each. So, from the highest run
+    of adjacent bits down: `% 2^top` drops the bits above the run; where the run is not zero, `clamp_max` to one less
+    than its lowest bit sets all bits below, so that the test of the next run is true.
     """
     *higher, (top, lowest) = bit_runs(mask)
     for above, below in higher:

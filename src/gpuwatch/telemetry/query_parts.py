@@ -1,8 +1,8 @@
-"""Large questions divided by Node into queries that a server accepts, and asked a few at a time.
+"""Divides large queries by Node into parts that a server accepts, and sends a few at a time.
 
-Prometheus counts the samples that a query holds at once (--query.max-samples), so what a part may hold is estimated
-as series × steps or samples per series. The estimate only has to be near: a part that the server refuses is cut in
-two and asked again, down to one Node, and parts as large as one that was refused are cut before they are asked.
+Prometheus limits the samples that a query holds at once (--query.max-samples). They are estimated as series × steps or
+samples per series. The estimate may be rough: a part that the server refuses is halved and sent again, down to one
+Node, and later parts of that size are halved before they are sent.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from gpuwatch.telemetry.samples import (
 
 T = TypeVar("T")
 _NAMES_LENGTH = 8_000
-"""Characters of Node names in one query: VictoriaMetrics takes queries of 16 KiB (-search.maxQueryLen)."""
+"""Characters of Node names in one query: VictoriaMetrics accepts queries of 16 KiB (-search.maxQueryLen)."""
 _DOUBTS = 2
-"""How often a part is cut in two because of an error that may have another reason than its size."""
+"""How often a part is halved after an error that size may not explain."""
 _OUTAGES = 3
-"""Failures to reach the server in a row, each after its own retries, after which the rest is not asked."""
+"""Consecutive failures to reach the server, each after its own retries, before the remaining parts fail unsent."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPart:
-    """Some Nodes of a question. `whole`: it is all of it, asked without a matcher for them."""
+    """Some Nodes of a query. whole: all of them, queried without a matcher. first: index of the first Node."""
 
     nodes: tuple[str, ...] = ()
     series: int = 0
     whole: bool = True
-    first: int = 0  # place of the first Node among all
+    first: int = 0
     doubts: int = _DOUBTS
 
 
 @dataclass(slots=True)
 class PartitionedQuery(Generic[T]):
-    """kind: what questions of a like cost have in common. samples: what the server holds for each series."""
+    """kind: the same for queries of similar cost. samples: those that the server holds per series."""
 
     ask: Callable[[QueryPart], T]
     parts: list[QueryPart]
@@ -58,12 +58,11 @@ class PartitionedQuery(Generic[T]):
     error: TelemetryError | None = None
 
     def in_order(self) -> list[T]:
-        """The answers of its parts, by Node."""
         return [self.answers[first] for first in sorted(self.answers)]
 
 
 def divided(partition: Partition | None, expression: Expression, samples: float, max_samples: float) -> list[QueryPart]:
-    """Parts of at most about max_samples / samples series each, as even as Nodes allow."""
+    """Parts of about max_samples / samples series at most, as even as Nodes allow."""
     if partition is None or not partition.nodes or not _divisible(partition, expression):
         return [QueryPart()]
     nodes = tuple(sorted(partition.nodes))
@@ -75,12 +74,11 @@ def divided(partition: Partition | None, expression: Expression, samples: float,
 
 
 def halves(part: QueryPart, partition: Partition | None) -> list[QueryPart]:
-    """The part in two; as it is where it has one Node or none."""
+    """The part in two; unchanged where it has at most one Node."""
     return _cut(part, partition, 2) if partition is not None and len(part.nodes) > 1 else [part]
 
 
 def _cut(part: QueryPart, partition: Partition, count: int) -> list[QueryPart]:
-    """Up to `count` parts with neighbouring Nodes: each Node goes where the middle of its series lies."""
     if count <= 1:
         return [part]
     weights = [max(1, partition.nodes[node]) for node in part.nodes]
@@ -103,12 +101,12 @@ def _cut(part: QueryPart, partition: Partition, count: int) -> list[QueryPart]:
 
 
 def _divisible(partition: Partition, expression: Expression) -> bool:
-    """A mean over Nodes cannot be put together from the means of parts."""
+    """A mean over Nodes cannot be computed from the means of parts."""
     return expression.by is None or partition.label in expression.by or expression.combine is not Combine.AVG
 
 
 def together(answers: Sequence[list[AnswerRow]], label: str, expression: Expression) -> list[AnswerRow]:
-    """The rows of all parts; combined once more where the answer does not keep the label that divides them."""
+    """The rows of all parts, combined once more where the answer drops the partition's label."""
     rows = [row for answer in answers for row in answer]
     if len(answers) == 1 or expression.by is None or label in expression.by:
         return rows
@@ -123,7 +121,7 @@ def together(answers: Sequence[list[AnswerRow]], label: str, expression: Express
 
 
 def _combined(combine: Combine, one: float, other: float) -> float:
-    """As Prometheus does it: NaN is passed over by max and min."""
+    """As in Prometheus: max and min skip NaN."""
     if combine in (Combine.SUM, Combine.COUNT):
         return one + other
     if math.isnan(one) or math.isnan(other):
@@ -132,7 +130,7 @@ def _combined(combine: Combine, one: float, other: float) -> float:
 
 
 class Asker:
-    """Asks questions part by part, `concurrency` at a time. Remembers what the server refused as too large."""
+    """Sends queries part by part, `concurrency` at a time. Remembers which sizes the server refused."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
@@ -140,7 +138,7 @@ class Asker:
         self._lock = threading.Lock()
 
     def ask(self, questions: Sequence[PartitionedQuery[T]], partition: Partition | None) -> None:
-        """Fills in `answers` (by place of the part's first Node) or `error` of each question."""
+        """Fills in `answers` (by `QueryPart.first`) or `error` of each query."""
         outages: list[StoreUnreachable | StoreRefused] = []
         running: dict[Future[T], tuple[PartitionedQuery[T], QueryPart]] = {}
         pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="query")
@@ -188,7 +186,7 @@ class Asker:
     def _smaller(
         self, question: PartitionedQuery[T], part: QueryPart, partition: Partition | None, error: TelemetryError
     ) -> list[QueryPart]:
-        """The parts to ask in the place of one that was refused; none where it is not to be divided."""
+        """The parts to send in place of a refused one; none where it must not be divided."""
         pieces = halves(part, partition)
         if len(pieces) < 2 or question.error is not None:
             return []
@@ -200,7 +198,7 @@ class Asker:
         return pieces
 
     def _fitting(self, question: PartitionedQuery[T], part: QueryPart, partition: Partition | None) -> list[QueryPart]:
-        """The part, cut until it is smaller than what was refused before."""
+        """The part, halved until it is smaller than any refused one."""
         if part.series * question.samples < self._refused.get(question.kind, math.inf):
             return [part]
         pieces = halves(part, partition)

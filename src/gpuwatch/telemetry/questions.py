@@ -1,8 +1,8 @@
 """From a WindowStat to the expressions that answer it for one row of the catalog.
 
-A device's series is cut in pieces by every change of its Pod, so what can be brought together without knowing how
-long a piece was (last, minimum, maximum) is asked per device, and the rest per device and Pod. The scale is applied to
-the answer, never inside the query: bounds are turned into the metric's own unit instead.
+Each change of Pod starts a new piece of a device's series. Statistics that join without the lengths of the pieces
+(last, minimum, maximum) are queried per device, the others per device and Pod. Scales are applied to answers, never
+inside a query: bounds are converted to the metric's own unit instead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FUNCTIONS = {
 
 FRACTIONS = frozenset({Statistic.FRACTION_ABOVE, Statistic.FRACTION_BITS})
 ADDED = frozenset({Statistic.COUNT, Statistic.INCREASE, Statistic.CHANGES})
-"""Statistics that add up over Pods that follow each other on a device."""
+"""Statistics that add up over consecutive Pods of a device."""
 WEIGHTED = frozenset({Statistic.AVG, *FRACTIONS})
-"""Statistics that are averaged over the pieces of a series, weighted by their samples."""
+"""Statistics that are means over the pieces of a series, weighted by samples."""
 IN_UNITS = frozenset(Statistic) - {Statistic.COUNT, Statistic.CHANGES, *FRACTIONS}
 """Statistics whose values are in the signal's unit."""
 
@@ -46,11 +46,12 @@ _PLACE = Matcher("__device__", MatchOp.EQUAL, "$device")
 class Question:
     """One WindowStat of one metric.
 
-    in_units: answers are in the metric's unit, which `scale` turns into SI.
-    counts: the samples behind each row of `value`.
-    beside: for APPEARED and DISAPPEARED, where no sample may be; for FRACTION_*, the maximum, which shows blank values.
+    in_units: answers are in the metric's unit, which `scale` converts to SI.
+    counts: the number of samples behind each row of `value`.
+    beside: for APPEARED and DISAPPEARED, the range that must have no sample; for FRACTION_*, the maximum, to find blank
+        values.
     pieces: the answer has one row per device and Pod, not one per device.
-    plausible: bounds of a measurement, in the metric's own unit.
+    plausible: bounds of a measurement, in the metric's unit.
     """
 
     stat: WindowStat
@@ -64,22 +65,21 @@ class Question:
     plausible: tuple[float, float]
 
     def counts_of(self, *only: Matcher) -> Expression:
-        """`counts`, of some devices."""
         return replace(self.counts, selector=selector(self.row, *only))
 
 
 def in_si(raw: float, scale: float) -> float:
-    """raw × scale; by division where that is exact and multiplication is not (35 % are 0.35, but 35 · 0.01 is not)."""
+    """raw × scale; divides where only that is exact (35 / 100 is 0.35, 35 · 0.01 is not)."""
     return raw / (1 / scale) if scale < 1 else raw * scale
 
 
 def in_raw_unit(value: float, scale: float) -> float:
-    """A bound in the unit of the metric, rounded so that 0.29 is 29 % and not 28.999999999999996."""
+    """A bound in the metric's unit, rounded so that 0.29 is 29 % and not 28.999999999999996."""
     return float(f"{value / scale:.12g}")
 
 
 def found_rows(signal: Signal, schema: Schema) -> list[tuple[MetricRow, SignalFound]]:
-    """Catalog rows of a signal that exist here, the preferred ones first."""
+    """Catalog rows of a signal that exist here, preferred ones first."""
     found = {(each.vocabulary, each.metric): each for each in schema.signals if each.signal is signal}
     keys = ((row, (row.vocabulary, row.metric)) for row in rows_for(signal))
     return [(row, found[key]) for row, key in keys if key in found]
@@ -90,7 +90,7 @@ def device_labels(row: MetricRow) -> tuple[str, ...]:
 
 
 def piece_labels(row: MetricRow) -> tuple[str, ...]:
-    """Labels that tell apart the devices, and the pieces into which a device's series is cut."""
+    """Labels that identify a device and a piece of its series."""
     return by_labels(
         door.IDENTITY_LABELS[row.vendor],
         _variant(row),
@@ -105,7 +105,7 @@ def _variant(row: MetricRow) -> tuple[str, ...]:
 
 
 def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, interval_seconds: float) -> Question:
-    """The question for one metric. per_process: the metric has rows per process beside that of the device."""
+    """The question for one metric. per_process: the metric has rows per process beside the device's row."""
     statistic, window = stat.statistic, stat.window_seconds
     parts_of_device = row.combine in ("sum", "avg")
     pieces = (
@@ -140,11 +140,10 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
 
 
 def _combine(statistic: Statistic, row: MetricRow) -> Combine:
-    """How rows of one device (or piece) become one on the server.
+    """How the server combines rows of one device or piece.
 
-    Tiles and links are combined as the catalog says; samples and changes are counted once, not once per tile.
-    A device's quantile over Pods that follow each other cannot be computed without their samples: the quantile is
-    the greatest of theirs.
+    Tiles and links as in the catalog; samples and changes count once, not once per tile. The quantile over consecutive
+    Pods would need their samples, so it is the greatest of the Pods' quantiles.
     """
     if statistic is Statistic.MIN and row.combine in ("max", "min"):
         return Combine.MIN
@@ -156,7 +155,7 @@ def _combine(statistic: Statistic, row: MetricRow) -> Combine:
 
 
 def shown(store: SampleStore, questions: list[Question]) -> str:
-    """PromQL for people, with `$device` where a matcher for the device goes; the preferred metric first."""
+    """PromQL for people, with `$device` in place of the device's matcher; the preferred metric first."""
     return " or ".join(dict.fromkeys(_shown(store, each) for each in questions))
 
 

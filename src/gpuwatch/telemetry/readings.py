@@ -1,8 +1,8 @@
-"""Readings: WindowStats answered for every device, from as few queries as it takes.
+"""Readings: WindowStats of every device, from few queries.
 
-A device is answered by its most preferred metric that has an answer; the next one is asked only where a device is
-left. What a device's pieces (its Pods one after the other, the Pods that share it, its MIG rows) make together is
-decided by how many samples each has: more than fit into the window one after the other were there at once.
+A device's value comes from its most preferred metric with an answer; the next metric is queried only if devices are
+left. Pieces of a device (consecutive Pods, Pods that share it, its MIG rows) are simultaneous where they have more
+samples than fit into the window one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Answered: TypeAlias = Mapping[Expression, list[AnswerRow] | TelemetryError]
 
 @dataclass(slots=True)
 class _PendingStat:
-    """A WindowStat on its way: what to ask at each level of preference, and what has been answered.
+    """A WindowStat with its questions by level of preference, and its answers so far.
 
     answers: variant ('' where the signal has none) → device → value.
     """
@@ -51,7 +51,7 @@ def read(
     schema: Schema,
     inventory: Inventory,
 ) -> tuple[Readings, tuple[Gap, ...]]:
-    """Answers to all stats about the devices of the inventory. What fails or is missing is a Gap per signal."""
+    """All stats of the inventory's devices. A signal that fails or is missing is a Gap."""
     reader = _StatReader(store, at, schema, inventory)
     asked: list[_PendingStat] = []
     gaps: list[Gap] = []
@@ -66,7 +66,7 @@ def read(
             each = question(stat, row, signal.scale, per_process, schema.interval_seconds)
             levels.setdefault(row.preference, []).append(each)
         asked.append(_PendingStat(stat, list(levels.values())))
-    # Questions about one signal have answers in common, such as how many samples there are.
+    # Questions about one signal share answers, such as the number of samples.
     signals = list(dict.fromkeys(each.stat.signal for each in asked))
     ordered = sorted(asked, key=lambda each: signals.index(each.stat.signal))
     start, at_once = 0, _STATS_AT_FIRST
@@ -75,7 +75,7 @@ def read(
         batch = ordered[start : start + at_once]
         reader.answer(batch)
         start += len(batch)
-        # Long windows have many Pods per device, so that what an answer weighs is only known from the ones before.
+        # The size of answers depends on the Pods per device in the window; earlier answers show it.
         at_once = max(_STATS_AT_LEAST, _ROWS_AT_ONCE * len(batch) // max(1, reader.rows))
     return reader.readings(asked), (*dict.fromkeys(gaps), *reader.trouble.gaps())
 
@@ -91,7 +91,6 @@ class _StatReader:
         self.rows = 0
 
     def answer(self, batch: Sequence[_PendingStat]) -> None:
-        """Asks one level of preference after the other, until no device is left or no level."""
         pending = list(batch)
         while pending:
             answers = self._evaluated(
@@ -134,7 +133,7 @@ class _StatReader:
         return level
 
     def _samples(self, levels: Sequence[LevelAnswers], answers: _Answered) -> Samples:
-        """Samples behind the pieces whose value as a whole depends on them, from `answers` where they are there."""
+        """Numbers of samples of the pieces that need them, taken from `answers` where possible."""
         needed: dict[Expression, tuple[Question, set[DeviceId]]] = {}
         for level in levels:
             for each, devices in level.unweighted():
@@ -191,7 +190,7 @@ class _StatReader:
                 by_device: dict[str, dict[str, float]] = {}
                 for variant, of_variant in each.answers.items():
                     for device, value in of_variant.items():
-                        # A row without a variant says that there is none: the device has an answer, and it is empty.
+                        # A row without a variant means that nothing happened: the device has an empty answer.
                         of_device = by_device.setdefault(device, {})
                         if variant:
                             of_device[variant] = value
@@ -203,7 +202,7 @@ class _StatReader:
 
 
 def _matchers(devices: Iterable[Device], matchers: Mapping[DeviceId, tuple[Matcher, ...]]) -> dict[str, str]:
-    """Those that `Readings.query` does not take by itself."""
+    """Matchers for `Readings.query`, where they differ from its default."""
     return {
         f"matcher:{device.id}": ",".join(f'{each.label}="{each.value}"' for each in chosen)
         for device in devices

@@ -1,7 +1,7 @@
-"""Recorded files as a store of samples: Parquet recordings, exposition text and saved answers of Prometheus' API.
+"""Recorded files as a SampleStore: Parquet recordings, exposition text and saved answers of Prometheus' API.
 
-Expressions are answered with the semantics of Prometheus 3 (see evaluate.py). Files may be gzipped. Several files, or
-a folder of them, are one recording; of two samples of one series at one time that of the file named later is taken.
+Expressions have the semantics of Prometheus 3 (see evaluate.py). Files may be gzipped. Several files, or a folder, are
+one recording; where two files have a sample of one series at one time, the file named later wins.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from gpuwatch.telemetry.samples import (
 from gpuwatch.telemetry.series import IntArray, joined
 
 _CACHE_BYTES = 512 * 1024 * 1024
-"""Decoded samples that are kept: a week of 64 GPUs at a minute is 300 MB. What is asked for now is kept in any case."""
+"""Limit of cached samples: a week of 64 GPUs at one sample a minute is 300 MB. The metric in use is always kept."""
 _CELLS_AT_ONCE = 4_000_000
 
 
 def open_recording(paths: Sequence[Path], at: datetime | None = None) -> RecordingStore:
     """Opens files and folders as one recording.
 
-    A page without timestamps is taken as of `at`, else as of the time at which its file was last written. What cannot
-    be read is in the store's `problems`. Raises TelemetryError for a named file of which nothing can be read, and where
-    there is not one sample.
+    The time of samples without a timestamp is `at`, else the time of the file's last change. What cannot be read is in
+    the store's `problems`. Raises TelemetryError for a named file that cannot be read at all, and where no sample is
+    found.
     """
     parts: list[RecordingPart] = []
     problems: list[Gap] = []
@@ -70,7 +70,7 @@ def _files(path: Path) -> list[Path]:
 
 
 class RecordingStore:
-    """SampleStore over recorded samples; `open_recording` makes one. Not for several threads at once."""
+    """SampleStore over recorded samples; `open_recording` makes one. Not thread-safe."""
 
     def __init__(self, description: str, parts: Sequence[RecordingPart], problems: Iterable[Gap] = ()) -> None:
         self._description = description
@@ -86,12 +86,11 @@ class RecordingStore:
 
     @property
     def problems(self) -> tuple[Gap, ...]:
-        """What could not be read. Contradictions between files join it when their metric is first read."""
+        """What could not be read. Contradictions between files are added when their metric is first read."""
         return tuple(self._problems)
 
     @property
     def end(self) -> datetime:
-        """Time of the last sample."""
         return datetime.fromtimestamp(self._end_ms / 1000, UTC)
 
     def clock_skew_seconds(self, at: datetime) -> None:  # noqa: ARG002 - a file has no clock
@@ -117,7 +116,7 @@ class RecordingStore:
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
     ) -> list[list[AnswerRow] | TelemetryError]:
         answers: dict[int, list[AnswerRow] | TelemetryError] = {}
-        # Metric by metric, so that each is read once however small the cache is.
+        # Metric by metric, so that each is read once even where the cache is too small.
         for index in sorted(range(len(expressions)), key=lambda index: expressions[index].selector.metric):
             try:
                 answers[index] = self.evaluate(expressions[index], at, partition)
@@ -162,8 +161,7 @@ class RecordingStore:
     def _answers(
         self, expression: Expression, ends_ms: IntArray, partition: Partition | None
     ) -> tuple[Sequence[Mapping[str, str]], Matrix]:
-        """Labels, and one row of answers for each, at every one of the rising ends."""
-        render(expression)  # refuses what makes no sense
+        render(expression)  # raises ValueError for an invalid expression
         metric = self._load(expression.selector.metric)
         chosen = metric.chosen(expression.selector)
         step_seconds = expression.step_seconds or (partition.interval_seconds if partition else 0)
@@ -208,8 +206,8 @@ class RecordingStore:
                 self._problems.append(contradiction(self._description, metric, conflicts))
         self._read.add(metric)
         loaded = LoadedMetric(samples, [kept.samples.times_ms for kept in self._loaded.values()])
-        # Metrics are asked for in turn, again and again: of more than fit, those that came first stay, so that some
-        # are found again. Were the least recently used one to go, each would go just before its next turn.
+        # Metrics are read in the same order in each cycle. The oldest ones stay, so that some are found again; evicting
+        # the least recently used would evict each metric just before its next use.
         while self._loaded and _bytes([loaded, *self._loaded.values()]) > _CACHE_BYTES:
             self._loaded.popitem()
         self._loaded[metric] = loaded

@@ -1,10 +1,9 @@
-"""Recordings as Parquet files: one row per series, one or more row groups per metric, so that one metric is read
-without the others.
+"""Recordings as Parquet files: one row per series, separate row groups for each metric, so that it is read alone.
 
 Columns: metric (dictionary string), labels (map, without `__name__`), first_ms and last_ms (Unix milliseconds of the
-first and last sample that is no staleness marker; null where all are), times (list of Unix milliseconds, rising),
+first and last sample other than a staleness marker; null without one), times (list of Unix milliseconds, rising),
 values (list of doubles, staleness markers kept as bits). The schema's metadata holds one JSON object under
-`gpuwatch.recording`: version, note, interval_seconds (0: not known).
+`gpuwatch.recording`: version, note, interval_seconds (0: unknown).
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ _COLUMNS = [
 def write_recording(
     path: Path, series: Iterable[RecordedSeries], *, note: str = "", interval_seconds: float = 0.0
 ) -> None:
-    """Writes series, which come with those of one metric together, to a new file that replaces `path` when complete.
+    """Writes series, grouped by metric, to a new file that replaces `path` when complete.
 
-    Holds one row group in memory at a time. Raises ValueError for a metric that comes in two places, a series that
-    comes twice, and times that do not rise; OSError where the file cannot be written.
+    Holds one row group in memory at a time. Raises ValueError for series not grouped by metric, a series that comes
+    twice, and times that do not rise; OSError where the file cannot be written.
     """
     about = {"version": VERSION, "note": note, "interval_seconds": interval_seconds}
     schema = pa.schema(_COLUMNS, metadata={_METADATA_KEY: json.dumps(about).encode()})
@@ -57,7 +56,7 @@ def write_recording(
             schema,
             compression="zstd",
             use_dictionary=["metric", "labels.key_value.key", "labels.key_value.value"],
-            # A dictionary of the values would be allowed to make one of two NaN that differ in their bits.
+            # PLAIN: a dictionary may merge NaN values that differ in their bits.
             column_encoding={"times.list.element": "DELTA_BINARY_PACKED", "values.list.element": "PLAIN"},
             write_statistics=["metric", "first_ms", "last_ms"],
         ) as writer:
@@ -116,7 +115,7 @@ def _table(rows: Sequence[RecordedSeries], schema: pa.Schema) -> pa.Table:
 
 
 class RecordingFile:
-    """A Parquet recording, read by metric when asked. Raises TelemetryError where the file is not one."""
+    """A Parquet recording, read metric by metric on demand. Raises TelemetryError where the file is not one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,15 +123,13 @@ class RecordingFile:
             self._file = pq.ParquetFile(path)
         self._check()
         self.spans_ms: dict[str, tuple[int, int] | None] = {}
-        """Metric → times of its first and last sample; None where it has staleness markers only."""
         self._groups: dict[str, list[int]] = {}
-        # A device's metrics mostly have the same labels: one mapping for all of them, and read once.
+        # A device's metrics mostly have the same labels and share one mapping.
         self._mappings: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._labels: dict[str, tuple[Mapping[str, str], ...]] = {}
         self._index()
 
     def read(self, metric: str) -> MetricSamples:
-        """All series of one metric; none where the file lacks it."""
         if metric not in self._groups:
             return stacked((), ())
         with self._readable():
@@ -146,13 +143,12 @@ class RecordingFile:
         value_starts, values = _flat(table["values"], np.dtype(np.float64))
         falls = np.diff(times_ms) <= 0
         begins = starts[(starts > 0) & (starts < times_ms.size)]
-        falls[begins - 1] = False  # the next series may begin earlier
+        falls[begins - 1] = False  # the next series starts again at an earlier time
         if not np.array_equal(starts, value_starts) or falls.any():
             raise TelemetryError(f"{self._path}: the samples of {metric} are damaged; record or capture them again")
         return MetricSamples(self._labels[metric], starts, times_ms, values)
 
     def _check(self) -> None:
-        """Raises TelemetryError where it is no recording that this version reads."""
         stated = (self._file.schema_arrow.metadata or {}).get(_METADATA_KEY)
         if stated is None:
             raise TelemetryError(
@@ -198,7 +194,7 @@ class RecordingFile:
 
 
 def _flat(lists: pa.ChunkedArray, kind: np.dtype[Any]) -> tuple[IntArray, npt.NDArray[Any]]:
-    """Where each list starts (and one more for the end) and all elements one after another; no copy of one chunk."""
+    """Start of each list, then the end; and all elements in one array, not copied where there is one chunk."""
     chunks = [chunk.flatten().to_numpy() for chunk in lists.chunks]
     flat = chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, kind), *chunks])
     lengths = [np.asarray(pc.fill_null(pc.list_value_length(chunk), 0), np.int64) for chunk in lists.chunks]

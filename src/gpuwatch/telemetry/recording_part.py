@@ -1,4 +1,4 @@
-"""One file of a recording, whatever its format: told by its content, not by its name."""
+"""One file of a recording; its format is detected from its content, not its name."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
 
 
 class RecordingPart(Protocol):
-    """Series of one file: Parquet is read metric by metric, text is in memory."""
+    """Series of one file. Parquet is read metric by metric, text is held in memory."""
 
     @property
     def spans_ms(self) -> Mapping[str, tuple[int, int] | None]:
-        """Metric → times of its first and last sample; None where it has staleness markers only."""
+        """Metric → Unix milliseconds of its first and last sample; None where it has staleness markers only."""
 
     def read(self, metric: str) -> MetricSamples:
         """All series of one metric; none where the file lacks it."""
@@ -56,7 +56,7 @@ class TextFile:
 
 
 def opened(path: Path, at: datetime | None) -> tuple[RecordingPart, list[Gap]]:
-    """One file and what of it could not be read. `at`: the time of samples that carry none, else the file's own.
+    """One file, and its problems. `at`: time of samples without a timestamp; None takes the file's own time.
 
     Raises TelemetryError where the file cannot be read or has no samples.
     """
@@ -100,7 +100,7 @@ def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -
 
 
 def _lines(stream: Iterable[bytes], cut_off: list[str]) -> Iterator[str]:
-    """Lines until the end, or until compressed data break off; the reason is then added to `cut_off`."""
+    """Lines up to the end, or to where compressed data are cut off; the reason is then added to `cut_off`."""
     try:
         for line in stream:
             yield line.decode("utf-8", "backslashreplace")
@@ -113,7 +113,7 @@ def gap(path: Path, line: int, detail: str) -> Gap:
 
 
 def contradiction(place: str, metric: str, conflicts: list[Conflict]) -> Gap:
-    """Several values for one series and time, which is legal nowhere; `conflicts` has at least one."""
+    """The Gap for several values of one series at one time. `conflicts` must not be empty."""
     samples = sum(conflict.samples for conflict in conflicts)
     first = min(conflicts, key=lambda conflict: conflict.first_ms)
     when = datetime.fromtimestamp(first.first_ms / 1000, UTC).isoformat()

@@ -1,21 +1,21 @@
-"""The seam to where samples are: expressions, the store that evaluates them, and its errors.
+"""The interface to sample stores: expressions, the store that evaluates them, and its errors.
 
     TelemetryError
-    ├── StoreUnreachable   no answer: refused, timed out, not resolved; try again later
+    ├── StoreUnreachable   no answer: connection refused, timed out, not resolved; try again later
     ├── StoreRefused       401 or 403: the credentials or the tenant are wrong; a person must act
-    ├── QueryTooLarge      422 and its kin: the query would load too many samples; split it further
-    └── QueryFailed        anything else, with what the server said
+    ├── QueryTooLarge      422 and the like: the query would load too many samples; split it further
+    └── QueryFailed        anything else, with the server's message
 
-Windows are left-open, (at − window, at], as in Prometheus 3; a store whose server closes them on the left
-(Prometheus 2) has to ask in a way that gives the same samples. The look-back of LAST is left-open too.
+Windows are left-open, (at − window, at], as in Prometheus 3, and so is the look-back of LAST; a store for Prometheus 2,
+whose windows are closed, must query so that it gets the same samples.
 
-FRACTION_* and LAST_TIME look at steps, the whole multiples t of step_seconds in (at − window, at] (in Unix time; an
-offset is taken off `at` first). A step has the newest sample in (t − step, t], staleness markers skipped, however
-old others are; a step without one does not count, and a series without any such step has no answer. So no sample is
-counted twice, none is carried over a gap, and samples after the last multiple are not seen: with `at` and the window
-multiples of a step that is the sampling interval, these are the window's samples.
+FRACTION_* and LAST_TIME evaluate steps: the multiples t of step_seconds, in Unix time, in (at − window, at], where the
+offset is subtracted from `at` first. A step's sample is the newest one in (t − step, t] that is no staleness marker.
+Steps without a sample do not count; a series with none has no answer. So no sample counts twice, none is repeated in a
+gap, and samples after the last multiple are ignored. Where step_seconds is the sampling interval and divides `at` and
+the window, these are the window's samples.
 
-Labels of answers never hold the metric's name.
+Labels of answers never include the metric's name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuwatch.model.telemetry import Gap
 
 
 class Function(StrEnum):
-    """What is done with one series' samples in the window. PromQL semantics, staleness markers skipped."""
+    """Applied to one series' samples in the window. PromQL semantics, staleness markers skipped."""
 
     LAST = "last"  # instant vector: newest sample of the last 5 min unless a staleness marker is newer; window 0
     LAST_IN_WINDOW = "last_in_window"  # last_over_time
@@ -41,15 +41,15 @@ class Function(StrEnum):
     AVG = "avg"
     COUNT = "count"
     QUANTILE = "quantile"
-    FRACTION_ABOVE = "fraction_above"  # share of the steps whose sample is above the bound; NaN is not
-    FRACTION_BITS = "fraction_bits"  # share of the steps whose sample (its whole part) has any bit of the mask
+    FRACTION_ABOVE = "fraction_above"  # share of steps with a sample above the bound; NaN is not above
+    FRACTION_BITS = "fraction_bits"  # share of steps with a sample whose integer part has any bit of the mask
     INCREASE = "increase"
     CHANGES = "changes"
-    LAST_TIME = "last_time"  # Unix seconds of the last step that has a sample
+    LAST_TIME = "last_time"  # Unix seconds of the last step with a sample
 
 
 class Combine(StrEnum):
-    """How series that fall on the same `by` labels become one value."""
+    """Combines series with equal `by` labels."""
 
     MAX = "max"
     MIN = "min"
@@ -82,11 +82,9 @@ class Selector:
 class Expression:
     """`combine by (by) (function(selector[window] offset offset))`.
 
-    window_seconds is 0 for LAST alone. parameter: the quantile, the bound, or the bit mask.
-    step_seconds: the steps at which FRACTION_* and LAST_TIME look (see the top of this file); 0 takes the partition's
-    sampling interval, else 60.
-    by: labels that are kept; a label that a series lacks is left out of the answer's labels.
-    by None keeps every label (no combining).
+    window_seconds is 0 for LAST only. parameter: the quantile, the bound, or the bit mask.
+    step_seconds: of FRACTION_* and LAST_TIME (see the top of this file); 0 takes the partition's sampling interval,
+    else 60. by: labels to keep; answers leave out labels that a series lacks. None keeps all labels, without combining.
     """
 
     selector: Selector
@@ -100,9 +98,9 @@ class Expression:
 
 
 class AnswerRow(msgspec.Struct, frozen=True, gc=False):
-    """One value of an answer. NaN is a value here; `source` drops it.
+    """One value of an answer, which may be NaN.
 
-    A Struct, because a health cycle of a large fleet makes hundreds of thousands of them.
+    A Struct, because a health cycle of a large fleet creates hundreds of thousands.
     """
 
     labels: Mapping[str, str]
@@ -111,7 +109,7 @@ class AnswerRow(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Samples of one series, oldest first: parallel tuples of Unix seconds and values, markers left out."""
+    """Samples of one series, oldest first: parallel sequences of Unix seconds and values, without staleness markers."""
 
     labels: Mapping[str, str]
     times: Sequence[float]
@@ -120,10 +118,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How a large question may be divided: by the values of the label that names the Node.
+    """How to divide a large query: by the values of the label that names the Node.
 
-    `nodes` maps each label value to about how many series of one metric it has (its devices), so that the store
-    can fill its queries evenly; interval_seconds is the sampling interval, for the samples that a window holds.
+    nodes: label value → estimated series of one metric (its devices), so that parts are even. interval_seconds: the
+    sampling interval, to estimate the samples in a window; 0 if unknown.
     """
 
     label: str
@@ -132,38 +130,36 @@ class Partition:
 
 
 class SampleStore(Protocol):
-    """Where samples are. Every method answers about the past as of `at`, never later than it.
+    """Holds samples. No method uses samples later than `at`.
 
-    Methods raise TelemetryError; `evaluate_many` returns the error in the place of that answer instead, so that
-    one failed question costs one answer.
+    Methods raise TelemetryError; `evaluate_many` returns it in place of the answer that failed.
     """
 
     @property
     def description(self) -> str:
-        """Kind and place for people, without secrets: 'Prometheus at https://prom.example', 'recording w.parquet'."""
+        """Kind and address for messages, without secrets: 'Prometheus at https://prom.example'."""
 
     @property
     def end(self) -> datetime | None:
-        """Time of the last sample of a recording; None of a server, to which samples keep coming."""
+        """Time of the last sample of a recording; None for a server."""
 
     @property
     def problems(self) -> tuple[Gap, ...]:
-        """What may be missing in the answers so far: lines of a file that could not be read, parts of a fleet's
-        telemetry that did not answer."""
+        """What answers so far may lack: unreadable lines of a file, parts of a fleet that did not answer."""
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
-        """How far the store's clock is ahead of `at`, which should be now; None where it has none, or does not say."""
+        """How far the store's clock is ahead of `at` (now); None if unknown."""
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
-        """Names of all metrics with samples in the look-back."""
+        """Names of metrics with samples in the look-back, perhaps also of others with older samples."""
 
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
-        """One answer."""
+        """One row for each set of labels."""
 
     def evaluate_many(
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
     ) -> list[list[AnswerRow] | TelemetryError]:
-        """Answers in the order of the questions, asked a few at a time."""
+        """Answers in the order of the expressions, queried a few at a time."""
 
     def grid(
         self,
@@ -176,26 +172,26 @@ class SampleStore(Protocol):
         """The expression at start, start + step, … ≤ end: a range query."""
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
-        """The stored samples of (start, end]; for few series only."""
+        """Stored samples of (start, end]; for few series only."""
 
     def render(self, expression: Expression) -> str:
-        """The PromQL of the expression for people to check; MetricsQL where VictoriaMetrics is asked."""
+        """The expression in PromQL, for people to check; in MetricsQL for VictoriaMetrics."""
 
 
 class TelemetryError(Exception):
-    """Telemetry could not be read. The message names the place, the query and what to do; it holds no secret."""
+    """Telemetry could not be read. The message names the store, the query and what to do, without secrets."""
 
 
 class StoreUnreachable(TelemetryError):
-    """No answer at all; worth another try."""
+    """No answer at all; a retry may succeed."""
 
 
 class StoreRefused(TelemetryError):
-    """The server does not let us in."""
+    """The server denies access."""
 
 
 class QueryTooLarge(TelemetryError):
-    """The query would load more samples than the server allows; smaller parts may pass."""
+    """The query would load more samples than the server allows; smaller parts may succeed."""
 
 
 class QueryFailed(TelemetryError):

@@ -1,6 +1,6 @@
-"""Reads answers of Prometheus' HTTP API that were saved as JSON: a vector or a matrix of series with their names.
+"""Reads saved JSON answers of Prometheus' HTTP API: a vector or a matrix of series with their names.
 
-A vector carries the time of the question, not of the sample, which may be up to five minutes older.
+A vector has the time of the query; its samples may be up to five minutes older.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwatch.telemetry.series import RecordedSeries
 class _SavedResult(msgspec.Struct):
     metric: dict[str, str]
     value: tuple[float, str] | None = None
-    values: list[tuple[float, str]] | None = None  # both are missing where the samples are native histograms
+    values: list[tuple[float, str]] | None = None  # native histograms have neither
 
 
 class _Data(msgspec.Struct):
@@ -32,7 +32,7 @@ class _Answer(msgspec.Struct):
 
 
 def parse_answer(content: bytes) -> tuple[list[RecordedSeries], Problems]:
-    """The series of one answer; the lines of problems count its results from 1. ValueError where it is none."""
+    """The series of one answer; problems have the result's number, from 1. Raises ValueError for any other content."""
     try:
         answer = msgspec.json.decode(content, type=_Answer)
     except msgspec.MsgspecError as error:

@@ -1,7 +1,7 @@
-"""Recorded samples in memory: columns of Unix milliseconds and values, with Prometheus' staleness markers kept.
+"""Recorded samples in memory: columns of Unix milliseconds and values, with Prometheus' staleness markers.
 
-A staleness marker is the NaN with the bits 0x7ff0000000000002 that Prometheus writes when a series ends. Any other
-NaN is a value. Both pass through NumPy, Arrow and Parquet with their bits intact as long as nothing computes with them.
+A staleness marker is the NaN with the bits 0x7ff0000000000002 that Prometheus writes when a series ends; any other NaN
+is a value. NumPy, Arrow and Parquet keep their bits unless something computes with them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ _STALE_BITS = 0x7FF0000000000002
 
 
 def mark_stale(values: FloatArray, where: BoolArray) -> None:
-    """Writes staleness markers into the array itself."""
+    """Writes staleness markers into the array, in place."""
     values.view(np.uint64)[where] = _STALE_BITS
 
 
 def is_stale(values: FloatArray) -> BoolArray:
-    """Which values are staleness markers."""
     stale: BoolArray = np.ascontiguousarray(values).view(np.uint64) == _STALE_BITS
     return stale
 
@@ -35,8 +34,7 @@ def is_stale(values: FloatArray) -> BoolArray:
 class RecordedSeries:
     """Samples of one series, oldest first.
 
-    labels is without `__name__`; a label with an empty value is the same as none. times_ms are Unix milliseconds;
-    values may hold NaN and staleness markers.
+    labels: without `__name__`; an empty value equals a missing label. values: may include NaN and staleness markers.
     """
 
     metric: str
@@ -47,7 +45,7 @@ class RecordedSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricSamples:
-    """All series of one metric, one after another: series i is [starts[i], starts[i + 1]) of times_ms and values."""
+    """All series of one metric: series i is [starts[i], starts[i + 1]) of times_ms and values."""
 
     labels: tuple[Mapping[str, str], ...]
     starts: IntArray
@@ -55,12 +53,11 @@ class MetricSamples:
     values: FloatArray
 
     def part(self, index: int) -> tuple[IntArray, FloatArray]:
-        """Times and values of one series."""
         window = slice(self.starts[index], self.starts[index + 1])
         return self.times_ms[window], self.values[window]
 
     def parted(self) -> tuple[MetricSamples, MetricSamples]:
-        """The samples that range functions see, and the staleness markers; itself where no series has a marker."""
+        """The samples without staleness markers, and the markers. Returns itself as samples where it has no marker."""
         stale = is_stale(self.values)
         markers = np.flatnonzero(stale)
         starts = markers.searchsorted(self.starts)
@@ -70,14 +67,13 @@ class MetricSamples:
         return MetricSamples(self.labels, self.starts - starts, self.times_ms[~stale], self.values[~stale]), ended
 
     def positions(self, chosen: IntArray, at_ms: IntArray) -> IntArray:
-        """Where the first sample after each moment lies in the columns, shaped series by moments; a series' end if
-        none. Moments rise."""
+        """Index of the first sample after each of the rising moments, a row per chosen series; else the series' end."""
         low = np.repeat(self.starts[chosen][:, None], at_ms.size, axis=1)
         if at_ms.size >= chosen.size:
             for row, index in enumerate(chosen):
                 low[row] += self.part(int(index))[0].searchsorted(at_ms, "right")
             return low
-        # Many series and few moments: one binary search in all series side by side.
+        # Many series and few moments: one binary search in all series at once.
         high = np.repeat(self.starts[chosen + 1][:, None], at_ms.size, axis=1)
         while (searching := low < high).any():
             middle = (low + high) // 2
@@ -87,7 +83,7 @@ class MetricSamples:
         return low
 
     def between(self, chosen: IntArray, low: IntArray, high: IntArray) -> MetricSamples:
-        """Of each chosen series the samples at [low, high) of the columns, one row of both per series; a copy."""
+        """A copy of the samples at [low[i], high[i]) for each chosen series i."""
         lengths = high - low
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         picked = np.repeat(low - starts[:-1], lengths) + np.arange(starts[-1])
@@ -98,7 +94,7 @@ class MetricSamples:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Samples of one series that were given several times with different values; the last one given was taken."""
+    """Samples of one series given again with another value; the value given last is kept."""
 
     labels: Mapping[str, str]
     samples: int
@@ -106,7 +102,7 @@ class Conflict:
 
 
 def joined(parts: Iterable[tuple[Mapping[str, str], IntArray, FloatArray]]) -> tuple[MetricSamples, list[Conflict]]:
-    """One metric from pieces (labels, times_ms, values) in any order; of two samples at one time the later piece wins.
+    """One metric from pieces (labels, times_ms, values) in any order; at equal times the later piece wins.
 
     Pieces whose labels differ only in order or in empty values are one series.
     """
@@ -136,7 +132,7 @@ def joined(parts: Iterable[tuple[Mapping[str, str], IntArray, FloatArray]]) -> t
 
 
 def stacked(labels: Sequence[Mapping[str, str]], columns: Sequence[tuple[IntArray, FloatArray]]) -> MetricSamples:
-    """One metric from series that are sorted and distinct already."""
+    """One metric from distinct series whose samples are sorted."""
     starts = np.concatenate(([0], np.cumsum([times.size for times, _ in columns], dtype=np.int64))).astype(np.int64)
     times_ms = np.concatenate([np.empty(0, np.int64), *(times for times, _ in columns)])
     values = np.concatenate([np.empty(0, np.float64), *(numbers for _, numbers in columns)])
@@ -144,6 +140,6 @@ def stacked(labels: Sequence[Mapping[str, str]], columns: Sequence[tuple[IntArra
 
 
 def _same(left: FloatArray, right: FloatArray) -> BoolArray:
-    """Equal as samples: any two NaN that are values are the same, a staleness marker equals only another."""
+    """Whether samples are equal. NaN values equal each other; staleness markers equal only each other."""
     alike: BoolArray = (left == right) | (np.isnan(left) & np.isnan(right) & (is_stale(left) == is_stale(right)))
     return alike

@@ -1,9 +1,8 @@
-"""Sightings: the rows by which devices are known, now and within the look-back, from few and cheap questions.
+"""Sightings: the rows of devices, now and within the look-back, from few and cheap queries.
 
-For the look-back only the devices are asked. When a device was last seen, and with which labels, is an expensive
-question, so it is asked only about devices that are not there now. Before the look-back a few single moments are
-queried, each twice as long ago as the one before: an instant query each finds every device that was there for at least
-as long as it has been gone.
+The look-back is queried for device ids only. When a device was last seen, and with which labels, is an expensive query,
+so it covers only devices that are not present now. Before the look-back, instant queries cover a few moments, each
+twice as long ago as the one before: they find every device that was present for at least as long as it has been gone.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ _PRESENCE = (
     Signal.BUSY_RATIO,
     Signal.GPU_UTIL_RATIO,
 )
-"""Signals of which one at least is exported of every device, and which between them show every holder."""
+"""Every device exports one of these signals at least, and together they show every holder."""
 
 _METRICS_LOOKED_BACK = 2
-"""Metrics per vocabulary by which a device of the look-back is found: two are enough to find devices of which an
-exporter with a counter list of its own leaves one out."""
+"""Metrics per vocabulary that find devices of the look-back: two, as an exporter with its own counter list may lack
+one."""
 
 INSTANT_SECONDS = 300
-"""How far back an instant query looks: the default of Prometheus (--query.lookback-delta)."""
+"""Look-back of an instant query: Prometheus' default (--query.lookback-delta)."""
 
 _LOST_STEP_SECONDS = 300
-"""To this the time is known at which a device was seen that has been gone for longer than the look-back."""
+"""Resolution of the last-seen time of devices gone for longer than the look-back."""
 
 DEVICES_IN_MATCHER = 300
-"""Above so many devices all are asked for: VictoriaMetrics takes queries of 16 KiB, and 300 UUIDs make 12."""
+"""Queries about more devices have no matcher: VictoriaMetrics accepts queries of 16 KiB, and 300 UUIDs take 12."""
 
 
 @dataclass(slots=True)
 class Sighting:
-    """One device. now: labels of its rows that are there, each once. newest: of a device that is not there now the
-    newest row of the look-back, whose value is a Unix time."""
+    """One device. now: distinct labels of its present rows. newest: the newest row of an absent device; its value is
+    the Unix time of its last sample."""
 
     identity: door.Identity
     row: MetricRow
@@ -63,15 +62,15 @@ class Sighting:
     newest: AnswerRow | None = None
 
     def rows(self) -> list[door.Labels]:
-        """Labels of the rows of now, else of the newest one. Never empty."""
+        """Labels of present rows, else of the newest row. Never empty."""
         return self.now or ([self.newest.labels] if self.newest else [])
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """devices: by id; of a GPU that is there, none of another MIG layout that it had before.
+    """devices: by id, without those of an earlier MIG layout of a present GPU.
 
-    repeated: metric and labels of several rows of it that one device has now.
+    repeated: metrics of which one device has several rows now, with their labels.
     """
 
     devices: Mapping[DeviceId, Sighting]
@@ -90,8 +89,8 @@ def sight(
     lost_seconds: int,
     gaps: list[Gap],
 ) -> Sightings:
-    """Devices of (at − look-back, at], and of (at − lost, at] those on hosts or exporters that show others now: a whole
-    machine that is gone for longer has left. A question that fails is a Gap; the rest goes on."""
+    """Devices of (at − look-back, at], and those of (at − lost, at] on hosts or exporters that have others now: a whole
+    machine that has been gone for longer was removed. A query that fails is a Gap."""
     metrics = _presence_metrics(schema)
     looked_back = [row for rank, row in _ranked(metrics) if rank < _METRICS_LOOKED_BACK]
     first = [row for rank, row in _ranked(metrics) if rank == 0]
@@ -128,7 +127,7 @@ def sight(
 
 
 def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
-    """Moments to look at ahead of the look-back, in seconds before now; the last one is the end."""
+    """Moments before the look-back, in seconds before now, up to lost_seconds."""
     offsets = []
     offset = 2 * lookback_seconds
     while offset < lost_seconds:
@@ -138,7 +137,7 @@ def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
 
 
 def _places(labels: door.Labels) -> set[tuple[str, str]]:
-    """What two devices of one machine have in common: the host, where one is named, and the exporter."""
+    """What devices of one machine have in common: the host, where one is named, and the exporter."""
     host, instance = door.node_label(labels), labels.get("instance", "")
     return {place for place in (("host", host if door.names_a_host(host) else ""), ("exporter", instance)) if place[1]}
 
@@ -146,7 +145,7 @@ def _places(labels: door.Labels) -> set[tuple[str, str]]:
 def _lost(
     earlier: _Answered, known: Collection[str], places: Set[tuple[str, str]]
 ) -> list[tuple[MetricRow, set[Matcher]]]:
-    """Matchers for devices of earlier moments whose GPU is not known yet, in places where others are now."""
+    """Matchers for devices of earlier moments whose GPU is not yet known, on machines that have others now."""
     lost: dict[Selector, tuple[MetricRow, set[Matcher]]] = {}
     for metric, answer in earlier:
         if gone := _gone(metric, (row for row in answer if not places.isdisjoint(_places(row.labels))), known):
@@ -159,7 +158,7 @@ def _place_labels(vendor: Vendor) -> tuple[str, ...]:
 
 
 def _presence_metrics(schema: Schema) -> list[MetricRow]:
-    """Per vocabulary the metric with most rows, then those of `_PRESENCE`; each once."""
+    """Per vocabulary, the metric with most rows, then those of `_PRESENCE`; each once."""
     by_key = {(row.vocabulary, row.metric, row.signal): row for row in metric_rows()}
     chosen: dict[Selector, MetricRow] = {}
     for vocabulary in schema.vocabularies:
@@ -174,7 +173,6 @@ def _presence_metrics(schema: Schema) -> list[MetricRow]:
 
 
 def _ranked(metrics: Sequence[MetricRow]) -> Iterator[tuple[int, MetricRow]]:
-    """Each metric with its place within its vocabulary."""
     places: Counter[str] = Counter()
     for row in metrics:
         yield places[row.vocabulary], row
@@ -204,10 +202,9 @@ def _answered(
 
 
 def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[MetricRow, Sequence[door.Labels]]]]:
-    """Devices, and rows of devices that have several of one metric."""
     devices: dict[DeviceId, Sighting] = {}
     repeated: list[tuple[MetricRow, Sequence[door.Labels]]] = []
-    # Metrics of one exporter have the same labels, and a store may give one object for them all.
+    # Metrics of one exporter have the same labels; a store may share one object for them.
     names: dict[tuple[Vendor, int], door.Identity | None] = {}
     taken: set[tuple[Vendor, int]] = set()
     for metric, answer in now:
@@ -228,7 +225,6 @@ def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[Metric
 
 
 def _gone(metric: MetricRow, answer: Iterable[AnswerRow], present: Collection[str]) -> set[Matcher]:
-    """Matchers for devices of the look-back whose GPU is not there now."""
     missing: set[Matcher] = set()
     for row in answer:
         found = door.ids(row.labels, metric.vendor)
@@ -245,7 +241,6 @@ def _newest(
     step_seconds: int,
     gaps: list[Gap],
 ) -> _Answered:
-    """The times at which missing devices were last seen."""
     metrics: list[MetricRow] = []
     questions: list[Expression] = []
     for metric, picked in missing:
@@ -272,10 +267,10 @@ def _add_missing(
     unsure: Collection[str],
     at: datetime,
 ) -> None:
-    """Adds devices of the look-back whose GPU is not `present`.
+    """Adds devices whose GPU is not `present`.
 
-    Where a question about now failed for one of the `unsure` vocabularies, a device that was seen within the look-back
-    of an instant query counts as there: no answer does not mean that it is gone.
+    The query of present rows failed for the `unsure` vocabularies: their devices count as present where they were seen
+    within the look-back of an instant query.
     """
     found: dict[DeviceId, Sighting] = {}
     for metric, answer in newest:

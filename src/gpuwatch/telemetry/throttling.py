@@ -1,7 +1,6 @@
-"""Throttling, window by window: under the same load a throttled GPU looks busier than a healthy one.
+"""Throttling, window by window: under the same load a throttled GPU shows as busier than a healthy one.
 
-In two phases, as in changes.py: one cheap question about all devices tells which were slowed at all, and windows are
-asked for those alone.
+As in changes.py, one cheap query finds the devices that were throttled, and windows are queried for those only.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 from gpuwatch.telemetry.windows import aligned, rate_window
 
 SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80
-"""NVML's clock event reasons that are faults: hardware slowdown, thermal by software and by hardware, power brake. A
-software power cap (0x4) at full load is how a healthy card works."""
+"""NVML's clock event reasons that are faults: hardware slowdown, software and hardware thermal slowdown, power brake. A
+software power cap (0x4) at full load is normal."""
 
 _SIGNALS = (
     Signal.THERMAL_THROTTLE_SECONDS_TOTAL,
@@ -47,8 +46,9 @@ def throttled_shares(
 ) -> tuple[Mapping[str, array[float]], tuple[Gap, ...]]:
     """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1.
 
-    Windows as in held_windows. The greatest of the throttle counters and of the share of samples with such a reason.
-    Only GPUs that were slowed at all are there; NaN where nothing was measured. A Gap where nobody exports any of it.
+    Windows as in held_windows. The share is the greatest of the throttle counters and of the share of samples with a
+    reason of SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has
+    any of these signals.
     """
     begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
     count = round((until - begin).total_seconds()) // step_seconds
@@ -87,7 +87,7 @@ class _Shares:
         if not suspects:
             return
         first = self.start + timedelta(seconds=self.step_seconds)
-        # An answer over time is put together from its parts only where it keeps the label that divides them.
+        # Parts of a range answer can be merged only if it keeps the partition's label.
         kept = by_labels(by, (self.inventory.partition.label,) if self.inventory.partition else ())
         for only in door.any_device(suspects, DEVICES_IN_MATCHER):
             if row.kind == "counter":
@@ -96,7 +96,7 @@ class _Shares:
                 question = Expression(
                     selector(row, only), Function.FRACTION_BITS, window, parameter=SLOWED_BITS, by=kept
                 )
-            # A step of the subquery is a sample's distance: the store takes it from the partition.
+            # The store takes the subquery's step, the sampling interval, from the partition.
             for series in self.store.grid(question, first, self._end, self.step_seconds, self.inventory.partition):
                 if (ids := door.ids(series.labels, row.vendor)) is None:
                     continue
@@ -113,7 +113,7 @@ class _Shares:
         return self.start + timedelta(seconds=self.count * self.step_seconds)
 
     def _suspects(self, row: MetricRow, by: tuple[str, ...], window: int) -> Iterable[Matcher]:
-        """Matchers for GPUs whose counter rose, or with any reason of at least the lowest of the faults' bits."""
+        """Matchers for GPUs whose counter rose, or whose reasons reached the lowest bit of SLOWED_BITS."""
         span = (self.count - 1) * self.step_seconds + window
         is_counter = row.kind == "counter"
         question = Expression(selector(row), Function.INCREASE if is_counter else Function.MAX, span, by=by)

@@ -1,7 +1,7 @@
-"""Windows: the means of aligned windows of every device, one row for each container that held it.
+"""Windows: means over aligned windows for every device and container that held it.
 
-One range query per metric answers for all devices and holders at once; what the answer leaves out (a window without a
-sample) stays NaN. A Pod that leaves or comes within a window has the mean of its own samples in it.
+One range query per metric covers all devices and holders; a window without samples is NaN. A Pod that leaves or comes
+within a window has the mean of its own samples.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, S
 from gpuwatch.telemetry.series import BoolArray, FloatArray
 
 PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
-"""Not means: of memory the peak decides what fits. At the peak of what is used, what is free is at its lowest, so the
-two still add up to the card's size."""
+"""Exceptions to the mean: peak memory decides what fits. Free memory is lowest when used memory peaks, so that the two
+still add up to the card's size."""
 
 _MODEL_LABELS: Mapping[Vendor, tuple[str, ...]] = {
     Vendor.NVIDIA: ("modelName", "model_name", "GPU_I_PROFILE"),
@@ -38,14 +38,14 @@ _MODEL_LABELS: Mapping[Vendor, tuple[str, ...]] = {
 }
 
 _HolderKey: TypeAlias = tuple[str, str]
-"""Pod and container; both '' for nobody."""
+"""Pod and container; both '' for a free device."""
 _DeviceKey: TypeAlias = tuple[DeviceId, str]
-"""A device and its MIG profile: after a change of the layout an instance's id may be another instance's."""
+"""A device and its MIG profile: after a change of the layout another instance may have the same id."""
 _NOBODY = ("", "")
 
 
 def aligned(moment: datetime, step_seconds: int) -> datetime:
-    """The last multiple of the step, in Unix time, that is not after the moment."""
+    """The last multiple of the step, in Unix time, at or before the moment."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment}: a moment without a time zone; say which, for example with tzinfo=UTC")
     return datetime.fromtimestamp(math.floor(moment.timestamp() / step_seconds) * step_seconds, UTC)
@@ -62,19 +62,19 @@ def held_windows(
 ) -> tuple[tuple[HeldWindows, ...], tuple[Gap, ...]]:
     """Windows (start + i·step, start + (i+1)·step] of every device and holder, by device and time.
 
-    `start` and `end` are rounded down to multiples of the step in Unix time, so that the same window asked twice is the
-    same window. Gauges are averaged, MEMORY_USED is the window's peak and MEMORY_FREE its lowest, counters are their
-    rate per second; states and codes have no mean: ValueError. Of rows that are there at once the greatest counts.
+    `start` and `end` are rounded down to multiples of the step in Unix time. Gauges are averaged, MEMORY_USED is the
+    window's maximum, MEMORY_FREE its minimum, counters are a rate per second. Of simultaneous rows the greatest counts.
+    Raises ValueError for states and codes, which have no mean.
 
-    NaN stands for windows without a sample of the holder, also before its first and after its last one, as far as
-    nobody else was seen there. Where somebody else had the device meanwhile there are two HeldWindows. One whose holder
-    came after the first window begins at least a window earlier. Time in which a device is shared
-    (two holders, both in two windows running: one window alone is how one follows the other) is apart from time in
-    which it is not. Where an exporter writes rows per process beside that of the device, a sole holder has the
-    device's value. A PHYSICAL signal of a MIG instance is its own row's, else that of the GPU's other rows.
+    NaN is a window without a sample of the holder; the windows before its first and after its last sample belong to it
+    unless another holder has one there. If another holder came in between, there are two HeldWindows. The
+    HeldWindows of a holder that came after the first window begins at least one window earlier. Shared time (two
+    holders, both in two consecutive windows; in a single one they may be consecutive) has HeldWindows of its own. Where
+    an exporter writes rows per process beside the device's row, a sole holder has the device's value. A PHYSICAL signal
+    of a MIG instance comes from its own row, else from other rows of the GPU.
 
-    Without any Pod in the rows, devices are those of `inventory.devices[].pods` where there is one, else nobody's,
-    with a Gap. Node: `Device.node` of the inventory. A signal that fails is a Gap and missing in the windows.
+    If no row names a Pod, the holder is the only one of `inventory.devices[].pods`, else nobody, with a Gap. The node
+    is the inventory's `Device.node`. A signal that fails is a Gap and missing in the windows.
     """
     for row in (row for signal in signals for row in rows_for(signal)):
         if row.kind not in ("gauge", "counter"):
@@ -104,7 +104,7 @@ def held_windows(
 
 @dataclass(slots=True)
 class _Held:
-    """One device on its way. own: holder → signal → a value per window, from rows that name the holder."""
+    """One device. holders: holder → signal → a value per window."""
 
     uuid: str
     vendor: Vendor
@@ -114,8 +114,6 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _RowTarget:
-    """Where a row's values go."""
-
     device: _DeviceKey
     uuid: str
     holder: _HolderKey
@@ -137,8 +135,8 @@ class _Grid:
     _dropped: Dropped = field(default_factory=Dropped)
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
-        """Asks one level of preference after the other, until no device is left. kept: metrics that are asked for
-        once more, for another signal."""
+        """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
+        needs too."""
         answered: set[str] = set()
         for preference in sorted({row.preference for row, _ in found}):
             before = frozenset(answered)
@@ -148,7 +146,7 @@ class _Grid:
                     answered |= self._read_row(signal, row, spelling.scale, only, before, kept)
 
     def _only(self, row: MetricRow, answered: frozenset[str]) -> tuple[Matcher, ...] | None:
-        """Matchers for the devices that are left; none where they are many, None where nobody is left."""
+        """Matchers for the devices that are left; () for all or many, None where none is left."""
         if not answered and not any(device.vendor is row.vendor for device in self.inventory.devices):
             return ()
         left = [
@@ -169,7 +167,7 @@ class _Grid:
         before: frozenset[str],
         kept: Collection[str],
     ) -> set[str]:
-        """Devices (GPUs, of PHYSICAL signals) that this metric answers for."""
+        """Returns the devices, or GPUs for PHYSICAL signals, that this metric has."""
         expression = self._expression(signal, row, only)
         try:
             answer = self._answers.pop(expression, None) or self._ask(expression)
@@ -203,14 +201,14 @@ class _Grid:
         function, window = PEAKS.get(signal, Function.AVG), self.step_seconds
         if row.kind == "counter":
             function, window = Function.INCREASE, rate_window(self.step_seconds, self.inventory.interval_seconds)
-        # Tiles are added up; the replicas of a shared device, and two exporters on one host, are not.
+        # Sum over tiles, but not over replicas of a shared device or two exporters on one host.
         slots = door.SLOT_LABELS if row.combine in ("sum", "avg") else ()
         by = by_labels(
             door.IDENTITY_LABELS[row.vendor],
             door.HOLDER_LABELS[row.vendor],
             _MODEL_LABELS[row.vendor],
             slots,
-            # An answer over time is put together from its parts only where it keeps the label that divides them.
+            # Parts of a range answer can be merged only if it keeps the partition's label.
             (partition.label,) if partition else (),
         )
         return Expression(selector(row, *only), function, window, combine=Combine(row.combine), by=by)
@@ -221,7 +219,7 @@ class _Grid:
         return self.store.grid(expression, first, end, self.step_seconds, self.inventory.partition)
 
     def _place(self, labels: door.Labels, vendor: Vendor) -> _RowTarget | None:
-        # Answers about several signals have the same labels, and a store may give one object for them all.
+        # Answers about several signals have the same labels; a store may share one object for them.
         key = (vendor, id(labels))
         known = self._places.get(key)
         if known is not None:
@@ -239,7 +237,6 @@ class _Grid:
         return place
 
     def _block(self, answer: Sequence[Series]) -> FloatArray:
-        """One row of windows for each series, NaN where it has no value."""
         block = np.full((len(answer), self.count), np.nan)
         first = self.start.timestamp() + self.step_seconds
         for index, series in enumerate(answer):
@@ -254,7 +251,7 @@ class _Grid:
         self, signal: Signal, row: MetricRow, scale: float, raw: FloatArray, places: Sequence[_RowTarget | None]
     ) -> FloatArray:
         low, high = plausible_range(signal)
-        # As in questions.in_si: 35 % are 0.35, but 35 · 0.01 is not.
+        # As in questions.in_si.
         values: FloatArray = raw / (1 / scale) if scale < 1 else raw * scale
         usable = (values >= low) & (values <= high)
         if row.zero_means_absent:
@@ -264,7 +261,7 @@ class _Grid:
         for index in np.flatnonzero(unusable.any(axis=1)).tolist():
             place = places[index]
             if place is not None:
-                # One blank value among a sample a second, averaged.
+                # The mean of one blank value among a sample per second.
                 is_blank = bool((raw[index][unusable[index]] >= BLANK / self.step_seconds).any())
                 self._dropped.add(signal, place.device[0], blank=is_blank)
         values[~usable] = np.nan
@@ -273,7 +270,7 @@ class _Grid:
         return values
 
     def attribute(self) -> Iterator[Gap]:
-        """What nobody is named for goes to the one that the inventory knows, and is said to be a guess."""
+        """Gives devices to the single Pod that holds them in the inventory, with a Gap: a guess."""
         known: Mapping[DeviceId, Device] = {device.id: device for device in self.inventory.devices}
         given = 0
         for (device, _), held in self.devices.items():
@@ -297,7 +294,6 @@ class _Grid:
         yield from self._dropped.gaps()
 
     def windows(self) -> Iterator[HeldWindows]:
-        """By device and start."""
         nodes = {device.uuid: device.node for device in self.inventory.devices}
         gpus: dict[str, list[tuple[_DeviceKey, _Held]]] = {}
         for key, held in sorted(self.devices.items()):
@@ -322,7 +318,7 @@ class _Grid:
                     )
 
     def _board(self, members: Iterable[_Held]) -> dict[Signal, FloatArray]:
-        """PHYSICAL signals of a GPU, whichever row says it; nothing where it has but one row."""
+        """PHYSICAL signals of a GPU, from any of its rows; empty where it has one row."""
         rows = [values for held in members for values in held.holders.values()]
         if len(rows) < 2:
             return {}
@@ -338,19 +334,16 @@ def _about(row: MetricRow, device: DeviceId, uuid: str) -> str:
 
 
 def rate_window(step_seconds: int, interval_seconds: float) -> int:
-    """Seconds that a counter's rate is taken over.
-
-    increase() needs two samples, and three to be sure of two: a shorter step looks back into the one before.
-    """
+    """Window of a counter's rate in seconds; longer than a short step, as increase() needs two samples and only three
+    intervals hold two for certain."""
     return max(step_seconds, math.ceil(3 * interval_seconds))
 
 
 _Stretch: TypeAlias = tuple[_HolderKey, int, int, bool, Mapping[Signal, FloatArray]]
-"""Holder, first window, behind the last one, shared, values of all windows."""
+"""Holder, first window, end (exclusive), shared, values of all windows."""
 
 
 def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: bool) -> list[_Stretch]:
-    """By first window, then holder."""
     if len(held.holders) == 1 and not board:
         (holder, own), *_ = held.holders.items()
         there = {signal: values for signal, values in own.items() if not np.isnan(values).all()}
@@ -363,8 +356,8 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
     idle = seen.get(_NOBODY, none)
     shared = _together(pods) if len(pods) > 1 else none
     if count == 1 and len(pods) > 1:
-        shared = holders > 1  # who follows whom is not to be seen in a single window
-    # Rows of the device beside those of its processes, and not an idle card that somebody takes.
+        shared = holders > 1  # a single window does not show consecutive holders
+    # Rows of the device beside rows of its processes, not those of a free card before a Pod takes it.
     beside = _together([idle, holders > 0]) if pods and idle.any() else none
     if count == 1:
         beside = idle & (holders > 0) & per_process
@@ -404,7 +397,7 @@ def _any_sample(values: Mapping[Signal, FloatArray]) -> BoolArray:
 
 
 def _together(masks: Sequence[BoolArray]) -> BoolArray:
-    """Windows in which two are there at once: both in this window and in one next to it."""
+    """Windows in which two masks are true at once, both in this window and in an adjacent one."""
     result = np.zeros(masks[0].size, np.bool_)
     lasting = np.sum([mask[:-1] & mask[1:] for mask in masks], axis=0) > 1
     result[:-1] |= lasting
@@ -413,14 +406,14 @@ def _together(masks: Sequence[BoolArray]) -> BoolArray:
 
 
 def _runs(mask: BoolArray, shared: BoolArray, taken: BoolArray) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of a holder's windows: cut where `shared` changes, and where others had the device in between.
+    """Stretches of a holder's windows (begin, end, shared), cut where `shared` changes or others held the device.
 
-    Windows before and after in which nobody was seen are of it, up to the next one that is `taken`. Before the first
-    stretch there is at least one window, unless it begins with the first: it shows that the holder came then.
+    A stretch includes windows before and after it in which nobody was seen, up to the next `taken` one. The first
+    stretch begins at least one window early, unless it begins with window 0, to show that the holder came then.
     """
     there = np.flatnonzero(mask)
     flags = shared[there]
-    # Taken windows between two neighbours of `there`, without them.
+    # Taken windows between two adjacent elements of `there`, exclusive.
     before = np.concatenate(([0], np.cumsum(taken)))
     between = before[there[1:]] - before[there[:-1] + 1]
     cuts = np.flatnonzero((flags[1:] != flags[:-1]) | (between > 0)) + 1
