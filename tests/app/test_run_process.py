@@ -57,8 +57,8 @@ class Run(GpuwatchRun):
         draft.write_text(yaml.safe_dump({**source, "run": {**common, "folder": folder, **run}}))
         draft.replace(self.settings)
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        wait_until(condition, lambda: f"{self.asked('/readyz')} {self.said()[-3000:]}", 30)
+    def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
+        wait_until(condition, lambda: f"{self.asked('/readyz')} {self.said()[-3000:]}", seconds)
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def test_a_report_waits_for_telemetry_that_does_not_answer(
         "report_schedule": f"{due.minute} {due.hour} * * *",
     }
     with gpuwatch(tmp_path, "", prometheus=f"http://127.0.0.1:{free_port()}", **options) as run:
-        run.until(lambda: "report failed: " in run.said())
+        run.until(lambda: "report failed: " in run.said(), seconds=90)  # each source is asked four times: 20 s and more
         assert not (tmp_path / "inbox").exists()
         assert run.metric('gpuwatch_task_errors_total{task="report"}') == 1
     with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url, **options) as run:
