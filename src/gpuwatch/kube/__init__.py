@@ -1,11 +1,9 @@
-"""Reading a cluster, live or recorded, and writing to one. The only room that imports the Kubernetes client.
+"""Reads a cluster, live or recorded, and writes to one. Only this room imports the Kubernetes client.
 
     live.connect ─▶ LiveCluster ──────┐ raw JSON of each object        ┌─ nodes, pods, claims
     recorded.RecordedCluster ─────────┴─▶ assemble ─▶ wire (Structs) ─▶┤─ owners ─▶ gangs
                                                                        └─ Cluster, gaps listed
 
-Both sources hand over raw JSON of single objects; from there on there is one path. `kinds` is the table of what is
-listed and how; what is known of workload frameworks is in the room `frameworks`.
-
-Writing: `writer` says what every writer answers and how it fails; `live_writer` is the writer.
+`kinds` is the table of what is listed. What is known of workload frameworks is in the room `frameworks`.
+`writer` is the interface of writers and their errors; `live_writer` is the writer.
 """

@@ -1,4 +1,4 @@
-"""Accelerators as Kubernetes counts them: resource names, and what a Pod asks for in all."""
+"""Accelerators as Kubernetes counts them: their resource names and a Pod's total requests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import lru_cache
 from gpuwatch.kube.quantity import quantity
 from gpuwatch.kube.wire import Container, PodSpec, Quantities
 
-# Names under an accelerator vendor's domain that count something else: shares of a GPU (HAMi), network devices
-# (NVIDIA's network operator), and Intel's monitoring, fraction and tile resources.
+# Resources of a vendor's domain that are not devices: shares of a GPU (HAMi), network devices (NVIDIA's network
+# operator), and Intel's monitoring, fraction and tile resources.
 _NVIDIA_OTHERS = frozenset({"gpumem", "gpumem-percentage", "gpucores", "priority", "hostdev", "mlnxnics"})
 _INTEL_OTHERS = frozenset({"millicores", "memory.max", "tiles", "i915_monitoring", "xe_monitoring"})
 
 
 @lru_cache(maxsize=1024)
 def is_accelerator(resource: str) -> bool:
-    """Does one unit of it hold a GPU, a slice or a shared GPU? Operators may rename nvidia.com/* freely."""
+    """Whether one unit is a GPU, a slice or a shared GPU. Operators may rename nvidia.com/* freely."""
     domain, _, name = resource.partition("/")
     if domain == "nvidia.com":
         return name not in _NVIDIA_OTHERS
@@ -28,7 +28,7 @@ def is_accelerator(resource: str) -> bool:
 
 
 def names_accelerator(spec: PodSpec) -> bool:
-    """Does any container ask for an accelerator? Cheaper than adding up, and most Pods ask for none."""
+    """Whether any container requests an accelerator. Cheaper than `pod_requests`; most Pods request none."""
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         asked = container.resources
         if asked is not None and (
@@ -42,7 +42,7 @@ def _requests(container: Container) -> Quantities:
     asked = container.resources
     if asked is None:
         return {}
-    return {**(asked.limits or {}), **(asked.requests or {})}  # a request that is missing equals the limit
+    return {**(asked.limits or {}), **(asked.requests or {})}  # a missing request defaults to the limit
 
 
 def _add(total: dict[str, Decimal], amounts: Mapping[str, str | int | float]) -> None:
@@ -53,10 +53,9 @@ def _add(total: dict[str, Decimal], amounts: Mapping[str, str | int | float]) ->
 def pod_requests(spec: PodSpec) -> dict[str, Decimal]:
     """What the scheduler reserves for the Pod, by resource name.
 
-    The larger of what its containers and sidecars need together, and what each init container needs beside the
-    sidecars started before it; plus the overhead. A sidecar is an init container that is restarted always.
-    Requests of the whole Pod (spec.resources) take the place of its containers'.
-    Raises ValueError for a bad quantity.
+    The maximum of two sums, plus the overhead: all containers and sidecars; and each init container with the sidecars
+    started before it. A sidecar is an init container with restartPolicy Always. Pod-level requests (spec.resources)
+    replace those of the containers. Raises ValueError for a bad quantity.
     """
     running: dict[str, Decimal] = defaultdict(Decimal)
     peak: dict[str, Decimal] = defaultdict(Decimal)
@@ -83,5 +82,4 @@ def _raise_to(peak: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
 
 
 def accelerator_counts(amounts: Iterable[tuple[str, Decimal]]) -> dict[str, int]:
-    """The accelerators among the amounts, those of which there is at least one."""
     return {name: int(amount) for name, amount in amounts if amount > 0 and is_accelerator(name)}

@@ -1,4 +1,4 @@
-"""One path from raw objects to a Cluster, whatever the source: live lists or recorded files."""
+"""From raw objects, of live lists or recorded files, to a Cluster."""
 
 from __future__ import annotations
 
@@ -27,30 +27,26 @@ from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
 
-# How far this machine's clock may lag behind the API server's before objects look as if they came from the future.
+# By how much this machine's clock may lag behind the API server's.
 _CLOCK_SLACK = timedelta(seconds=60)
 
 
 class Source(Protocol):
-    """Where raw objects come from."""
-
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All objects of the kind in all Namespaces, decoded by `take`. version: one that an owner reference names.
+        """All objects of the kind in all Namespaces, decoded by `take`.
 
-        Whatever goes wrong is in the Listing; nothing is raised.
+        version: the one that an owner reference names. Errors are returned in the Listing, not raised.
         """
 
 
 @dataclass(slots=True)
 class _ReadProgress:
-    """The lists of one read: their gaps, and how many were answered."""
-
     source: Source
     gaps: list[Gap] = field(default_factory=list)
     answered: int = 0
 
     def objects(self, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
-        """optional: a cluster that does not serve the kind lacks nothing."""
+        """optional: it is no gap when the cluster does not serve the kind."""
         found = self.source.objects(kind, take)
         self.gaps += found.bad
         if found.failure is None:
@@ -61,7 +57,7 @@ class _ReadProgress:
 
 
 def read_cluster(source: Source, now: datetime) -> Cluster:
-    """The Cluster as of `now`. Raises ClusterError where no list could be read."""
+    """Raises ClusterError when no list could be read."""
     reading = _ReadProgress(source)
     nodes = reading.objects(kinds.NODE, take_node)
     pods = reading.objects(kinds.POD, take_pod)
@@ -90,7 +86,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         priorities={item.metadata.name: item.value for item in priorities.items},
         claims=_claims(reading, held),
         exporter_nodes=exporter_nodes(exporters),
-        # A Pod that asks for accelerators holds some, though an exporter may be among its containers.
+        # A Pod that requests accelerators is a workload, even when one of its containers is an exporter.
         exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
         node_addresses=addresses,
         gaps=tuple(reading.gaps),
@@ -99,7 +95,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
 
 
 def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[HeldPod]:
-    """Pods that existed at `now`; a Gap tells how many came later."""
+    """Pods that existed at `now`; a Gap counts the later ones."""
     limit = now + _CLOCK_SLACK
     kept = [item for item in held if item.pod.created is None or item.pod.created <= limit]
     if len(kept) < len(held):
@@ -127,7 +123,7 @@ def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Se
 
 
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
-    """Devices held through claims. A cluster without DRA lacks nothing, unless its Pods have claims."""
+    # A cluster that does not serve claims is a gap only when its Pods have claims.
     optional = not any(item.pod.claims for item in held)
     claims = reading.objects(kinds.CLAIM, msgspec.json.Decoder(ResourceClaim).decode, optional=optional)
     if not claims.items:

@@ -1,4 +1,4 @@
-"""Dynamic resource allocation: which device each ResourceClaim holds, and the fields in use of its objects."""
+"""Dynamic resource allocation (DRA): which device each ResourceClaim holds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Attribute(Wire, frozen=True):
 
 
 class BasicDevice(Wire, frozen=True):
-    """Where resource.k8s.io/v1beta1 has the attributes."""
+    """Holds the attributes in resource.k8s.io/v1beta1."""
 
     attributes: dict[str, Attribute] | None = None
 
@@ -66,13 +66,13 @@ class ResourceSlice(Wire, frozen=True):
 
 
 DeviceKey = tuple[str, str, str]
-"""Driver, pool and device name: what an allocation refers to."""
+"""Driver, pool and device name."""
 
 
 def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
-    """UUID of each device that its driver publishes one for; of a MIG device, the UUID of the GPU that it is on.
+    """UUID of each device whose driver publishes one; for a MIG device, the UUID of its GPU.
 
-    A pool's slices of an older generation are out of date and left out.
+    Slices of a pool's older generations are outdated and ignored.
     """
     found = list(slices)
     newest: dict[tuple[str, str], int] = {}
@@ -86,7 +86,7 @@ def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
             continue
         for device in spec.devices or ():
             attributes = device.attributes or (device.basic.attributes if device.basic else None) or {}
-            # A MIG device's own UUID is not what telemetry calls it; its name tells the profile and placement.
+            # Telemetry does not use a MIG device's own UUID; the device's name has its profile and placement.
             uuid = _text(attributes, "parentUUID", spec.driver) or _text(attributes, "uuid", spec.driver)
             if uuid:
                 uuids[spec.driver, spec.pool.name, device.name] = uuid
@@ -94,13 +94,12 @@ def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
 
 
 def _text(attributes: Mapping[str, Attribute], name: str, driver: str) -> str:
-    """A string attribute, which the driver may write with or without its own domain."""
+    # Drivers write an attribute with or without their domain.
     found = attributes.get(name) or attributes.get(f"{driver}/{name}")
     return (found.string if found else None) or ""
 
 
 def claimed_devices(claims: Iterable[ResourceClaim], uuids: Mapping[DeviceKey, str]) -> tuple[ClaimedDevice, ...]:
-    """Every device that an allocated claim holds, in the order of the claims."""
     return tuple(
         ClaimedDevice(
             claim=f"{claim.metadata.namespace}/{claim.metadata.name}",
@@ -112,5 +111,5 @@ def claimed_devices(claims: Iterable[ResourceClaim], uuids: Mapping[DeviceKey, s
         for claim in claims
         if claim.status.allocation is not None and claim.status.allocation.devices is not None
         for held in claim.status.allocation.devices.results or ()
-        if not held.admin_access  # looks at a device that others hold
+        if not held.admin_access  # admin access does not reserve the device
     )

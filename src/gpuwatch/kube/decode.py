@@ -1,4 +1,4 @@
-"""From raw JSON of one object to a wire Struct, and the small objects to the project's terms."""
+"""Decoding the raw JSON of objects, and what is kept of budgets and Namespaces."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
 Take = Callable[[msgspec.Raw], T | None]
-"""Decodes one object and trims it; None where it is not wanted. Raises msgspec.DecodeError or ValueError."""
+"""Decodes and trims one object; None for an unwanted one. Raises msgspec.DecodeError or ValueError."""
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""What msgspec raises for bytes that are not the JSON it wants."""
+"""What msgspec raises for bytes that are not the expected JSON."""
 
 _NAMED_AT_MOST = 3
 
-# Annotations by which owners, gangs and schedulers speak to gpuwatch. All others may be long, and may hold secrets.
+# Prefixes of the annotations that gpuwatch reads. All others are dropped: they may be long and may hold secrets.
 _ANNOTATIONS_KEPT = (
     keys.PREFIX,
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
@@ -35,7 +35,7 @@ _bare = msgspec.json.Decoder(wire.Bare)
 
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """The annotations in use."""
+    """The annotations that gpuwatch reads."""
     return {key: value for key, value in (annotations or {}).items() if key.startswith(_ANNOTATIONS_KEPT)}
 
 
@@ -43,10 +43,9 @@ def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
 class Listing(Generic[T]):
     """The answer to one list.
 
-    failure: why the list could not be read whole; then `items` is empty, and absence of an object means nothing.
-    bad: objects that could not be decoded, reported and left out.
-    version, resource_version: of a live list: the API version that was served, and the moment that a watch goes on
-    from.
+    failure: why the list is incomplete; then `items` is empty, and absence of an object proves nothing.
+    bad: objects that could not be decoded and are left out.
+    version, resource_version: for a live list, the API version served and where a watch continues.
     """
 
     items: list[T] = field(default_factory=list)
@@ -58,17 +57,17 @@ class Listing(Generic[T]):
 
 @dataclass(slots=True)
 class BadObjects:
-    """Objects of one list that could not be decoded: how many, and the first few by name."""
+    """Objects of one list that could not be decoded: their count and the first names."""
 
     count: int = 0
     named: list[str] = field(default_factory=list)
 
     def add(self, raw: msgspec.Raw, place: str, error: Exception) -> None:
-        """place: where it stands, for people."""
-        self.told(f"{_name(raw)} ({place}): {error}")
+        """place: file or page, for messages."""
+        self.add_text(f"{_name(raw)} ({place}): {error}")
 
-    def told(self, what: str) -> None:
-        """what: the object's name and what is wrong with it."""
+    def add_text(self, what: str) -> None:
+        """what: the object's name and its error."""
         self.count += 1
         if len(self.named) < _NAMED_AT_MOST:
             self.named.append(what)
@@ -81,7 +80,7 @@ class BadObjects:
 
 
 def take_all(objects: Iterable[tuple[msgspec.Raw, str]], take: Take[T], into: list[T], bad: BadObjects) -> None:
-    """Decode objects, each with its place, one by one, so that a bad one costs itself only."""
+    """Decode (object, place) pairs one by one, so that a bad object loses no other."""
     for raw, place in objects:
         try:
             taken = take(raw)
@@ -111,7 +110,7 @@ def take_budget(raw: msgspec.Raw) -> DisruptionBudget:
         name=found.metadata.name,
         match_labels=match_labels,
         match_expressions=tuple((item.key, item.operator, tuple(item.values or ())) for item in requirements),
-        # In policy/v1 an empty selector selects every Pod of the Namespace, a missing one none.
+        # In policy/v1 an empty selector selects every Pod of the Namespace, a missing selector none.
         selects_all=selector is not None and not match_labels and not requirements,
         disruptions_allowed=found.status.disruptions_allowed,
         current_healthy=found.status.current_healthy,

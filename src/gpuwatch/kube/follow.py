@@ -1,4 +1,4 @@
-"""One resource that was listed and is followed by watches: its objects, and the thread that keeps them up to date."""
+"""The objects of one resource, kept up to date by a thread that watches it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ _bare = msgspec.json.Decoder(wire.Bare)
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is waited for what.
+    """Time limits of watches.
 
-    watch_seconds: how long one watch lasts. The API server ends it then, and sends a bookmark two seconds before. A
-    minute, so that the end itself tells often enough that nothing is missing, and so that a proxy that holds back what
-    passes through it cannot do so for longer.
-    grace_seconds: how much later than asked the end of a watch may come.
-    stale_seconds: a resource without news for longer is listed anew. That is a watch that is silent to its end, and
-    half of the next one.
-    verification_timeout_seconds: how often a list is compared with what was followed.
-    idle_seconds: a resource that no read asked for in that time is no longer followed.
+    watch_seconds: duration of one watch. The API server sends a bookmark two seconds before it ends it. A minute, so
+    that an orderly end often confirms that nothing is missing, and so that a buffering proxy delays events no longer.
+    grace_seconds: how late a watch may end.
+    stale_seconds: a resource without any event, bookmark or orderly end for longer is listed again. Longer than one
+    whole watch and half of the next.
+    verification_timeout_seconds: how often the objects are compared with a new list.
+    idle_seconds: a resource that no read used for so long is no longer watched.
     """
 
     watch_seconds: float = 60.0
@@ -54,7 +53,7 @@ DEFAULT_PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """One object. place: namespace/name, by which lists are ordered. error: why it could not be decoded."""
+    """place: namespace/name, the order of lists. error: why the object could not be decoded."""
 
     place: str
     value: Any
@@ -62,10 +61,10 @@ class CachedObject:
 
 
 class Keep:
-    """What is kept of an object: the value that `take` makes of it.
+    """Keeps of an object the value that `take` makes of it.
 
-    Of kinds of which only chosen owners are in use (ReplicaSets: ten for each Deployment), so that their values would
-    be many and useless, it is the fields in use as JSON.
+    Of kinds of which only a few owners are used (ReplicaSets: ten for each Deployment) it keeps the fields as JSON and
+    decodes only the wanted ones.
     """
 
     def __init__(self, take: Take[Any]) -> None:
@@ -73,7 +72,7 @@ class Keep:
         self.chosen = isinstance(take, TakeOwner) and take.kind.metadata_only
 
     def __call__(self, raw: msgspec.Raw) -> tuple[str, CachedObject | None]:
-        """The uid, and None where nothing of it is in use. Raises DecodeError or ValueError for what is no object."""
+        """The uid and the object, None when it is not used. Raises DecodeError or ValueError for what is no object."""
         meta = _named.decode(raw).metadata
         if meta is None or not meta.name:
             raise ValueError("an object without a name")
@@ -93,13 +92,11 @@ def _trimmed(raw: msgspec.Raw) -> bytes:
 
 
 def name_of(kind: Kind) -> str:
-    """Pods are followed twice where some of them own others."""
+    # Pods are watched twice when some of them own others.
     return f"{kind.resource} (owners)" if kind is LISTED_OWNERS.get(POD.key) else kind.resource
 
 
 class Follow:
-    """One resource: its objects, and the thread that keeps them up to date."""
-
     def __init__(
         self,
         client: ApiClient,
@@ -110,7 +107,7 @@ class Follow:
         listed: Listing[tuple[str, CachedObject | None]],
         began: float,
     ) -> None:
-        """began: when the list was asked for, on the monotonic clock."""
+        """began: time of the list request, on the monotonic clock."""
         self.keep = keep
         self.name = name_of(kind)
         self._client, self._limits, self._patience = client, limits, patience
@@ -135,7 +132,7 @@ class Follow:
         return time.monotonic() - self._heard
 
     def trouble(self) -> str:
-        """Why this is no longer good enough; ''. Who asks is about to use it."""
+        """Why the objects can no longer be used, or ''. The call counts as a use (see `idle`)."""
         self._used = time.monotonic()
         if self._lost:
             return self._lost
@@ -145,7 +142,7 @@ class Follow:
         return ""
 
     def proven(self) -> bool:
-        """Has its watch brought anything?"""
+        """Whether the watch has delivered anything."""
         return self._heard > self._began
 
     def idle(self) -> bool:
@@ -162,7 +159,7 @@ class Follow:
             return self._position, dict(self._objects)
 
     def listing(self, take: Take[T]) -> Listing[T]:
-        """As a list would give it, in the same order."""
+        """What a list would return, in the same order."""
         with self._lock:
             if isinstance(take, TakeOwner) and take.wanted:
                 held = [self._objects[uid] for uid in take.wanted if uid in self._objects]
@@ -172,7 +169,7 @@ class Follow:
         bad = BadObjects()
         for item in held:
             if item.error:
-                bad.told(f"{item.place}: {item.error}")
+                bad.add_text(f"{item.place}: {item.error}")
         values = [item.value for item in held if not item.error]
         if self.keep.chosen:
             values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]
@@ -186,8 +183,6 @@ class Follow:
 
     def _next_verification(self) -> float:
         return time.monotonic() + self._patience.verification_timeout_seconds * _random(0.8)
-
-    # The thread
 
     def _run(self) -> None:
         failures = 0
@@ -204,21 +199,21 @@ class Follow:
                 self._trouble, wanted = str(error), error.pause_seconds
             except Exception:
                 if self._stopping.is_set():
-                    return  # its connection was taken away
+                    return  # `stop` closed its connection
                 log.exception("the watch of %s", self.name)
-                self._lost = "a fault of gpuwatch's own, told before"
+                self._lost = "a fault of gpuwatch's own, logged before"
                 return
             else:
                 if time.monotonic() - began >= seconds / 2:
                     self._heard, self._trouble, failures = time.monotonic(), "", 0
                     continue
-                # Too early to mean that there was nothing more to say.
+                # Too early to be an orderly end.
                 self._trouble = "it was ended before its time"
             failures = 0 if self._heard > began else failures + 1
             self._stopping.wait(self._pause(failures, wanted))
 
     def _pause(self, failures: int, wanted: float | None) -> float:
-        """wanted: by the server, and so the least."""
+        """Seconds. wanted: the server's Retry-After, a lower bound."""
         backoff = self._limits.backoff_seconds * 2.0 ** min(failures, 16) * _random(0.5)
         least = min(wanted or 0.0, self._limits.longest_pause_seconds)
         return max(min(backoff, self._limits.longest_pause_seconds), least)
@@ -245,7 +240,7 @@ class Follow:
         if not reached.strip("0"):
             raise LostError("the watch brought an event that does not tell its resourceVersion")
         if reached.isdecimal() and before.isdecimal() and int(reached) < int(before):
-            # As after etcd was restored from a backup.
+            # Happens when etcd was restored from a backup.
             raise LostError(f"the watch went back, from {before} to {reached}")
         with self._lock:
             if found is not None:
@@ -259,5 +254,5 @@ class Follow:
 
 
 def _random(least: float) -> float:
-    """Up to 1, so that many who begin together do not go on together."""
+    """A factor up to 1 that spreads the requests of watches that started together."""
     return random.uniform(least, 1.0)  # noqa: S311

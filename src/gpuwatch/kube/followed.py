@@ -1,7 +1,7 @@
-"""A running cluster that is listed once and then followed by watches.
+"""A running cluster that is listed once and then watched.
 
-Lists are made by who reads, one after the other, and only of what is not followed: at the first read, after a watch was
-lost, and where nothing may be watched. One thread for each resource does nothing but read its watch.
+The reading thread lists, one resource after the other, only what is not watched: at the first read, after a watch was
+lost, and where watching is forbidden. Each resource has a thread that only reads its watch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _STOP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is known of one resource. age_seconds: since the last list, event or bookmark; all before that is known.
+    """State of one resource. age_seconds: since the last list, event or bookmark; all earlier changes are known.
 
-    lists: how often it was listed so far. drifted: objects that differed from a list of the same moment.
+    lists: number of lists so far. drifted: objects that differed from a list of the same resourceVersion.
     """
 
     resource: str
@@ -47,9 +47,9 @@ class Followed:
 
 
 class FollowedCluster:
-    """The Cluster that `LiveCluster` reads, for a fraction of the traffic; needs the verb watch beside list.
+    """Reads the same Cluster as `LiveCluster` with a fraction of the traffic; needs the verbs list and watch.
 
-    What may not be watched is listed at each read. One read at a time; others wait.
+    A resource that may not be watched is listed at each read. One read at a time; others wait.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FollowedCluster:
         self._patience = patience
         self._reading = threading.Lock()
         self._follows: dict[tuple[Kind, str], Follow] = {}
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self._lists: dict[str, int] = {}
         self._drifted: dict[str, int] = {}
 
@@ -69,9 +69,9 @@ class FollowedCluster:
         return f"Kubernetes at {address(self._client)}"
 
     def read(self, now: datetime) -> Cluster:
-        """The cluster as of `now`, or up to `Patience.stale_seconds` before; `followed` says how old each part is.
+        """The cluster as of `now`, or up to `Patience.stale_seconds` before; `followed` has the age of each part.
 
-        Raises ClusterError where the API server cannot be reached and nothing is held, or where it lets us see nothing.
+        Raises ClusterError when the API server is unreachable and nothing is cached, or when no list is permitted.
         """
         with self._reading:
             source = _Source(self, Lists(self._client, self._limits))
@@ -83,7 +83,6 @@ class FollowedCluster:
             return cluster
 
     def followed(self) -> tuple[Followed, ...]:
-        """Of each resource that is followed now, by name."""
         with self._reading:
             by_name = sorted(self._follows.values(), key=attrgetter("name"))
         return tuple(
@@ -98,7 +97,7 @@ class FollowedCluster:
         )
 
     def close(self) -> None:
-        """Watch nothing and hold nothing. A later read begins anew."""
+        """Stop all watches and drop all objects. A later read starts from lists."""
         with self._reading:
             follows, self._follows = tuple(self._follows.values()), {}
         for follow in follows:
@@ -113,17 +112,16 @@ class FollowedCluster:
             trouble = follow.trouble() or self._verified(lists, follow)
             if not trouble:
                 if follow.proven():
-                    self._told.pop(name, None)
+                    self._logged.pop(name, None)
                 return follow.listing(take)
             follow.stop()
             del self._follows[kind, version]
-            if self._told.get(name) != trouble:  # said once, not at each look
+            if self._logged.get(name) != trouble:
                 log.warning("%s are listed anew: %s", name, trouble)
-                self._told[name] = trouble
+                self._logged[name] = trouble
         return self._begin(lists, kind, take, version)
 
     def _begin(self, lists: Lists, kind: Kind, take: Take[T], version: str) -> Listing[T]:
-        """List, and follow from there."""
         began = time.monotonic()
         keep = Keep(take)
         found = lists.objects(kind, keep, version)
@@ -137,7 +135,7 @@ class FollowedCluster:
         return follow.listing(take)
 
     def _verified(self, lists: Lists, follow: Follow) -> str:
-        """Compare with a list where it is time. Why the resource has to be listed anew; '' where it need not be."""
+        """Compare with a list when one is due. Returns why the resource must be listed again, or ''."""
         if not follow.unverified():
             return ""
         position, held = follow.moment()
@@ -149,11 +147,11 @@ class FollowedCluster:
             drifted += held.pop(uid, None) != found
 
         try:
-            # At the very moment that was followed up to, so that what is merely new is no difference.
+            # At the resourceVersion that the watch has reached, so that later changes are no difference.
             lists.exactly(position.kind, position.version, compare, position.resource_version)
         except ListError as error:
             if error.status in (0, 401, 429) or error.status >= 500:
-                return ""  # passing trouble: the next look tries again
+                return ""  # transient: the next read tries again
             return f"they could not be compared with a list ({error.detail})"
         self._lists[follow.name] = self._lists.get(follow.name, 0) + 1
         drifted += len(held)
@@ -172,14 +170,14 @@ class FollowedCluster:
 
 
 class _Source:
-    """Of one read; what `assemble.Source` asks for."""
+    """The `assemble.Source` of one read."""
 
     def __init__(self, cluster: FollowedCluster, lists: Lists) -> None:
         self._cluster = cluster
         self._lists = lists
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """Raises ListError where the server does not answer and nothing is held."""
+        """Raises ListError when the server does not answer and nothing is cached."""
         try:
             return self._cluster._objects(self._lists, kind, take, version)
         except ListError as error:

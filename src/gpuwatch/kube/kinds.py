@@ -1,4 +1,4 @@
-"""What is listed beside the owners that `frameworks` knows: the objects that make up a Cluster."""
+"""The kinds that are listed, beside the owners that `frameworks` knows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ CLAIM = Kind("resource.k8s.io", "ResourceClaim", ("v1", "v1beta2", "v1beta1"))
 SLICE = Kind("resource.k8s.io", "ResourceSlice", ("v1", "v1beta2", "v1beta1"))
 
 LISTED_OWNERS = {key: kind for key, kind in frameworks.OWNERS.items() if kind.versions}
-"""Every controller that the walk over owners lists. One that is missing here is of an unknown kind: reported, never
-acted on."""
+"""Controllers that the walk over owners lists. All others are of an unknown kind: reported, never acted on."""
 
 LISTED = (
     NODE,
@@ -33,4 +32,4 @@ LISTED = (
     *(item.groups.kind for item in FRAMEWORKS if item.groups is not None),
 )
 READ = frozenset(kind.key for kind in LISTED)
-"""Every kind that is in use, for telling which recorded objects are not."""
+"""Recorded objects of other kinds are ignored."""

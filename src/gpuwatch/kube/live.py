@@ -1,4 +1,4 @@
-"""A running cluster, read over the official Kubernetes client."""
+"""A running cluster, read through the official Kubernetes client."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from gpuwatch.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, ad
 from gpuwatch.model.cluster import Cluster
 
 _CONNECTIONS = 64
-"""Kept open for the next request: more than there are resources to watch. The client's default goes by the cores."""
-
-_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+"""Size of the pool: more than there are resources to watch. The client's default depends on the CPU cores."""
 
 
 class LiveCluster:
-    """Lists the whole cluster at each read; needs no more than the verb list."""
+    """Lists the whole cluster at each read; needs only the verb list."""
 
     def __init__(self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS) -> None:
         self._client = api_client
@@ -35,14 +33,11 @@ class LiveCluster:
         return f"Kubernetes at {address(self._client)}"
 
     def followed(self) -> FollowedCluster:
-        """The same cluster for one who looks again and again."""
+        """The same cluster, for repeated reads."""
         return FollowedCluster(self._client, self._limits)
 
     def read(self, now: datetime) -> Cluster:
-        """The cluster as of `now`.
-
-        Raises ClusterError where the API server cannot be reached, or lets us see nothing.
-        """
+        """Raises ClusterError when the API server is unreachable or permits no list."""
         try:
             return read_cluster(Lists(self._client, self._limits), now)
         except (ListError, ClusterError) as error:
@@ -50,23 +45,22 @@ class LiveCluster:
 
 
 def connect(kubeconfig: Path | None = None, context: str | None = None) -> LiveCluster:
-    """The cluster of a kubeconfig, or the one that this process runs in. Raises ClusterError as `api_client` does."""
+    """Arguments and errors are those of `api_client`."""
     return LiveCluster(api_client(kubeconfig, context))
 
 
 def api_client(kubeconfig: Path | None = None, context: str | None = None) -> ApiClient:
-    """The way to the cluster of a kubeconfig, or to the one that this process runs in; a reader and a writer may share
-    it.
+    """A client that a reader and a writer may share.
 
-    kubeconfig: a file; without one $KUBECONFIG or ~/.kube/config, and where neither exists the service account of
-    the Pod. Raises ClusterError where there is none, or where it cannot be used.
+    kubeconfig: a file; by default $KUBECONFIG, else ~/.kube/config, else the Pod's service account. Raises ClusterError
+    when none exists or it cannot be used.
     """
     settings = Configuration()
     settings.connection_pool_maxsize = _CONNECTIONS
-    settings.retries = False  # our own retries know which answers are worth another try, and when to give up
+    settings.retries = False  # `transport` retries
     load: Any = config
     paths = str(kubeconfig) if kubeconfig is not None else _default_kubeconfig()
-    if not paths and _IN_CLUSTER not in os.environ:
+    if not paths and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise ClusterError(
             "No kubeconfig was found, and this is not a Pod: use --kubeconfig FILE, or --cluster DIR for a recorded "
             "cluster."
@@ -83,6 +77,6 @@ def api_client(kubeconfig: Path | None = None, context: str | None = None) -> Ap
 
 
 def _default_kubeconfig() -> str:
-    """$KUBECONFIG, which may name several files, or kubectl's own; '' where no such file exists."""
+    """$KUBECONFIG, which may name several files, or kubectl's default; '' when no such file exists."""
     named = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     return named if any(Path(item).is_file() for item in named.split(os.pathsep) if item) else ""

@@ -1,6 +1,6 @@
-"""Writes to a running cluster over the official client's transport: plain JSON, preconditions, timeouts, plain errors.
+"""Writes to a running cluster: plain JSON over the official client's transport, with preconditions and timeouts.
 
-Requests are not retried here: only the caller knows whether another try is safe.
+Nothing is retried here: only the caller knows whether a retry is safe.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 _CONTROLLER = "gpuwatch.dev/controller"
-# An unknown field is an error: an older custom resource would drop it, and a Job would seem suspended that is not.
+# Unknown fields are errors. An older CRD would drop them: a Job would seem to be suspended and is not.
 _STRICT = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
-_NOTE_BYTES = 1000  # the API takes 1,024 of an Event's note
-_SAID_CHARACTERS = 600
+_NOTE_BYTES = 1000  # the API accepts 1,024 bytes as an Event's note
+_REASON_CHARACTERS = 600
 _BUDGET_NAME = re.compile(r"disruption budget (\S+) ")
-# Strict decoding quotes the whole object, and a Pod's environment may hold secrets.
+# Strict decoding errors quote the whole object, and a Pod's environment may hold secrets.
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
 
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """api_version: '' group for the core. name: as in the URL, 'jobs'."""
+    """name: as in the URL, such as 'jobs'."""
 
     api_version: str
     name: str
@@ -51,14 +51,14 @@ class _Resource:
         return "/".join((base, *parts, self.name, *(quote(part) for part in (name, subresource) if part)))
 
     def named(self, subresource: str = "") -> str:
-        """As RBAC names it."""
+        """The name in RBAC rules."""
         whole = f"{self.name}/{subresource}" if subresource else self.name
         return f"{whole}.{self.group}" if self.group else whole
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What a request is about, for its error: 'patch Job/team-a/train'. Without `on`, a list or a new object."""
+    """A request in words, for its error: 'patch Job/team-a/train'. on: None for a list or a new object."""
 
     verb: str
     what: str
@@ -67,11 +67,11 @@ class _Question:
 
 
 class LiveWriter:
-    """A running cluster, read and written object by object.
+    """Reads and writes single objects of a running cluster.
 
-    lease_check: called before each write. instance: this process in Events, such as the name of its Pod.
-    dry_run: admission, validation, rights, preconditions and budgets all decide, and nothing is stored. Events are left
-    out: nobody is notified of what was not done.
+    lease_check: called before each write. instance: names this process in Events, such as its Pod's name.
+    dry_run: the server checks admission, validation, RBAC, preconditions and budgets, and stores nothing. No Events are
+    sent.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LiveWriter:
         while True:
             params = {**asked, **({"continue": token} if token else {})}
             page = self._ask("GET", resource.path(namespace), question, params)
-            # The items of a typed list carry neither.
+            # The items of a typed list have neither.
             found += ({**item, "apiVersion": api_version, "kind": kind} for item in page.get("items") or ())
             token = page.get("metadata", {}).get("continue", "")
             if not token:
@@ -159,7 +159,7 @@ class LiveWriter:
         resource = self._known(ref.api_version, ref.kind)
         options: Object = {"propagationPolicy": "Background"}
         if self._dry_run:
-            options["dryRun"] = ["All"]  # a deletion with a body is not asked for its parameters
+            options["dryRun"] = ["All"]  # for a DELETE with a body the server ignores query parameters
         if ref.uid:
             options["preconditions"] = {"uid": ref.uid}
         question = _Question("delete", f"{ref}", resource.named(), ref)
@@ -170,25 +170,25 @@ class LiveWriter:
     ) -> None:
         if self._dry_run:
             return
-        said = event_of(regarding, at=at, reason=reason, action=action, note=note, warning=warning)
-        said["reportingInstance"] = self._instance[:128]
+        event = event_of(regarding, at=at, reason=reason, action=action, note=note, warning=warning)
+        event["reportingInstance"] = self._instance[:128]
         try:
-            self.create(said)
+            self.create(event)
         except WriteError as error:
             if error.failure is not Failure.CONFLICT:
                 raise
         else:
             return
-        metadata = said["metadata"]
-        ref = ObjectRef(said["apiVersion"], said["kind"], metadata["name"], metadata["namespace"])
+        metadata = event["metadata"]
+        ref = ObjectRef(event["apiVersion"], event["kind"], metadata["name"], metadata["namespace"])
         before = self.get(ref)
         if before is None:
-            return  # it expired in between: it was said, and is not said now
-        count = int((before.get("series") or {}).get("count", 1)) + 1
-        self.patch(ref, {"series": {"count": count, "lastObservedTime": said["eventTime"]}}, version=version_of(before))
+            return  # it expired in between
+        series = {"count": (before.get("series") or {}).get("count", 1) + 1, "lastObservedTime": event["eventTime"]}
+        self.patch(ref, {"series": series}, version=version_of(before))
 
     def _resource(self, api_version: str, kind: str) -> _Resource | None:
-        """None where the cluster does not serve it. What is served is remembered, what is not is asked for again."""
+        """None when the cluster does not serve it. Only kinds that are served are cached."""
         known = self._served.get(api_version, {}).get(kind)
         if known is not None:
             return known
@@ -210,7 +210,6 @@ class LiveWriter:
         return found
 
     def _found(self, path: str, question: _Question) -> Object | None:
-        """None where the server says that there is none."""
         try:
             return self._ask("GET", path, question)
         except WriteError as error:
@@ -233,19 +232,19 @@ class LiveWriter:
             return self._ask(method, path, question, {**(params or {}), **dry}, body, media_type)
         except WriteError as error:
             if error.status in (409, 422) and question.on is not None:
-                raise self._told_apart(error, question, question.on) from error
+                raise self._refined(error, question, question.on) from error
             raise
 
-    def _told_apart(self, error: WriteError, question: _Question, on: ObjectRef) -> WriteError:
-        """The server refuses another uid and another version with the same two codes, so the object is looked at."""
+    def _refined(self, error: WriteError, question: _Question, on: ObjectRef) -> WriteError:
+        """The server answers 409 or 422 both to a wrong uid and to a wrong version; reading the object decides."""
         try:
             now = self.get(ObjectRef(on.api_version, on.kind, on.name, on.namespace))
         except WriteError:
             return error
         if now is not None and (not on.uid or now["metadata"].get("uid") == on.uid):
             return error
-        said = "there is no such object any more" if now is None else "another object has its name now"
-        message = f"Could not {question.verb} {question.what}: {said}."
+        reason = "there is no such object any more" if now is None else "another object has its name now"
+        message = f"Could not {question.verb} {question.what}: {reason}."
         return WriteError(Failure.NOT_FOUND, message, verb=error.verb, resource=error.resource, status=error.status)
 
     def _ask(
@@ -257,7 +256,6 @@ class LiveWriter:
         body: object = None,
         media_type: str = JSON,
     ) -> Object:
-        """The answer's JSON. Raises WriteError."""
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
         try:
             answer = ask(
@@ -270,9 +268,6 @@ class LiveWriter:
             raise self._unsure(question, f"no answer from {self.description}: {error.reason}") from error
         except urllib3.exceptions.HTTPError as error:
             raise self._unsure(question, f"no answer from {self.description}: {cause_of(error)}") from error
-        return self._decoded(question, content)
-
-    def _decoded(self, question: _Question, content: bytes) -> Object:
         try:
             found = json.loads(content)
         except ValueError as error:
@@ -289,11 +284,11 @@ class LiveWriter:
 def event_of(
     regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
 ) -> Object:
-    """An Event without its instance; its name is made of what it says, so that saying it twice is a conflict."""
+    """An Event without its instance. Its name is a hash of its content, so that creating it twice is a conflict."""
     note = note.encode()[:_NOTE_BYTES].decode(errors="ignore")
-    told = json.dumps([regarding.api_version, regarding.kind, regarding.uid, regarding.name, reason, action, note])
-    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-    # Events of objects without a Namespace stand in `default`.
+    content = json.dumps([regarding.api_version, regarding.kind, regarding.uid, regarding.name, reason, action, note])
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    # Events of cluster-scoped objects go into `default`.
     namespace = regarding.namespace or "default"
     reference = {
         "apiVersion": regarding.api_version,
@@ -317,28 +312,27 @@ def event_of(
 
 
 def _explained(question: _Question, error: ApiException) -> WriteError:
-    """What a refusal means and what to do about it."""
-    status, told = int(error.status or 0), decoded_status(error.body or "{}")
-    details = told.details or wire.StatusDetails()
-    said = (told.message or str(error.reason or "no reason given")).strip().rstrip(".")
-    said = _LONG_QUOTE.sub('"…"', said)[:_SAID_CHARACTERS]
+    status, answer = int(error.status or 0), decoded_status(error.body or "{}")
+    details = answer.details or wire.StatusDetails()
+    reason = (answer.message or str(error.reason or "no reason given")).strip().rstrip(".")
+    reason = _LONG_QUOTE.sub('"…"', reason)[:_REASON_CHARACTERS]
     budget = next((cause.message for cause in details.causes or () if cause.reason == "DisruptionBudget"), "")
-    failure = _failure(status, bool(budget), said)
+    failure = _failure(status, bool(budget), reason)
     wait = retry_after(error)
     if wait is None and details.retry_after_seconds:
         wait = float(details.retry_after_seconds)
     advice = ""
     if failure is Failure.BUDGET:
-        said = f"{said}: {budget.rstrip('.')}"
+        reason = f"{reason}: {budget.rstrip('.')}"
     elif status == 401:
         advice = " Renew the token, or check the kubeconfig's user."
-    elif failure is Failure.FORBIDDEN and " cannot " in said:  # else a quota or a webhook said no
+    elif failure is Failure.FORBIDDEN and " cannot " in reason:  # otherwise a quota or webhook refused, not RBAC
         resource, _, group = question.resource.partition(".")
         advice = f" Grant the verb `{question.verb}` on `{resource}` of API group {group or 'core'!r}."
     named = _BUDGET_NAME.search(budget)
     return WriteError(
         failure,
-        f"Could not {question.verb} {question.what}: the API server answered {status} ({said}).{advice}",
+        f"Could not {question.verb} {question.what}: the API server answered {status} ({reason}).{advice}",
         verb=question.verb,
         resource=question.resource,
         budget=named[1] if named else "",
@@ -347,11 +341,11 @@ def _explained(question: _Question, error: ApiException) -> WriteError:
     )
 
 
-def _failure(status: int, budget: bool, said: str) -> Failure:
+def _failure(status: int, budget: bool, reason: str) -> Failure:
     if status == 429:
         return Failure.BUDGET if budget else Failure.THROTTLED
-    if status == 500 and "more than one PodDisruptionBudget" in said:
-        return Failure.INVALID  # the Eviction API never takes such a Pod, and calls that an internal error
+    if status == 500 and "more than one PodDisruptionBudget" in reason:
+        return Failure.INVALID  # the Eviction API never evicts such a Pod; it answers with an internal error
     if status >= 500:
         return Failure.UNSURE
     known = {401: Failure.FORBIDDEN, 403: Failure.FORBIDDEN, 404: Failure.NOT_FOUND, 410: Failure.NOT_FOUND}

@@ -1,4 +1,4 @@
-"""Nodes: what they offer, and what GPU Feature Discovery and the cloud providers' labels say about it."""
+"""Nodes: their resources, and the labels of GPU Feature Discovery (GFD) and cloud providers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuwatch.model.telemetry import Gap, GapKind
 _MIB = 2**20
 _GIB = 2**30
 
-# Most specific first; the instance type groups what nobody put in a pool.
+# Most specific first; Nodes without a pool are grouped by instance type.
 _POOL_LABELS = (
     keys.POOL,
     "karpenter.sh/nodepool",
@@ -42,7 +42,7 @@ _PRODUCT_LABELS = (
     "cloud.google.com/gke-accelerator",
 )
 _VRAM_LABELS = ("amd.com/gpu.vram", "beta.amd.com/gpu.vram")
-# Resources of which one unit is one device where nothing is shared.
+# One unit is one device, unless devices are shared.
 _WHOLE_DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi")
 
 _SHARED_SUFFIX = "-SHARED"
@@ -62,7 +62,7 @@ class TakenNode:
 
 
 def take_node(raw: msgspec.Raw) -> TakenNode:
-    """The Node in the project's terms. Raises DecodeError, or ValueError for a bad quantity."""
+    """Raises DecodeError, or ValueError for a bad quantity."""
     found = _decoder.decode(raw)
     inside = ("InternalIP", "InternalDNS", "Hostname")
     addresses = tuple(item.address for item in found.status.addresses or () if item.type in inside and item.address)
@@ -76,7 +76,7 @@ def _node(found: wire.WireNode) -> Node:
     counts = accelerator_counts((name, quantity(amount)) for name, amount in capacity.items())
     allocatable = found.status.allocatable or {}
     product, profile = _product(labels)
-    # With strategy `single` GFD's labels describe the MIG instances, and nothing tells the GPUs behind them.
+    # With MIG strategy `single`, GFD's labels describe the instances and no label describes their GPUs.
     instances_only = bool(profile)
     return Node(
         name=meta.name,
@@ -107,21 +107,21 @@ def _node(found: wire.WireNode) -> Node:
 
 
 def _product(labels: Mapping[str, str]) -> tuple[str, str]:
-    """GPU product without GFD's suffixes, and the MIG profile that the suffix named."""
+    """GPU product without GFD's suffixes, and the MIG profile in the suffix."""
     text = next((labels[key] for key in _PRODUCT_LABELS if labels.get(key)), "").removesuffix(_SHARED_SUFFIX)
     suffix = _MIG_SUFFIX.search(text)
     return (text[: suffix.start()], suffix["profile"]) if suffix else (text, "")
 
 
 def _number(labels: Mapping[str, str], *names: str) -> int:
-    """The first of these labels that is a number; 0 where none is."""
+    """The first of these labels that is a number, or 0."""
     return next((int(labels[name]) for name in names if labels.get(name, "").isdecimal()), 0)
 
 
 def _gpu_count(labels: Mapping[str, str], counts: Mapping[str, int]) -> int:
-    """Physical GPUs: GFD's count, else the cloud's, else what the device plugins offer."""
-    told = _number(labels, "nvidia.com/gpu.count", "karpenter.k8s.aws/instance-gpu-count")
-    return told or sum(counts.get(name, 0) for name in _WHOLE_DEVICES)
+    """Physical GPUs by GFD's label, else the cloud's, else the Node's capacity."""
+    labelled = _number(labels, "nvidia.com/gpu.count", "karpenter.k8s.aws/instance-gpu-count")
+    return labelled or sum(counts.get(name, 0) for name in _WHOLE_DEVICES)
 
 
 def _gpu_memory(labels: Mapping[str, str]) -> int:
@@ -133,7 +133,7 @@ def _gpu_memory(labels: Mapping[str, str]) -> int:
 
 
 def _mig_layout(labels: Mapping[str, str], counts: Mapping[str, int], single_profile: str) -> dict[str, int]:
-    """Profile → instances on the Node. GFD's labels count instances, resources count instances × replicas."""
+    """Instances by profile. GFD's labels count instances; resources count instances × replicas."""
     if single_profile:
         count = _number(labels, "nvidia.com/gpu.count")
         return {_profile(single_profile): count} if count and single_profile != "INVALID" else {}
@@ -149,32 +149,32 @@ def _mig_layout(labels: Mapping[str, str], counts: Mapping[str, int], single_pro
 
 
 def _profile(label: str) -> str:
-    """NVIDIA's name of a MIG profile: labels and resources cannot hold the plus sign of 1g.10gb+me."""
+    """NVIDIA's name of a MIG profile; labels and resources cannot contain the plus sign of 1g.10gb+me."""
     return _MEDIA_SUFFIX.sub(r"\1+", label)
 
 
 def _sharing(labels: Mapping[str, str], counts: Mapping[str, int]) -> Sharing:
-    told = [labels.get("nvidia.com/gpu.sharing-strategy", "")]
-    told += [value for key, value in labels.items() if _MIG_SHARING.fullmatch(key)]
+    strategies = [labels.get("nvidia.com/gpu.sharing-strategy", "")]
+    strategies += [value for key, value in labels.items() if _MIG_SHARING.fullmatch(key)]
     for strategy in (Sharing.TIME_SLICING, Sharing.MPS):
-        if strategy.value in told:
+        if strategy.value in strategies:
             return strategy
-    if Sharing.NONE.value in told:
+    if Sharing.NONE.value in strategies:
         return Sharing.NONE
-    # GFD before the strategy label knew time-slicing only.
+    # Versions of GFD without the strategy label supported time-slicing only.
     renamed = any(name.startswith("nvidia.com/") and name.endswith(".shared") for name in counts)
     suffixed = labels.get("nvidia.com/gpu.product", "").endswith(_SHARED_SUFFIX)
     return Sharing.TIME_SLICING if renamed or suffixed else Sharing.NONE
 
 
 def _replicas(labels: Mapping[str, str]) -> int:
-    """Pods that may hold one device at once: the largest that a label names, 1 where nothing is shared."""
+    """How many Pods may share a device: the largest number in a label, 1 without sharing."""
     names = [key for key in labels if key.startswith("nvidia.com/") and key.endswith(".replicas")]
     return max([1, *(_number(labels, key) for key in names)])
 
 
 def node_names(taken: Iterable[TakenNode]) -> tuple[dict[str, str], tuple[Gap, ...]]:
-    """Internal address or host name → Node, and a Gap for each that two Nodes claim."""
+    """Node by internal address or host name, and a Gap for each name that two Nodes have."""
     owners: dict[str, set[str]] = {}
     for item in taken:
         for address in item.addresses:

@@ -1,4 +1,4 @@
-"""The walk from a Pod to its top controller, over kinds that are listed once each, level by level."""
+"""The walk from a Pod to its top controller. Each kind is listed once, level by level."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwatch.kube.wire import Metadata
 from gpuwatch.model.cluster import OwnerStatus
 from gpuwatch.model.telemetry import Gap
 
-# Longer chains than this are not known; the bound ends a chain that goes round in a circle.
+# No real chain is longer; the bound ends circular ownership.
 _MAX_DEPTH = 12
 
 
@@ -31,10 +31,10 @@ _decoder = msgspec.json.Decoder(WireOwner)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where the walk from one Pod ended. `chain`: the owners that were found, from the Pod upwards.
+    """Where the walk from one Pod ended. chain: the owners that were found, from the Pod upwards.
 
-    ref: the owner that could not be found or is of an unknown kind; None where `chain` ends at the top.
-    api_version: of the top, as the reference to it says.
+    ref: the owner that was not found or is of an unknown kind; None when `chain` ends at the top.
+    api_version: of the top, by the reference to it.
     """
 
     status: OwnerStatus
@@ -44,15 +44,12 @@ class Reached:
 
 
 ListOwners = Callable[[Kind, str, frozenset[str]], Listing[Owner]]
-"""(kind, version that a reference names, wanted uids; empty for all) → the owners of that kind."""
+"""(kind, version that a reference names, wanted uids or none for all) → the owners of that kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOwner:
-    """Decoder of one kind's objects that keeps the wanted uids (all where none is named).
-
-    An object without a uid, as in a hand-made file, is always kept.
-    """
+    """Decodes one kind's objects and keeps the wanted uids, all if none is given, and objects without a uid."""
 
     kind: Kind
     wanted: frozenset[str] = frozenset()
@@ -81,7 +78,7 @@ class TakeOwner:
 
 @dataclass(slots=True)
 class OwnerIndex:
-    """Every owner that was read, by uid and by name; the kinds of which all were read, and those that were not."""
+    """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed."""
 
     by_uid: dict[str, Owner] = field(default_factory=dict)
     by_name: dict[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
@@ -95,7 +92,7 @@ class OwnerIndex:
         self.by_name[owner.key, owner.namespace, owner.name] = owner
 
     def find(self, ref: OwnerRef, namespace: str) -> Owner | None:
-        """By uid; by name only where one side has no uid, since a namesake may have taken the owner's place."""
+        """By uid; by name only when one side has no uid, because a new object may have the owner's name."""
         found = self.by_uid.get(ref.uid) if ref.uid else None
         if found is not None:
             return found
@@ -107,7 +104,6 @@ class OwnerIndex:
 
 
 def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
-    """From a Pod's controller to the top, as far as the index goes."""
     chain: list[Owner] = []
     api_version = "v1"
     while ref is not None:
@@ -123,16 +119,16 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
             return Reached(OwnerStatus.MISSING, tuple(chain), ref)
         chain.append(owner)
         api_version, ref = ref.api_version, owner.controller
-    # A Pod at the top is a bare Pod that owns others, such as a Spark driver without its application.
+    # A bare Pod may own other Pods, such as a Spark driver without its application.
     bare = not chain or chain[-1].key == ("", "Pod")
     return Reached(OwnerStatus.BARE if bare else OwnerStatus.FOUND, tuple(chain), None, api_version)
 
 
 def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
-    """List each kind on the way from these Pods to their top controllers, one level after the other.
+    """List the kinds between these Pods and their top controllers, level by level.
 
-    Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the owners in question are
-    kept, so such a kind is listed again where it turns up a second time further up.
+    Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the wanted owners are kept. Such
+    a kind is listed again when a higher level needs it too.
     """
     index = OwnerIndex()
     for item in pods:

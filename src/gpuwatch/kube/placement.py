@@ -1,4 +1,4 @@
-"""Where a Pod may be scheduled: the constraints that the scheduler has to keep, in the project's terms."""
+"""Where a Pod may be scheduled: the constraints that the scheduler must satisfy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANYWHERE = Placement()
 
 
 def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> Placement:
-    """Of one Pod; what is only preferred is left out."""
+    """Constraints of one Pod, without preferences."""
     affinity = spec.affinity or wire.Affinity()
     node, near, apart = affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity
     found = Placement(
@@ -39,7 +39,7 @@ def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> 
 
 @lru_cache(maxsize=1024)
 def _toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
-    """Most Pods have the same few."""
+    # Cached: most Pods have the same few.
     return Toleration(key, operator, value, effect)
 
 
@@ -64,7 +64,7 @@ def _pod_terms(affinity: wire.PodAffinity | None, namespace: str) -> tuple[PodTe
 
 def _spread(item: wire.SpreadConstraint, labels: Mapping[str, str]) -> Spread:
     selector = item.label_selector
-    # matchLabelKeys stand for the Pod's own values of these labels; those that it lacks are ignored.
+    # matchLabelKeys means the Pod's own values of these labels; labels that it lacks are ignored.
     own = tuple(Requirement(key, "In", (labels[key],)) for key in item.match_label_keys or () if key in labels)
     return Spread(
         topology_key=item.topology_key,

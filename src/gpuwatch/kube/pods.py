@@ -1,4 +1,4 @@
-"""Pods that hold or ask for accelerators, and the Pods of GPU exporters."""
+"""Pods that request accelerators, Pods of GPU exporters, and the other Pods' CPU and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuwatch.model.cluster import Node, Pod
 from gpuwatch.model.telemetry import PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static Pod's mirror, put there by the kubelet."""
+"""The kubelet's annotation on the mirror of a static Pod."""
 
 # Images, container names and labels of dcgm-exporter (alone, in the GPU Operator, managed by a cloud), AMD's
 # device-metrics-exporter and its predecessors, Intel's XPU Manager, and Gaudi's metric exporter.
@@ -35,7 +35,7 @@ _decoder = msgspec.json.Decoder(wire.WirePod)
 
 @dataclass(frozen=True, slots=True)
 class HeldPod:
-    """A Pod that is kept, with what the owner walk and the gang table need and the model does not."""
+    """A Pod with accelerators, and what the owner walk and the gang recognition need beside the model."""
 
     pod: Pod
     controller: OwnerRef | None
@@ -46,7 +46,7 @@ class HeldPod:
 
 @dataclass(frozen=True, slots=True)
 class ExporterPod:
-    """A running exporter: the names by which telemetry may call it, and its Node."""
+    """A running exporter. names: its Pod's name and IPs, as telemetry may have them."""
 
     names: tuple[str, ...]
     node: str
@@ -55,7 +55,7 @@ class ExporterPod:
 
 @dataclass(frozen=True, slots=True)
 class OtherPod:
-    """A scheduled Pod without accelerators: what it takes of its Node."""
+    """Requests of a scheduled Pod without accelerators."""
 
     node: str
     cpu_cores: float
@@ -70,7 +70,7 @@ class TakenPod:
 
 
 def take_pod(raw: msgspec.Raw) -> TakenPod | None:
-    """The Pod as far as it is in use, None where nothing of it is. Raises DecodeError, or ValueError."""
+    """None when nothing of the Pod is used. Raises DecodeError, or ValueError for a bad quantity."""
     found = _decoder.decode(raw)
     asks = names_accelerator(found.spec) or found.spec.resource_claims
     held = _held(found) if asks else None
@@ -86,7 +86,7 @@ def _other(found: wire.WirePod) -> OtherPod | None:
     if spec.init_containers or spec.overhead or spec.resources:
         requests = pod_requests(spec)
         return OtherPod(node, float(requests.get("cpu", 0)), int(requests.get("memory", 0)))
-    # The same for the plain ones, which are nearly all: most Pods of a cluster come by here.
+    # A faster `pod_requests` for the plain Pods that are most of a cluster.
     cpu = memory = Decimal(0)
     for container in spec.containers or ():
         asked = container.resources
@@ -98,7 +98,7 @@ def _other(found: wire.WirePod) -> OtherPod | None:
 
 
 def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node, ...]:
-    """The Nodes with what Pods without accelerators take of them; those that offer none stay as they are."""
+    """Nodes with the requests of Pods without accelerators; Nodes without accelerators are unchanged."""
     taken: dict[str, list[OtherPod]] = {}
     for item in others:
         taken.setdefault(item.node, []).append(item)
@@ -153,9 +153,9 @@ def _held(found: wire.WirePod) -> HeldPod:
 
 
 def _started(status: wire.PodStatus) -> datetime | None:
-    """When its first container began to run; status.startTime where that is unknown.
+    """Start of the first container, or status.startTime if unknown.
 
-    After a restart the container's own start is that of its latest life, so the Pod's counts.
+    After a restart, a container's start is that of its latest run, so status.startTime is used.
     """
     statuses = status.container_statuses or ()
     if any(item.restart_count for item in statuses):
@@ -169,9 +169,9 @@ def _started(status: wire.PodStatus) -> datetime | None:
 
 
 def _claims(found: wire.WirePod) -> tuple[str, ...]:
-    """Names of its ResourceClaims: given, made from a template, or standing in for an extended resource.
+    """Names of its ResourceClaims: given, created from a template, or created for an extended resource.
 
-    A claim that is still to be made from its template has no name yet.
+    A claim that is not yet created from its template has no name.
     """
     spec, status = found.spec, found.status
     given = [item.resource_claim_name for item in spec.resource_claims or ()]
@@ -190,7 +190,7 @@ def _names_exporter(text: str) -> bool:
 def _exporter(found: wire.WirePod) -> ExporterPod | None:
     node = found.spec.node_name
     if not node or found.status.phase in ("Succeeded", "Failed"):
-        return None  # the address of a Pod that ended may already be another's
+        return None  # another Pod may have the address of an ended Pod
     containers = found.spec.containers or ()
     labels = found.metadata.labels or {}
     if not (
@@ -205,7 +205,7 @@ def _exporter(found: wire.WirePod) -> ExporterPod | None:
 
 
 def exporter_nodes(exporters: Iterable[ExporterPod]) -> dict[str, str]:
-    """Name or IP of an exporter's Pod → its Node. What two Nodes share names neither."""
+    """Node by name or IP of an exporter's Pod. A name on two Nodes is left out."""
     nodes: dict[str, str | None] = {}
     for exporter in exporters:
         for name in exporter.names:

@@ -6,8 +6,8 @@ import re
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
-# Not the client's parse_quantity: it takes what the API server refuses ('1_000', '1K', '8 Gi', 'inf'), and its import
-# costs a recorded cluster 0.45 s.
+# Not the client's parse_quantity: it accepts what the API server refuses ('1_000', '1K', '8 Gi', 'inf'), and its
+# import takes 0.45 s.
 _SUFFIXES = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)},
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
@@ -18,7 +18,7 @@ _FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE
 
 @lru_cache(maxsize=8192)
 def quantity(text: str | int | float) -> Decimal:
-    """The exact value, in the unit that the field has without a suffix (cores, bytes, devices).
+    """The exact value in the field's base unit (cores, bytes, devices).
 
     Raises ValueError for anything that the API server would refuse.
     """
@@ -32,5 +32,5 @@ def quantity(text: str | int | float) -> Decimal:
 
 
 def whole(text: str | int | float) -> int:
-    """The value as a count, fractions rounded up as Kubernetes does."""
+    """The value rounded up, as Kubernetes does."""
     return int(quantity(text).to_integral_value(ROUND_CEILING))

@@ -1,4 +1,4 @@
-"""A cluster that was recorded as a folder of `kubectl get … -o json` or `-o yaml` lists."""
+"""A cluster recorded as a folder of `kubectl get … -o json` or `-o yaml` lists."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _named = msgspec.json.Decoder(wire.WireNamed)
 
 
 class RecordedCluster:
-    """Every file below the folder is read by what it contains, whatever it is called: a List or single objects, as
-    JSON or YAML (of several documents), gzipped or not. Files may overlap: the newest version of an object counts."""
+    """Reads every file below the folder, whatever its name: a List or single objects, as JSON or YAML (also with
+    several documents), gzipped or not. If files overlap, an object's highest resourceVersion counts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class RecordedCluster:
         return f"recorded cluster in {self._folder}"
 
     def read(self, now: datetime) -> Cluster:
-        """The recorded cluster as of `now`. Raises ClusterError where the folder holds nothing of use."""
+        """Raises ClusterError when the folder holds no object of a known kind."""
         recording = _Recording(self._folder)
         if not recording.objects_by_kind:
             broken = "".join(f" {gap.what}: {gap.detail}" for gap in recording.gaps[:3])
@@ -69,7 +69,7 @@ class _RecordedObject:
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML as the API means it: what looks like a time stays text, since JSON has no times."""
+    """Leaves timestamps as text, because JSON has none."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -79,12 +79,12 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _BadFileError(Exception):
-    """A file, or the rest of one, that cannot be read. The message says where and why."""
+    """A file, or the rest of one, cannot be read. The message has the place and the reason."""
 
 
 @dataclass(slots=True)
 class _Recording:
-    """The objects of a folder by kind; a Source for `read_cluster`."""
+    """The `assemble.Source` of a folder."""
 
     folder: Path
     objects_by_kind: dict[KindKey, dict[tuple[str, str], _RecordedObject]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class _Recording:
                 self.gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"file {name}", detail=str(error)))
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All recorded objects of the kind, whatever version they were recorded in."""
+        """All recorded objects of the kind, whatever their API version."""
         del version
         placed = self.objects_by_kind.get(kind.key)
         if not placed:
@@ -134,7 +134,7 @@ class _Recording:
         self.gaps += bad.gaps(f"file {file}")
 
     def _add(self, raw: msgspec.Raw, kind: str, api_version: str, file: str) -> None:
-        """Raises ValueError for what is no Kubernetes object."""
+        """Raises DecodeError or ValueError for what is no Kubernetes object."""
         named = _named.decode(raw)
         kind = named.kind or kind
         if not kind or named.metadata is None:
@@ -199,7 +199,7 @@ _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _json_error(data: bytes) -> str:
-    """Line and column of what is wrong, which msgspec counts in bytes."""
+    """Line and column of the error; msgspec only has a byte offset."""
     try:
         json.loads(data)
     except json.JSONDecodeError as error:

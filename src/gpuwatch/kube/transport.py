@@ -1,4 +1,4 @@
-"""Paged lists over the official client: raw bytes in, retries with limits, and what each failure means."""
+"""Paged lists as raw bytes over the official client, with bounded retries and explained errors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _status = msgspec.json.Decoder(wire.WireStatus)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How patient the reader is.
+    """Limits of requests.
 
-    page_size: objects asked for at once.
-    attempts: tries of one request that was refused with 429 or 5xx, or not answered.
+    page_size: objects per page.
+    attempts: tries of a request that gets 429, 5xx or no answer.
     backoff_seconds: pause before the second try, doubled for each further one, unless the server names one.
     longest_pause_seconds: bound of any pause.
-    restarts: how often a list that expired on the way (410) is begun again.
+    restarts: how often a list that expired between pages (410) is restarted.
     """
 
     page_size: int = 500
@@ -50,7 +50,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class ListError(Exception):
-    """One request failed for good. `kind` and `detail` are what the Gap will say."""
+    """A request failed after all retries. `kind` and `detail` are those of the Gap."""
 
     def __init__(self, kind: GapKind, detail: str, status: int = 0) -> None:
         super().__init__(detail)
@@ -60,7 +60,7 @@ class ListError(Exception):
 
 
 class Lists:
-    """Lists of one cluster, for the length of one read."""
+    """The lists of one read of a cluster."""
 
     def __init__(self, client: ApiClient, limits: Limits) -> None:
         self._client = client
@@ -71,9 +71,9 @@ class Lists:
         self._lost = False
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All objects of the kind, page by page; only what `take` keeps stays in memory.
+        """All objects of the kind, page by page; only what `take` returns stays in memory.
 
-        Raises ListError where the server is out of reach or does not accept the credentials at the first request.
+        Raises ListError when the first request finds the server unreachable or the credentials refused.
         """
         self._discover()
         try:
@@ -89,12 +89,12 @@ class Lists:
         return Listing(failure=Gap(kind=GapKind.NOT_SERVED, what=kind.resource, detail=detail))
 
     def exactly(self, kind: Kind, version: str, take: Take[T], resource_version: str) -> Listing[T]:
-        """All objects as they were at that moment. Raises ListError, with status 410 where it is forgotten."""
+        """All objects at that resourceVersion. Raises ListError, with status 410 when it has expired."""
         self._discover()
         return self._pages(kind, version, take, {"resourceVersion": resource_version, "resourceVersionMatch": "Exact"})
 
     def _discover(self) -> None:
-        """Ask once which API groups and versions are served; where that is not told, the lists try for themselves."""
+        """Read once which API groups and versions are served. Without an answer, the lists try versions."""
         if not self._asked:
             self._asked = True
             try:
@@ -110,7 +110,7 @@ class Lists:
             raise self._failure
 
     def _versions(self, kind: Kind, version: str) -> list[str]:
-        """Versions to try: those whose fields are known before those that are only served."""
+        """Versions to try: first those whose fields are known, then others that are served."""
         known = list(dict.fromkeys(item for item in (version, *kind.versions) if item))
         if self._served is None or not kind.group:
             return known if kind.group else list(kind.versions)
@@ -135,8 +135,8 @@ class Lists:
         found: list[T] = []
         bad = BadObjects()
         number = 0
-        # No resourceVersion: with 0 the server answers from its cache, but all at once, whatever the limit (Kubernetes
-        # 1.36: 6,000 Pods of 8 kB cost 156 MB and 0.93 s instead of 60 MB and 0.77 s).
+        # No resourceVersion: with 0 the server answers from its cache and ignores the limit (Kubernetes 1.36: 6,000
+        # Pods of 8 kB took 156 MB and 0.93 s instead of 60 MB and 0.77 s).
         params: dict[str, str] = {"limit": str(self._limits.page_size), **(moment or {})}
         resource_version = ""
         while True:
@@ -157,14 +157,14 @@ class Lists:
 
     def _get(self, path: str, params: dict[str, str], accept: str, kind: Kind | None = None) -> bytes:
         """The body of a successful answer. Raises ListError after the last attempt."""
-        # Once the server was lost, the remaining lists of this read do not wait for it again and again.
+        # After the server was unreachable once, the read's other lists do not retry.
         attempts = 1 if self._lost else self._limits.attempts
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
         tries = Retrying(
             stop=stop_after_attempt(attempts), wait=self._pause, retry=retry_if_exception(_passes), reraise=True
         )
         try:
-            # Not `tries(ask, …)`, which keeps the page until cycles of objects are collected.
+            # `tries(ask, …)` would keep the page in memory until the garbage collector breaks a reference cycle.
             for attempt in tries:
                 with attempt:
                     body = bytes(ask(self._client, path, params, timeout, accept=accept).read())
@@ -186,7 +186,6 @@ class Lists:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether another try may succeed."""
     if isinstance(error, ApiException):
         return error.status == 429 or (error.status or 0) >= 500
     return isinstance(error, urllib3.exceptions.HTTPError)
@@ -203,10 +202,10 @@ def ask(
     body: object = None,
     media_type: str = JSON,
 ) -> Any:
-    """One request, until the head of the answer is there: the client's RESTResponse, whose body is still to be read.
+    """Send one request. Returns the client's RESTResponse with its body unread.
 
-    timeout: seconds to connect, and between two pieces of the answer. media_type: of the body. Raises ApiException for
-    any status but success, and HTTPError where no answer comes.
+    timeout: seconds to connect, and between two reads. media_type: of the body. Raises ApiException for any status but
+    2xx, and urllib3's HTTPError when no answer comes.
     """
     untyped: Any = client
     request = untyped.param_serialize(
@@ -220,7 +219,7 @@ def ask(
     try:
         answer = untyped.call_api(*request, _request_timeout=timeout)
     except ApiException as error:
-        # The client's word for a TLS connection that broke.
+        # The client wraps a broken TLS connection.
         cause = error.__context__
         if not error.status and isinstance(cause, urllib3.exceptions.HTTPError):
             raise cause from error
@@ -232,26 +231,26 @@ def ask(
 
 
 def address(client: ApiClient) -> str:
-    """The API server's, without secrets."""
+    """Address of the API server, without secrets."""
     parts = urlsplit(str(client.configuration.host))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def cause_of(error: BaseException) -> str:
-    """The innermost reason in words, without urllib3's pool objects."""
+    """The innermost reason, without urllib3's pool objects."""
     reason = getattr(error, "reason", None)
     text = str(reason if isinstance(reason, BaseException) else error)
     return text.rpartition(">: ")[2] or type(error).__name__
 
 
 def retry_after(error: ApiException) -> float | None:
-    """Seconds that the server asks for."""
+    """Seconds."""
     value = (error.headers or {}).get("Retry-After", "")
     return float(value) if value.isdecimal() else None
 
 
 def decoded_status(body: str | msgspec.Raw) -> wire.WireStatus:
-    """What the server says of a refusal; empty where that cannot be read."""
+    """The server's reason for a refusal, empty when it cannot be decoded."""
     try:
         return _status.decode(body)
     except UNDECODABLE:
@@ -259,7 +258,7 @@ def decoded_status(body: str | msgspec.Raw) -> wire.WireStatus:
 
 
 def explained(error: ApiException, kind: Kind | None, verb: str = "list") -> ListError:
-    """What a refusal means and what to do about it."""
+    """The refusal in plain words, with what to do about it."""
     status = int(error.status or 0)
     said = decoded_status(error.body or "{}").message or str(error.reason or "no reason given")
     if status == 401:

@@ -1,4 +1,4 @@
-"""One watch: a list's answer that goes on, a JSON event a line, until the server ends it."""
+"""One watch: a stream of JSON events, one per line, until the server ends it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ _event = msgspec.json.Decoder(wire.Event)
 _READ_BYTES = 65536
 
 _LONGEST_LINE_BYTES = 32 * 2**20
-"""An object has at most some 1.5 MiB, etcd's limit of a request; JSON of what is stored as protobuf has a few times
-that."""
+"""etcd limits a stored object to about 1.5 MiB of protobuf; as JSON it is a few times larger."""
 
 
 class BrokenError(Exception):
-    """The watch broke; another one can go on from where it was. pause_seconds: what the server asked to wait."""
+    """The watch broke; another can continue from its position. pause_seconds: the server's Retry-After."""
 
     def __init__(self, detail: str, pause_seconds: float | None = None) -> None:
         super().__init__(detail)
@@ -38,12 +37,12 @@ class BrokenError(Exception):
 
 
 class LostError(Exception):
-    """No watch can go on from there: only a list tells what is there now."""
+    """No watch can continue from the position; a new list is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """version: of the API, that was listed. resource_version: the moment up to which everything is known."""
+    """version: the API version that was listed. resource_version: all changes up to it are known."""
 
     kind: Kind
     version: str
@@ -51,7 +50,7 @@ class Position:
 
 
 class Watch:
-    """One request. `stop` ends it from another thread."""
+    """One request, which `stop` ends from another thread."""
 
     def __init__(self, client: ApiClient, limits: Limits) -> None:
         self._client = client
@@ -60,10 +59,10 @@ class Watch:
         self._stopped = threading.Event()
 
     def events(self, position: Position, seconds: float, grace_seconds: float) -> Iterator[wire.Event]:
-        """What happens after the position, as it happens; the end means that the server ended the watch in order.
+        """Events after the position. The iterator ends when the server ends the watch in order.
 
-        seconds: after which the server is asked to end it. grace_seconds: how much longer it may be silent, or go on.
-        Raises BrokenError and LostError. An event may be of any type, and its object of any form.
+        seconds: the requested duration. grace_seconds: how much longer the server may take or send nothing.
+        Raises BrokenError and LostError. Event types and objects are not validated.
         """
         parameters = {
             "watch": "true",
@@ -88,15 +87,14 @@ class Watch:
         except urllib3.exceptions.HTTPError as error:
             raise BrokenError(self._no_answer(error)) from error
         finally:
-            # Back to the pool where it was read to its end, else closed.
+            # Returns a fully read connection to the pool, and closes any other.
             self._answer.response.close()
 
     def stop(self) -> None:
-        """End it soon: what waits for the next event waits no longer."""
         self._stopped.set()
         answer = self._answer
         if answer is not None:
-            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has just ended by itself
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it may just have ended
                 answer.response.shutdown()
 
     def _lines(self, end: float) -> Iterator[wire.Event]:

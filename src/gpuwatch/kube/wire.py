@@ -1,4 +1,4 @@
-"""The fields in use of the objects that are read, as they stand in the API's JSON; everything else is skipped."""
+"""The fields that are read of Kubernetes objects; all others are skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Metadata(Wire, frozen=True):
 
     @property
     def controller(self) -> OwnerRef | None:
-        """The one owner that manages the object; other owners only clean it up."""
+        """The one owner that manages the object; others only matter for garbage collection."""
         return next((ref for ref in self.owner_references or () if ref.controller), None)
 
 
@@ -35,7 +35,7 @@ class WireName(Wire, frozen=True):
 
 
 class WireNamed(Wire, frozen=True):
-    """What tells one object from another, for objects of any kind."""
+    """Identity of an object of any kind."""
 
     api_version: str = ""
     kind: str = ""
@@ -48,7 +48,7 @@ class PageMetadata(Wire, frozen=True):
 
 
 class WirePage(Wire, frozen=True):
-    """A page of a list, or a whole `kubectl get -o json` file, with its objects left as raw JSON."""
+    """A page of a list, or a `kubectl get -o json` file, with its objects as raw JSON."""
 
     api_version: str = ""
     kind: str = ""
@@ -67,7 +67,7 @@ class StatusDetails(Wire, frozen=True):
 
 
 class WireStatus(Wire, frozen=True):
-    """The `Status` with which the API server refuses."""
+    """The `Status` in an error of the API server."""
 
     message: str = ""
     reason: str = ""
@@ -76,7 +76,7 @@ class WireStatus(Wire, frozen=True):
 
 
 class Event(Wire, frozen=True):
-    """A line of a watch. object: the object as it is now, its last state where it is gone, or a `Status`."""
+    """A line of a watch. object: the current object, the last state of a deleted one, or a `Status`."""
 
     type: str = ""
     object: msgspec.Raw = msgspec.Raw(b"{}")
@@ -92,7 +92,7 @@ class ApiGroup(Wire, frozen=True):
 
 
 class ApiGroups(Wire, frozen=True):
-    """The answer of /apis."""
+    """The answer to GET /apis."""
 
     groups: list[ApiGroup] = msgspec.field(default_factory=list)
 
@@ -293,6 +293,6 @@ class PriorityClass(Wire, frozen=True):
 
 
 class Bare(Wire, frozen=True):
-    """An object of which only the metadata is in use."""
+    """An object of which only the metadata is read."""
 
     metadata: Metadata

@@ -1,4 +1,4 @@
-"""Pods tied together: each Pod's top controller as a Workload, and the gangs among the Pods. Pure."""
+"""Each Pod's Workload, and the gangs among the Pods. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Climbed:
-    """A Pod, what the gang table looks at, and where the walk over its owners ended."""
-
     held: HeldPod
     member: Member
     reached: Reached
@@ -47,16 +45,16 @@ def climb_all(pods: Sequence[HeldPod], index: OwnerIndex) -> list[Climbed]:
 def tie(
     climbed: Sequence[Climbed], objects: GangObjects
 ) -> tuple[tuple[Pod, ...], tuple[Workload, ...], tuple[Gang, ...]]:
-    """The Pods with their Workload and gang filled in, and those Workloads and gangs."""
+    """The Pods with their Workload and gang set, and those Workloads and gangs."""
     ids = _Ids()
-    # Those that exist take the plain id, before a namesake that is gone.
+    # Existing Workloads get the plain id before missing ones of the same name.
     order = sorted(range(len(climbed)), key=lambda at: climbed[at].reached.status is not OwnerStatus.FOUND)
     owner_ids = {at: ids.assign(climbed[at], objects) for at in order}
     pods: list[Pod] = []
     gangs: dict[str, tuple[Membership, list[Pod]]] = {}
     for at, item in enumerate(climbed):
         pod = item.held.pod
-        # A Pod that ended holds nothing, so it is no member any more.
+        # A Pod that ended holds no device and is no member any more.
         membership = recognise(item.member, objects) if pod.phase not in _ENDED else None
         pod = replace(pod, workload=owner_ids[at], gang=membership.id if membership else "")
         pods.append(pod)
@@ -70,7 +68,7 @@ def _gang(membership: Membership, pods: Sequence[Pod]) -> Gang:
     return Gang(
         id=membership.id,
         framework=membership.framework,
-        # A PodGroup may span several owners, and then nobody's alone can be acted on.
+        # A PodGroup may span several owners; then none of them can be acted on alone.
         workload=owners.pop() if len(owners) == 1 else "",
         namespace=membership.namespace,
         pods=tuple(pod.ref for pod in pods),
@@ -94,7 +92,7 @@ def _identity(item: Climbed) -> _Identity:
 
 
 class _Ids:
-    """Workloads by id. A namesake of another API group or uid gets a longer id."""
+    """Workloads by id. One with the same name in another API group, or with another uid, gets a longer id."""
 
     def __init__(self) -> None:
         self.workloads: dict[str, Workload] = {}
@@ -126,7 +124,7 @@ def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
         queue=_queue(item, admitted),
     )
     if reached.ref is not None:
-        return found  # nothing but the reference is known
+        return found  # only the reference is known
     if not reached.chain:
         pod = item.held.pod
         return replace(found, labels=pod.labels, annotations=pod.annotations, created=pod.created)
@@ -143,7 +141,7 @@ def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
 
 
 def _queue(item: Climbed, admitted: Owner | None) -> str:
-    """Kueue's queue before those of schedulers, told by the topmost that tells."""
+    """Kueue's queue, else the scheduler's, of the topmost owner that names one."""
     if admitted is not None and admitted.spec.queue_name:
         return admitted.spec.queue_name
     chain = tuple(reversed(item.reached.chain))

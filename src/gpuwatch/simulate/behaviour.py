@@ -82,7 +82,7 @@ class Behaviour:
 
 @dataclass(kw_only=True)
 class Load:
-    """What one device does: one value per sample. Ratios of 0 to 1; link and pcie of the device's maximum."""
+    """One value per sample, as ratios of 0 to 1; link and pcie as shares of the device's maximum."""
 
     engine: Floats
     sm: Floats
@@ -96,14 +96,14 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Hours:
-    """The samples' times: seconds from the window's start, hour of the day and weekend, all in UTC."""
+    """Times of the samples in UTC: seconds from the window's start, hour of the day, weekend."""
 
     seconds: Floats
     start: datetime
 
     @property
     def since_midnight(self) -> float:
-        """Of the window's start, in seconds."""
+        """Seconds from midnight to the window's start."""
         return self.start.hour * HOUR + self.start.minute * 60.0 + self.start.second
 
     @property
@@ -147,7 +147,7 @@ def load_devices(
         waiting = np.where(stopped, 0.0, wait) if device < working else np.zeros_like(busy)
         load = _device(behaviour, mine, waiting, age >= loaded_at, stopped, device < working, memory, rng)
         if len(memory_mib) == 1:
-            load.link = np.zeros_like(load.link)  # there is no peer to talk to
+            load.link = np.zeros_like(load.link)  # there is no peer
         loads.append(load)
     return loads
 
@@ -162,7 +162,7 @@ def _device(
     memory_mib: float,
     rng: np.random.Generator,
 ) -> Load:
-    """busy: share of time with the real work on the device; wait: with a spinning collective instead."""
+    """busy: share of time with real work on the device; wait: share with a spinning collective."""
     size = len(busy)
     level = 0.5 if behaviour.activity is WorkKind.HOST_BOUND else behaviour.sm_level
     noise = rng.normal(1.0, 0.03, size) * rng.normal(1.0, 0.02)
@@ -178,7 +178,7 @@ def _device(
         context = context & behaviour.keeps_context
     holds = loaded & (~stopped | behaviour.keeps_memory) if works else np.zeros(size, dtype=bool)
     memory = np.where(context, CONTEXT_MIB, 0.0) + np.where(holds, behaviour.memory_share * memory_mib, 0.0)
-    # Allocators grow and shrink a little; whole MiB, changing now and then.
+    # Allocated memory changes a little now and then, by whole MiB.
     breathing = np.cumsum(np.where(rng.random(size) < 0.01, rng.normal(0.0, 40.0, size), 0.0))
     moving = holds & (engine > 0)
     memory = np.where(moving, memory + np.clip(breathing, -600.0, 0.03 * memory_mib), memory)
@@ -207,7 +207,7 @@ def dram_share(sm_level: float) -> float:
 
 
 def _busy_share(seconds: Floats, starts: Floats, lengths: Floats, window: float = COLLECT_SECONDS) -> Floats:
-    """Share of each (t − window, t] that lies in the union of the bursts."""
+    """Share of each (t − window, t] that the union of the bursts covers."""
     if not len(starts):
         return np.zeros_like(seconds)
     ends = np.maximum.accumulate(starts + lengths)
@@ -231,7 +231,7 @@ def _poisson_bursts(
 
 
 def _wander(rng: np.random.Generator, sd: float, width: int, size: int) -> Floats:
-    """Noise that stays similar for some samples: a moving average over `width` of them."""
+    """Autocorrelated noise: a moving average over `width` samples."""
     wandering: Floats = np.convolve(rng.normal(0.0, sd, size + width - 1), np.ones(width) / width, mode="valid")
     return wandering
 
@@ -239,7 +239,7 @@ def _wander(rng: np.random.Generator, sd: float, width: int, size: int) -> Float
 def _training(
     behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Generator
 ) -> tuple[Floats, Floats, float]:
-    """Steps without end, with checkpoints, loader stalls and the rare crash and restart within the Pod."""
+    """Endless steps, with checkpoints, loader stalls and a rare crash and restart within the Pod."""
     seconds = hours.seconds
     pull = float(rng.uniform(60, 300))
     begins = pull + behaviour.warmup_seconds * float(rng.uniform(0.5, 1.5))
@@ -258,7 +258,7 @@ def _training(
 def _host_bound(
     behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Generator
 ) -> tuple[Floats, Floats, float]:
-    """The GPU gets a batch now and then and waits for the next one."""
+    """The GPU mostly waits for the next batch."""
     size = len(hours.seconds)
     slow = np.exp(2 * _wander(rng, 0.25, 20, size))
     busy = np.clip(behaviour.sm_level * slow * rng.lognormal(0.0, 0.25, size), 0.004, 0.5)
@@ -266,7 +266,7 @@ def _host_bound(
 
 
 def traffic(behaviour: Behaviour, hours: Hours) -> Floats:
-    """Requests per second: highest in the afternoon, nothing in the quiet hours, less at the weekend."""
+    """Requests per second: highest in the afternoon, none in the quiet hours, fewer at the weekend."""
     hour = hours.hour
     day = 0.3 + 0.7 * np.clip(0.5 + 0.5 * np.cos((hour - 14.5) / 24 * 2 * np.pi), 0.0, 1.0) ** 1.5
     since_quiet = (hour - behaviour.quiet_from_hour) % 24
@@ -276,8 +276,8 @@ def traffic(behaviour: Behaviour, hours: Hours) -> Floats:
 
 
 def _serving(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
-    """A model is loaded and warmed up, then requests come: without end where there are many, else in bursts with
-    log-normal silences between them (`burstiness` is the sigma of the gap's logarithm)."""
+    """The model loads and warms up, then requests come: continuously if there are many, else in bursts with log-normal
+    gaps (`burstiness` is the sigma of a gap's logarithm)."""
     seconds = hours.seconds
     rate = traffic(behaviour, hours)
     size = len(seconds)
@@ -292,7 +292,7 @@ def _serving(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gen
         count = int(expected[-1] * 1.5 + 50)
         gaps = rng.lognormal(-sigma * sigma / 2, sigma, count)
         passed = np.cumsum(gaps) - rng.random() * gaps[0]
-        # Time in which nobody asks does not count towards the gap: it is passed over.
+        # Quiet hours do not count towards a gap.
         starts = np.interp(passed[passed < expected[-1]], expected, seconds)
         lengths = rng.lognormal(np.log(behaviour.request_seconds), 0.8, len(starts))
         busy = _busy_share(seconds, starts, lengths)
@@ -302,7 +302,7 @@ def _serving(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gen
 
 
 def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
-    """Working hours in sessions, sessions in cells; most days, seldom at the weekend, rarely in the evening."""
+    """Sessions of notebook cells in working hours; fewer at the weekend and in the evening."""
     seconds = hours.seconds
     first_day = int(np.floor((seconds[0] - DAY) / DAY))
     last_day = int(np.ceil(seconds[-1] / DAY))
@@ -325,7 +325,7 @@ def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gener
                 at += length + float(rng.lognormal(np.log(360), 0.9))
     order = np.argsort(starts)
     begins, lasting = np.asarray(starts, dtype=float)[order], np.asarray(lengths, dtype=float)[order]
-    # The Pod is made to be used: its first session starts soon.
+    # The first session starts soon after the Pod.
     born = float(seconds[0] - age[0])
     greeting = born + float(rng.uniform(300, 1500))
     begins = np.concatenate(([greeting, greeting + 700.0], begins[begins > greeting + 900.0]))
@@ -335,7 +335,7 @@ def _human(behaviour: Behaviour, hours: Hours, age: Floats, rng: np.random.Gener
 
 
 def _batch(_: Behaviour, hours: Hours, age: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
-    """Inference over a data set: steady, with short pauses between files."""
+    """Steady inference over a data set, with short pauses between files."""
     seconds = hours.seconds
     pause = _busy_share(seconds, *_poisson_bursts(rng, seconds, 4.0, 25, 0.6))
     busy = np.clip(rng.normal(0.9, 0.05, len(seconds)), 0.0, 1.0) * (1.0 - pause)
@@ -343,6 +343,6 @@ def _batch(_: Behaviour, hours: Hours, age: Floats, rng: np.random.Generator) ->
 
 
 def _silent(behaviour: Behaviour, _: Hours, age: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
-    """Never works; the context, where it keeps one, comes after some minutes."""
+    """Never works; a context, if any, opens after some minutes."""
     nothing = np.zeros(len(age))
     return nothing, nothing.copy(), float(rng.uniform(60, 400)) if behaviour.keeps_context else float("inf")

@@ -1,4 +1,4 @@
-"""Cards and the nodes that they sit in.
+"""Cards and their nodes.
 
 The physics of a model is chosen so that the A100 part of a fleet comes near the telemetry of the Acme Kalos cluster
 (idle 60–66 W, a CUDA context without work 85–100 W, full load at the 400 W limit); floors and contexts of H100 and T4
@@ -69,8 +69,8 @@ def card_models(text: str, file: str) -> tuple[CardModel, ...]:
 
 A100, H100, L4, T4 = card_models(packaged("cards.csv", "gpuwatch.simulate"), "cards.csv")
 
-# The same card by what its link carries of packets with their headers, which is what the counter counts: 92 % of
-# 15.75 GB/s (Neugebauer et al., SIGCOMM 2018).
+# The same card with the link's rate of packets including headers, which the counter measures: 92 % of 15.75 GB/s
+# (Neugebauer et al., SIGCOMM 2018).
 _LINKED_T4 = msgspec.structs.replace(T4, pcie_bytes_per_second=14.5e9)
 
 
@@ -85,7 +85,7 @@ class Instance:
 
 
 def _instances(*profiles: str) -> tuple[Instance, ...]:
-    """GI ids as dcgm-exporter shows them of A100s: 3g takes 1 and 2, 2g 3 to 6, 1g 7 to 13."""
+    """GI ids as dcgm-exporter numbers them on an A100: 1 and 2 for 3g, 3 to 6 for 2g, 7 to 13 for 1g."""
     following = {"3g.40gb": 1, "2g.20gb": 3, "1g.10gb": 7}
     memory = {"3g.40gb": 40192, "2g.20gb": 19968, "1g.10gb": 9728}
     made = []
@@ -168,7 +168,7 @@ def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
     machines: list[Machine] = []
     counts: dict[str, int] = {}
     left = plan.gpus
-    # Extended exporters are spread evenly rather than drawn, so that a small fleet has some of both kinds.
+    # Extended exporters are spread evenly, not drawn at random, so that a small fleet has both kinds.
     credit = float(rng.random())
     while left > 0:
         for role, model, usual in _BLOCK:
@@ -252,5 +252,5 @@ def make_uid(rng: np.random.Generator) -> str:
 
 
 def make_suffix(rng: np.random.Generator, length: int = 5) -> str:
-    """A name's tail as Kubernetes makes it: no vowels, none of 0, 1 and 3."""
+    """A random name suffix in Kubernetes' alphabet: no vowels, no 0, 1 or 3."""
     return "".join(rng.choice(list("bcdfghjklmnpqrstvwxz2456789"), length))

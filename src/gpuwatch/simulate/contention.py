@@ -39,12 +39,12 @@ class Shared:
 
 
 def dram_peak(plan: FleetPlan, machine: Machine, card: int) -> float:
-    """The most DRAM activity that kernels reach on this card: 0.8, more or less."""
+    """The highest DRAM activity that kernels reach on this card, about 0.8."""
     return float(np.clip(plan.rng("dram-peak", machine.index, card).normal(0.8, 0.03), 0.7, 0.9))
 
 
 def at_peak(ratio: Floats, peak: float, rng: np.random.Generator) -> Floats:
-    """What is seen of a demand: no more than the peak, which wavers by some percent."""
+    """The measured part of a demand: at most the peak, which varies by a few percent."""
     seen: Floats = np.minimum(ratio, peak * rng.normal(1.0, 0.02, len(ratio)))
     return seen
 
@@ -85,7 +85,7 @@ def _machine(
         return _asks(kind, total * part, rng), _asks(kind, total * (1 - part), rng)
 
     def on(card: int, behaviour: Behaviour, start: float, end: float, *more: int) -> Iterator[Run]:
-        """One Pod on this card, and others of the same workload with a card of `more` to themselves."""
+        """One Pod on this card, and one of the same workload alone on each card of `more`."""
         made = scheduler.new_workload(
             "Deployment",
             str(rng.choice(names.PRODUCTS)),
@@ -98,7 +98,7 @@ def _machine(
             place = Place(machine.index, each, "", int(rng.integers(2)) * 2 + replica % 2)
             yield scheduler.run(made, ((place,),), first, last, behaviour, replica)
 
-    # The contenders. One alone never asks for more than the peak.
+    # Workloads that contend. A single one never demands more than the peak.
     start = float(rng.uniform(0.15, 0.6)) * window
     end = start + float(rng.uniform(12, 48)) * HOUR * scale
     first, second = pair(0, float(rng.uniform(1.15, 1.6)), float(rng.uniform(0.42, 0.58)))
@@ -107,7 +107,7 @@ def _machine(
     contended = Shared(kind=kind, machine=machine.index, card=0, start=start, end=end, contended=True, note=note)
     for number, run in enumerate(on(0, second, start, end, *([2] if alone else []))):
         yield run, contended if number == 0 else None
-    # Those who are not in each other's way.
+    # Workloads that do not contend.
     for card in (3,) if alone else (2, 3):
         first, second = pair(card, float(rng.uniform(0.3, 1.0)), float(rng.uniform(0.2, 0.8)))
         yield from ((run, None) for run in on(card, first, -DAY, FOREVER))

@@ -40,7 +40,7 @@ _XID_MESSAGES = {
 
 
 _Samples: TypeAlias = tuple[NDArray[np.int64], Mask]
-"""The samples that a series has, by position, and which of them are markers."""
+"""Positions of a series' samples, and which of them are staleness markers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +82,13 @@ class MachineExporter:
         return down
 
     def _profiled(self, card: int) -> Mask:
-        """Without the minutes in which somebody's profiler holds the performance counters."""
+        """Without the minutes in which a user's profiler holds the performance counters."""
         rng = self.plan.rng("profiler", self.machine.index, card)
         taken = [
             (float(at), float(at + rng.uniform(600, 3600)))
             for at in rng.uniform(0, self.plan.seconds, rng.poisson(0.02 * self.plan.days))
         ]
         return self.cards_up[card] & ~inside(self.seconds, taken)
-
-    # Labels
 
     def _target_labels(self) -> dict[str, str]:
         return {
@@ -147,8 +145,6 @@ class MachineExporter:
         for key, mask in pods.items():
             yield _Row(labels=fixed | names[key], mask=up & mask, view=view)
 
-    # Series
-
     def _series(
         self, metric: str, labels: dict[str, str], values: Floats, where: Mask | _Samples
     ) -> Iterator[RecordedSeries]:
@@ -160,7 +156,6 @@ class MachineExporter:
             yield RecordedSeries(metric, labels, self.times_ms[index], taken)
 
     def metric(self, metric: Metric) -> Iterator[RecordedSeries]:
-        """Every series of one metric of METRICS."""
         if metric.extended and not self.machine.extended:
             return
         name = metric.name(self.machine.vocabulary)
@@ -198,14 +193,13 @@ class MachineExporter:
         return codes
 
     def _covering(self, spans: Sequence[Span]) -> Floats:
-        """How many of the spans cover each sample."""
         count = np.zeros(len(self.seconds))
         for span in spans:
             count += inside(self.seconds, [span])
         return count
 
     def _restarted(self, after: float) -> float:
-        """When the exporter was restarted first after this time."""
+        """The first restart of the exporter after this time."""
         return min((at for at in self.state.script.exporter_restarts if at > after), default=float("inf"))
 
     def xid_counts(self) -> Iterator[RecordedSeries]:
@@ -223,7 +217,7 @@ class MachineExporter:
             yield from self._series(name, row.labels | window, np.zeros(len(none)), row.mask & none)
 
     def xid_totals(self) -> Iterator[RecordedSeries]:
-        """XIDs since the exporter started: a counter per code that is born at its first XID."""
+        """XIDs since the exporter started: a counter per code, which begins at its first XID."""
         if not self.machine.has_xid_totals:
             return
         for row in self.rows:
@@ -256,7 +250,7 @@ class MachineExporter:
                 yield from self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, healthy, row.mask & passing)
 
     def target(self, metric: str) -> Iterator[RecordedSeries]:
-        """What Prometheus says of the scrape itself: up, scrape_samples_scraped."""
+        """Prometheus' own metrics of the scrape: up, scrape_samples_scraped."""
         labels = self._target_labels() | self._pod_labels()
         values: Floats = self.up.astype(np.float64)
         if metric == "scrape_samples_scraped":
@@ -266,7 +260,7 @@ class MachineExporter:
 
 
 def samples(mask: Mask, prometheus_up: Mask) -> _Samples:
-    """Where the mask holds, and a marker at each first scrape after which it does not."""
+    """The samples in the mask, and a staleness marker at the first scrape after each run of them."""
     ended = np.zeros(len(mask), dtype=bool)
     ended[1:] = mask[:-1] & ~mask[1:]
     ended &= prometheus_up
@@ -275,13 +269,12 @@ def samples(mask: Mask, prometheus_up: Mask) -> _Samples:
 
 
 def _by_code(trouble: CardScript) -> Iterator[tuple[int, list[float]]]:
-    """Each XID of the card, and when it came."""
     for code in sorted({code for _, code in trouble.xids}):
         yield code, [at for at, other in trouble.xids if other == code]
 
 
 def prometheus_up(plan: FleetPlan) -> Mask:
-    """When Prometheus itself was there: it is restarted now and then and misses some minutes of everything."""
+    """When Prometheus was up: it restarts now and then and then misses all samples of some minutes."""
     rng = plan.rng("prometheus")
     down = [
         (float(at), float(at + rng.uniform(90, 330)))

@@ -22,7 +22,7 @@ from gpuwatch.simulate.symptoms import Fault, show
 
 
 class FaultPlanter:
-    """Keeps what is taken, so that faults do not meet. `runs` and `scripts` are changed in place."""
+    """Keeps the taken cards and times, so that faults do not overlap. `runs` and `scripts` are changed in place."""
 
     def __init__(self, plan: FleetPlan, machines: tuple[Machine, ...], scheduler: Scheduler, runs: list[Run]) -> None:
         self.plan = plan
@@ -33,7 +33,7 @@ class FaultPlanter:
         self.scripts = [MachineScript() for _ in machines]
         self.faults: list[Fault] = []
         self._taken: dict[tuple[int, int], list[Span]] = {}
-        # Contended nodes, which come last, have no other fault.
+        # Contended nodes are last and have no other fault.
         self._ordinary = sum(machine.role != "contended" for machine in machines)
 
     def plant(self) -> None:
@@ -55,11 +55,9 @@ class FaultPlanter:
             order = list(self.rng.permutation(len(kinds)))
             wanted.extend(kinds[i] for i in order)
         wanted = wanted[: round(times * len(kinds))]
-        # What takes the most room goes first; the fleet-wide outage happens once.
+        # The largest faults are placed first; the fleet-wide outage happens once.
         wanted.sort(key=lambda kind: (not FAULTS[kind].whole_node, not FAULTS[kind].follows_job))
         return [*wanted, FaultKind.TELEMETRY_MISSING] if self.plan.days >= 2 else wanted
-
-    # Choosing
 
     def _candidate(self, kind: FaultKind) -> Fault | None:
         rng = self.rng
@@ -82,13 +80,13 @@ class FaultPlanter:
             return None
         cards = tuple(range(len(machine.cards))) if traits.whole_node else (int(rng.integers(len(machine.cards))),)
         if len(machine.cards) < 2 and kind in (FaultKind.FALLEN_OFF_BUS, FaultKind.VANISHED):
-            return None  # with no sibling left, nothing tells it from a lost exporter
+            return None  # without a sibling it looks like a lost exporter
         if not traits.whole_node and machine.cards[cards[0]].instances:
             return None
         return Fault(kind=kind, machine=machine.index, cards=cards, start=start, end=start + lasting, strength=strength)
 
     def _on_job(self, kind: FaultKind, start: float, lasting: float, strength: float) -> Fault | None:
-        """Faults that need the right work at the right time."""
+        """Faults that need a certain workload at a certain time."""
         wanted: Callable[[Run], bool] = {
             FaultKind.APPLICATION_XID: lambda run: len(run.places) >= 2 and run.alive(start + HOUR),
             FaultKind.TEARDOWN_XID: lambda run: len(run.places) >= 2,
@@ -164,8 +162,6 @@ class FaultPlanter:
                     return False
         return True
 
-    # Applying
-
     def _apply(self, fault: Fault) -> None:
         for machine, card, span in self._spans(fault):
             self._taken.setdefault((machine, card), []).append(span)
@@ -211,9 +207,9 @@ class FaultPlanter:
             self._interrupt(fault.machine, cards, fault.start + 60, fault.start + 900)
 
     def _interrupt(self, machine: int, cards: frozenset[int], at: float, resume: float | None) -> None:
-        """Ends every run on these cards at `at` and starts it again at `resume` where it would have lasted longer.
+        """End every run on these cards at `at`, and restart those that would have lasted longer at `resume`.
 
-        A run that was to begin between the two begins at `resume`. None: what was there does not come back.
+        A run that should begin between the two begins at `resume`. None: nothing is restarted.
         """
         added: list[Run] = []
         kept: list[Run] = []

@@ -1,4 +1,4 @@
-"""A fleet in a box: built from a plan, asked for its series, its cluster objects at a moment, and what was planted."""
+"""A simulated fleet, built from a plan: its series, its cluster objects at a moment, and the planted truth."""
 
 from __future__ import annotations
 
@@ -76,10 +76,9 @@ class SimulatedFleet:
             yield play_machine(self.plan, machine, self.scripts[machine.index], placed.pop(machine.index, []))
 
     def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
-        """Every series that Prometheus would hold, those of one metric together, times rising in each.
+        """Every series that Prometheus would hold, grouped by metric, each in order of time.
 
-        only: these metrics alone, where given.
-        The state of all cards is in memory meanwhile: about 2 MB per card and 10,000 samples.
+        only: restrict to these metrics. Holds the state of all cards in memory: about 2 MB per card and 10,000 samples.
         """
         up = prometheus_up(self.plan)
         exporters = [MachineExporter(self.plan, state, up) for state in self._states(list(self.machines))]
@@ -88,9 +87,9 @@ class SimulatedFleet:
             yield from owner_series(self.plan, self.runs, up)
 
     def cluster_objects(self, at: datetime | None = None) -> list[Object]:
-        """Kubernetes objects as kubectl prints them at that moment; the window's end by default.
+        """Kubernetes objects as kubectl prints them, by default at the window's end.
 
-        Raises ValueError for a moment outside of the window.
+        Raises ValueError for a moment outside the window.
         """
         seconds = self.plan.seconds if at is None else (at - self.plan.start).total_seconds()
         if not 0 <= seconds <= self.plan.seconds:

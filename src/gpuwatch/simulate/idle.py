@@ -119,7 +119,7 @@ _WISHES = (
 
 
 def plant_idle(plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: list[Run]) -> list[Run]:
-    """The runs with the wished ones among them; tenants in the way are shortened, moved or dropped."""
+    """The runs with the planted ones; runs that overlap these are shortened, moved or dropped."""
     rng = plan.rng("idle")
     wanted = round(plan.gpus / 64 * len(_WISHES)) if plan.idle_allocations is None else plan.idle_allocations
     for number in range(wanted):
@@ -145,7 +145,7 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
     else:
         scale = min(1.0, plan.days / 7)
         works = float(rng.uniform(*wish.works_hours)) * HOUR * scale
-        # Somebody finds a large one the same day and a small one after a day or two; the last ones are still there.
+        # Large ones are found the same day and small ones after a day or two; the last ones still run.
         silent = float(rng.lognormal(np.log(11 if wish.gpus >= 4 else 36), 0.6)) * HOUR * scale
         lasts = works + silent
         start = float(rng.uniform(0.02, 0.95)) * (window - works)
@@ -170,7 +170,7 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
     run = scheduler.run(workload, slot.seats, start, min(end, window + DAY), behaviour)
     run.idle, run.note, run.planted = wish.kind, wish.note, True
     if np.isfinite(behaviour.stops_at_seconds):
-        # It ends with its last piece of work, not hours after it, so that the silence has one beginning.
+        # Its activity stops at its last work, not hours later, so that the idle time has one start.
         run.idle_from = last_active(plan, scheduler.machines, run)
         stops = min(behaviour.stops_at_seconds, run.idle_from + float(rng.uniform(30, 600)))
         run.behaviour = replace(behaviour, stops_at_seconds=stops)
@@ -180,7 +180,7 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
 
 
 def _make_room(run: Run, planted: Run) -> bool:
-    """Shortens or moves `run`; True where it has to go."""
+    """Shorten or move `run`; True if it must be dropped."""
     if run.end <= planted.start - 300 or run.start >= planted.end + 300:
         return False
     if run.start < planted.start - HOUR / 2:

@@ -1,7 +1,7 @@
-"""kube-state-metrics' owner series of every Pod that ever ran: how workloads whose Pods are gone are known.
+"""kube-state-metrics' owner series of every Pod that ever ran, which identify the workloads of deleted Pods.
 
-Each series lasts as long as its object: a finished Job's Pods for an hour more, everything else as long as it runs.
-As in a real cluster there is no series for the owner of a StatefulSet, so a Notebook's gone Pods lead to that.
+Each series lasts as long as its object: a finished Job's Pods for an hour more, everything else while it runs.
+As in a real cluster, a StatefulSet's owner has no series, so a Notebook's deleted Pods resolve to the StatefulSet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TARGET = {"instance": "10.44.0.9:8080", "job": "kube-state-metrics"}
 
 
 def owner_series(plan: FleetPlan, runs: Sequence[Run], prometheus_up: Mask) -> Iterator[RecordedSeries]:
-    """kube_pod_owner, kube_replicaset_owner and kube_job_owner, those of one metric together. Values are 1."""
+    """kube_pod_owner, kube_replicaset_owner and kube_job_owner, grouped by metric. Values are 1."""
     seconds = plan.sample_seconds
     times_ms = (int(plan.start.timestamp()) * 1000 + seconds * 1000).astype(np.int64)
     lives: dict[tuple[str, tuple[tuple[str, str], ...]], Mask] = {}

@@ -19,7 +19,7 @@ from gpuwatch.simulate.states import DeviceState, MachineState
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One device, or MIG instance, with its card's sensors and troubles: what a value is computed from."""
+    """Inputs of a value: one device or MIG instance, with its card's sensors and troubles."""
 
     plan: FleetPlan
     state: MachineState
@@ -46,7 +46,7 @@ class View:
         return self.plan.rng(purpose, self.machine.index, self.device.card.index)
 
     def counter(self, increments: Floats, start: float = 0.0, *, survives_reload: bool = False) -> Floats:
-        """Whole counts so far, beginning again at each driver reload unless they are kept in the card."""
+        """Cumulative whole counts, reset at each driver reload unless the card stores them."""
         total = np.cumsum(increments, dtype=np.float64) + start
         if not survives_reload:
             for reset in sorted(self.state.script.counter_resets):
@@ -71,7 +71,7 @@ class View:
         return added
 
     def background(self, counter: str, per_day: float) -> Floats:
-        """Increments per sample of a healthy card; one in five has several times more than the others."""
+        """Increments per sample of a healthy card; one in five has several times more."""
         rng = self.rng(counter)
         rate = per_day * float(rng.lognormal(0.0, 0.8)) / DAY * self.plan.interval_seconds
         counts: Floats = rng.poisson(rate, len(self.seconds)).astype(np.float64)
@@ -104,7 +104,7 @@ def _linked(machine: Machine, _: DeviceState) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """profiling: from the performance counters, which a profiler takes away now and then."""
+    """profiling: from the performance counters, which a user's profiler sometimes holds."""
 
     dcgm: str
     dcgm49: str
@@ -119,7 +119,7 @@ class Metric:
 
 
 def _util(view: View) -> Floats:
-    """NVML looks at its last sampling period only, and prints whole percents."""
+    """NVML measures only its last sampling period, in whole percents."""
     engine = view.device.load.engine
     rng = view.rng("util")
     seen = np.where(engine < 0.97, engine * rng.lognormal(0.0, 0.12, len(engine)), engine)
@@ -138,7 +138,7 @@ def _zero(view: View) -> Floats:
 
 
 def _ratio(name: str, whisper: float) -> Values:
-    """A profiling ratio with six decimals. An open context is not wholly silent: `whisper` at times."""
+    """A profiling ratio with six decimals. whisper: occasional activity of an open context."""
 
     def values(view: View) -> Floats:
         load = view.device.load
@@ -151,7 +151,7 @@ def _ratio(name: str, whisper: float) -> Values:
 
 
 def _pcie(direction: str, part: float) -> Values:
-    """Bytes per second. Monitoring itself moves some kilobytes, an open context some hundred more."""
+    """Bytes per second. Monitoring causes some kilobytes, an open context some hundred more."""
 
     def values(view: View) -> Floats:
         card = view.device.load

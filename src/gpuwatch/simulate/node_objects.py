@@ -14,7 +14,7 @@ from gpuwatch.simulate.script import MachineScript
 Object: TypeAlias = dict[str, Any]
 
 REGION = "us-east-1"
-"""Where the fleet stands: a region of which the catalog has prices."""
+"""The fleet's region; the catalog has its prices."""
 
 
 def stamp(moment: datetime) -> str:

@@ -1,7 +1,7 @@
-"""Workloads on far more GPU than they can use: a small model on a whole 80 GB card, as right-sizing meets them.
+"""Oversized workloads for right-sizing: a small model on a whole 80 GB card.
 
-They are made of services, notebooks and recurring batch jobs that are there anyway, so that a fleet without them is the
-same fleet otherwise. Their kernels are small, so that a few SMs do the work about as fast.
+Existing services, notebooks and recurring batch jobs are changed, so that the rest of the fleet does not depend on the
+option. Their kernels are small, so that a few SMs are about as fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FRAMEWORKS = ("Deployment", "Notebook", "CronJob")
 
 
 def make_oversized(plan: FleetPlan, machines: Sequence[Machine], runs: Sequence[Run]) -> tuple[str, ...]:
-    """Changes the runs of up to `plan.oversized` workloads; their Workload.ids."""
+    """Change the runs of up to `plan.oversized` workloads. Returns their Workload.ids."""
     by_workload: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_workload[run.workload.uid].append(run)
@@ -37,7 +37,7 @@ def make_oversized(plan: FleetPlan, machines: Sequence[Machine], runs: Sequence[
 
 
 def _fits(workload: SimulatedWorkload, runs: Sequence[Run], machines: Sequence[Machine]) -> bool:
-    """One whole card that could be cut, for each Pod, and nothing planted in it."""
+    """Each Pod has one whole card that supports MIG, and nothing is planted in it."""
     return workload.framework in _FRAMEWORKS and all(
         not run.planted
         and len(pod.places) == 1

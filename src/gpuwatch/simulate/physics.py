@@ -47,7 +47,7 @@ def simulate_sensors(
     interval: float,
     rng: np.random.Generator,
 ) -> list[Sensors]:
-    """loads: one per card, what all of its Pods do together."""
+    """loads: one per card, the sum of its Pods."""
     braked = inside(seconds, script.brakes)
     powers, wants = [], []
     for card, load in zip(machine.cards, loads, strict=True):
@@ -72,7 +72,7 @@ def _demand_watts(machine: Machine, card: Card, load: Load) -> Floats:
 
 
 def _drawn_watts(demand: Floats, limit: Floats, rng: np.random.Generator) -> Floats:
-    """The regulator holds the mean at the limit; single samples swing over it, by a tenth in one of a hundred."""
+    """The regulator keeps the mean at the limit; single samples exceed it, one in a hundred by a tenth."""
     size = len(demand)
     working = np.clip((demand - demand.min()) / 50.0, 0.0, 1.0)
     noise = rng.normal(0.0, 0.006, size) + working * rng.normal(0.0, 0.018, size)
@@ -83,7 +83,7 @@ def _drawn_watts(demand: Floats, limit: Floats, rng: np.random.Generator) -> Flo
 
 
 def _settle(target: Floats, interval: float, seconds: float) -> Floats:
-    """First-order lag by a short convolution: the answer of the past fades with the time constant."""
+    """First-order lag with this time constant, by a short convolution."""
     keep = np.exp(-interval / seconds)
     taps = max(2, int(np.ceil(np.log(1e-3) / np.log(keep))))
     weights = (1.0 - keep) * keep ** np.arange(taps)
@@ -116,7 +116,7 @@ def _sense(
     ambient = card.ambient_celsius + daily + 8.0 * air
     settled = _settle(ambient + resistance * power, interval, _THERMAL_SECONDS)
 
-    # Above its slow-down temperature the card lowers its clock until the heat that is left keeps it there.
+    # Above its slow-down temperature the card lowers its clock until it stays at that temperature.
     throttled = (settled > model.slowdown_celsius) & load.context
     allowed = np.clip((model.slowdown_celsius - ambient) / resistance, 0.35 * model.limit_watts, None)
     power = np.where(throttled, np.minimum(power, allowed * (1 + rng.normal(0.0, 0.01, size))), power)

@@ -1,7 +1,7 @@
-"""What a simulated fleet should be like.
+"""Parameters of a simulated fleet.
 
-Seeds 0–99 are for development: thresholds, tests and demos may use them. Seeds from 1000 on are for evaluation:
-nobody looks at what they plant while a threshold is chosen, so that the printed precision and recall mean something.
+Seeds 0–99 are for development: thresholds, tests and demos may use them. Seeds from 1000 on are for evaluation: no
+threshold is chosen with them, so that the printed precision and recall are unbiased.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class FleetPlan:
 
     @property
     def steps(self) -> int:
-        """Samples of a series that is there all the time."""
+        """Samples of a complete series."""
         return int(self.seconds // self.interval_seconds)
 
     @property
@@ -102,14 +102,14 @@ class FleetPlan:
         return seconds
 
     def until(self, seconds: float) -> datetime | None:
-        """As `moment`; None where it is not within the window."""
+        """As `moment`, or None after the window's end."""
         return self.moment(seconds) if seconds < self.seconds else None
 
     def moment(self, seconds: float) -> datetime:
-        """The time `seconds` after the window's start, to the second below."""
+        """The time `seconds` after the window's start, rounded down to a second."""
         return self.start + timedelta(seconds=int(seconds))
 
     def rng(self, *stream: str | int) -> np.random.Generator:
-        """Random numbers of one purpose; other purposes do not move them."""
+        """Random numbers of one purpose, independent of all others."""
         words = [part if isinstance(part, int) else zlib.crc32(part.encode()) for part in stream]
         return np.random.default_rng([self.seed, *words])

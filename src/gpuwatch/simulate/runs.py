@@ -1,4 +1,4 @@
-"""Who holds which devices when: workloads, the lives of their Pods, and the places on cards that they take."""
+"""Allocations over time: workloads, their Pods' lives, and their places on cards."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PodLife:
 
     @property
     def replica(self) -> int:
-        """Its time-slicing replica; −1 where it has whole devices."""
+        """Its time-slicing replica; −1 for whole devices."""
         return self.places[0].replica
 
 
@@ -69,8 +69,8 @@ class PodLife:
 class Run:
     """One life of Pods that start and end together: a gang, or one replica of a service.
 
-    Seconds count from the window's start; `end` is inf where nothing ends it. `idle` names what was planted in it,
-    from `idle_from` on; None where the workload goes on working.
+    Seconds count from the window's start; `end` is inf if nothing ends it. `idle` is the planted kind of idleness,
+    from `idle_from` on; None if the workload keeps working.
     """
 
     workload: SimulatedWorkload
@@ -83,7 +83,7 @@ class Run:
     idle: FindingKind | None = None
     idle_from: float = 0.0
     note: str = ""
-    planted: bool = False  # idle or a look-alike: not to be disturbed by planted faults
+    planted: bool = False  # idle or a look-alike: faults avoid it
     failed_at: float | None = None
 
     @property
@@ -99,7 +99,7 @@ class Run:
 
 
 def resource_name(machine: Machine, place: Place) -> str:
-    """The extended resource that a container asks for to get this place (MIG strategy mixed)."""
+    """The extended resource that a container requests for this place (MIG strategy mixed)."""
     for instance in machine.cards[place.card].instances:
         if instance.gi == place.gi:
             return f"nvidia.com/mig-{instance.profile}"

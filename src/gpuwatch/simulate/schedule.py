@@ -1,6 +1,6 @@
-"""Fills the fleet with workloads: who runs where and when, before anything goes wrong.
+"""Fills the fleet with workloads, before faults are planted.
 
-Every slot (a device, some devices of a node, or several nodes) gets its own sequence of tenants with free time
+Every slot (a device, some devices of a node, or several nodes) gets its own sequence of workloads with free time
 between them. Services and notebooks stay for days; jobs follow each other.
 """
 
@@ -22,7 +22,7 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """`seats`: one entry per Pod, the places that it takes. `use`: gang, job, serve, human, batch."""
+    """seats: the places of each Pod. use: gang, job, serve, human, batch."""
 
     use: str
     seats: tuple[tuple[Place, ...], ...]
@@ -34,7 +34,7 @@ class Slot:
 
 
 class Scheduler:
-    """Draws workloads. Holds the fleet's counters so that names stay unique and levels cover their distribution."""
+    """Draws workloads. Holds the fleet's counters, so that names are unique and levels cover their distribution."""
 
     def __init__(self, plan: FleetPlan, machines: tuple[Machine, ...], rng: np.random.Generator) -> None:
         self.plan = plan
@@ -83,8 +83,6 @@ class Scheduler:
                 runs.extend(self._tenants(slot))
         return runs
 
-    # Workloads that follow each other
-
     def _tenants(self, slot: Slot) -> Iterator[Run]:
         rng = self.rng
         at = -float(rng.uniform(0, 30)) * HOUR
@@ -116,7 +114,6 @@ class Scheduler:
         return max(600.0, float(self.rng.lognormal(np.log(median), sigma)) * HOUR)
 
     def tenant(self, kind: str, slot: Slot, start: float, end: float) -> Run:
-        """A run of this kind with Pods named as its controller names them."""
         rng = self.rng
         behaviour = self.tenant_behaviour(kind)
         if kind == "human":
@@ -189,7 +186,7 @@ class Scheduler:
                 request_seconds=float(rng.uniform(60, 240)),
                 sessions_per_day=float(rng.uniform(1.5, 2.6)),
             )
-        # Consecutive jobs take well-spread quantiles, so that even a small fleet comes near the distribution.
+        # Consecutive jobs take evenly spread quantiles, so that a small fleet matches the distribution too.
         self._levels = (self._levels + 0.6180339887) % 1.0
         return Behaviour(
             activity=WorkKind.TRAINING,
@@ -197,8 +194,6 @@ class Scheduler:
             memory_share=float(np.clip(rng.normal(0.77 if kind == "training" else 0.5, 0.1), 0.1, 0.93)),
             warmup_seconds=float(rng.uniform(120, 600)) if kind == "training" else float(rng.uniform(20, 120)),
         )
-
-    # Services
 
     def _service(self, replicas: int, slot: Slot) -> tuple[SimulatedWorkload, Behaviour]:
         """Busy, steady with quiet nights, seldom asked, or used in office hours only."""
@@ -215,7 +210,7 @@ class Scheduler:
         )
         behaviour = self.service_behaviour(slot.size)
         if behaviour.requests_per_second < 0.1:
-            # The service's traffic is meant per replica for all but the busy ones, as their rates are small.
+            # Except for busy services, the traffic is per replica, because the rates are small.
             return workload, behaviour
         return workload, replace(behaviour, requests_per_second=behaviour.requests_per_second / replicas)
 
@@ -262,7 +257,7 @@ class Scheduler:
         )
 
     def _replica_lives(self, slot: Slot, workload: SimulatedWorkload, behaviour: Behaviour) -> Iterator[Run]:
-        """Rolled out anew now and then, in working hours."""
+        """Redeployed now and then, in working hours."""
         rng = self.rng
         start = max(workload.created_seconds, -float(rng.uniform(0.5, 20)) * DAY)
         if rng.random() < 0.12:
@@ -300,8 +295,6 @@ class Scheduler:
             yield self.run(workload, slot.seats, start, start + min(length, 6 * HOUR), behaviour, number)
             start += hours * HOUR
             number += 1
-
-    # Names
 
     def new_workload(
         self,
@@ -355,7 +348,6 @@ def _whole(machine: Machine) -> tuple[Place, ...]:
 
 
 def _divide(machine: Machine) -> Iterator[tuple[str, tuple[Place, ...]]]:
-    """Uses and places of a machine that is not part of a gang slot."""
     if machine.role == "job8":
         yield "job", _whole(machine)
         return

@@ -1,7 +1,7 @@
-"""Findings held against the truth: at which moments to look, which finding is right, and when each fault was named.
+"""Compares findings with the truth: the moments to evaluate, correct findings, and when each fault was found.
 
-A finding is right where a Truth of its kind about the same device, Pod or node holds at that moment or held within the
-last day, as rules look back as far. A health finding of another kind on a GPU that really is broken is not wrong.
+A finding is correct if a Truth of its kind about the same device, Pod or node holds at that moment or held within the
+last day, because rules look back as far. A health finding of another kind on a GPU that is broken is not wrong.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gpuwatch.simulate.truth import REBOOT, Truth
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
 MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
 SURE = ", proven"
-"""Follows the kind of a misfit of which the plan would make something: a confidence of 0.8 and more."""
+"""Suffix to the kind of a misfit that the plan would act on: confidence of at least 0.8."""
 ALLOCATION_KINDS = frozenset(
     {kind.value for kind in IDLE_KINDS} | {f"{kind.value}{sure}" for kind in MISFIT_KINDS for sure in ("", SURE)}
 )
-# These say that nothing is known; being found is all that can be asked of them.
+# These report missing telemetry; they can only be found or not.
 ABSENCES = (FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 _LOOKS_BACK = timedelta(hours=25)
 
 NEVER_USED_LIMIT = timedelta(hours=2)
-"""Within this time of its start a Pod that never worked is to be named."""
-# Moments to look at, from the beginning of what was planted: a fault should be seen soon.
+"""A Pod that never worked should be found within this time of its start."""
+# Moments to evaluate, from the start of a planted fault or idle allocation.
 _FAULT_PROBES = (timedelta(minutes=30),)
 _IDLE_PROBES = (NEVER_USED_LIMIT,)
 _NEVER_USED_PROBES = tuple(NEVER_USED_LIMIT - timedelta(minutes=minutes) for minutes in (60, 30, 25, 20, 15, 10, 5, 0))
@@ -38,7 +38,7 @@ _NEVER_USED_PROBES = tuple(NEVER_USED_LIMIT - timedelta(minutes=minutes) for min
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """One thing that was named at a moment; `kind` is a FindingKind, or the name of a baseline's rule."""
+    """One finding at a moment; `kind` is a FindingKind, or the name of a baseline's rule."""
 
     at: datetime
     kind: str
@@ -49,8 +49,8 @@ class Named:
 
 
 def moments_of(fleet: SimulatedFleet, every_hours: float) -> list[datetime]:
-    """Regular moments after the first day (or the first seventh), one soon after each planted beginning, and several
-    within the time that a Pod which never worked may take to be named."""
+    """Regular moments after the first day (or the first seventh), one soon after each planted start, and several within
+    NEVER_USED_LIMIT of a Pod that never worked."""
     plan = fleet.plan
     first = plan.start + timedelta(days=min(1.0, plan.days / 7))
     count = int((plan.end - first) / timedelta(hours=every_hours))
@@ -69,7 +69,7 @@ def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
     named = []
     for finding in findings:
         broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
-        # A failed scrape of a moment ago is told with the advice to watch; only the rest claims an outage.
+        # A single recent failed scrape only has the advice to watch; it does not claim an outage.
         absent = finding.kind in ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
         if broken or absent or finding.verdict in (Verdict.IDLE, Verdict.MISFIT):
             one = Named(
@@ -91,17 +91,16 @@ def _device(finding: Finding) -> frozenset[DeviceId]:
 
 
 def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:
-    """Whether the Truth is so at that moment, or was within the time before it."""
+    """Whether the Truth holds at that moment, or ended less than `back` before."""
     return truth.start <= at and (truth.end is None or at < truth.end + back)
 
 
 def nameable_faults(truths: Iterable[Truth]) -> list[Truth]:
-    """Truths of faults that are right to name."""
     return [truth for truth in truths if truth.fault and (not truth.harmless or truth.fault == REBOOT)]
 
 
 def explained(one: Named, faults: Sequence[Truth]) -> bool:
-    """A Truth of the kind covers it, or it speaks of a GPU that is broken in another way."""
+    """A Truth of its kind covers it, or its GPU is broken in another way."""
     for truth in faults:
         if not holds(truth, one.at, _LOOKS_BACK):
             continue
@@ -114,7 +113,7 @@ def explained(one: Named, faults: Sequence[Truth]) -> bool:
 
 
 def about(truth: Truth, one: Named) -> bool:
-    """The same devices; a finding that knows only the Node (a GPU that is missing there) is about that Node."""
+    """Same devices; or the same Node, for a finding without devices (a missing GPU)."""
     if truth.devices and one.devices:
         return bool(one.devices & set(truth.devices))
     return truth.subject.name == "fleet" or one.node in truth.nodes
@@ -147,11 +146,8 @@ def wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) ->
     return dict(wrong)
 
 
-# One by one, for people
-
-
 def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
-    """The first moment at which it was named: a fault by its kind, an idle allocation by any class of idleness."""
+    """When it was first found: a fault by its kind, an idle allocation by any class of idleness."""
     if truth.fault:
         return first_about(truth, (one for one in named if one.kind == truth.kind.value))
     idle = {kind.value for kind in IDLE_KINDS}
@@ -164,7 +160,7 @@ def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
 
 
 def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[str, str]]:
-    """(subject, kind) of everything that was named and is not so."""
+    """(subject, kind) of every false finding."""
     idle = {kind.value for kind in IDLE_KINDS}
     faults = nameable_faults(truths)
     of_pod = named_by_pod(named, idle)

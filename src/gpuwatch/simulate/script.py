@@ -1,4 +1,4 @@
-"""What goes wrong on one node, in the terms of its cards and of its exporter. Times are seconds from the start."""
+"""The troubles of one node, its cards and its exporter. Times are seconds from the window's start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Span: TypeAlias = tuple[float, float]
 
 @dataclass(kw_only=True)
 class CardScript:
-    """One card's troubles. `rates` and `steps` are added to counters, `states` replace a state's value."""
+    """`rates` and `steps` are added to counters; `states` replace a state's value."""
 
     absent: list[Span] = field(default_factory=list)
     hung: list[Span] = field(default_factory=list)
@@ -29,7 +29,7 @@ class CardScript:
 
 @dataclass(kw_only=True)
 class MachineScript:
-    """One node's troubles. A reboot resets every counter and restarts the exporter, which forgets its XIDs."""
+    """A reboot resets every counter and restarts the exporter, which loses its XIDs."""
 
     cards: dict[int, CardScript] = field(default_factory=lambda: defaultdict(CardScript))
     exporter_down: list[Span] = field(default_factory=list)

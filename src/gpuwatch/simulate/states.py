@@ -1,4 +1,4 @@
-"""Plays one node: the loads of its Pods put together per device and per card, then the sensors."""
+"""Simulates one node: the loads of its Pods summed per device and per card, then the sensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tenure:
 
 @dataclass(kw_only=True)
 class DeviceState:
-    """A whole GPU or a MIG instance: what it does, and who holds it, in order of time."""
+    """A whole GPU or a MIG instance: its load, and its Pods in order of time."""
 
     card: Card
     instance: Instance | None
@@ -84,7 +84,7 @@ def run_loads(plan: FleetPlan, machines: tuple[Machine, ...], run: Run) -> tuple
 
 
 def last_active(plan: FleetPlan, machines: tuple[Machine, ...], run: Run) -> float:
-    """End of the last sample in which the run worked, in seconds; its start, or the window's, where there is none."""
+    """End of the last sample with work, in seconds; without any, the run's start, or the window's."""
     first, loads = run_loads(plan, machines, run)
     engine = np.max([load.engine for load in loads.values()], axis=0) if loads else np.zeros(0)
     active = np.flatnonzero(engine > 0)
@@ -139,7 +139,7 @@ def play_machine(
 
 
 def _add(total: Load, load: Load, first: int, last: int) -> None:
-    """Work of another Pod on the same device: engines overlap, memory adds up."""
+    """Add the work of another Pod on the same device: engines overlap, memory adds up."""
     at = slice(first, last)
     total.engine[at] = 1.0 - (1.0 - total.engine[at]) * (1.0 - load.engine)
     for mine, theirs in (
@@ -155,7 +155,7 @@ def _add(total: Load, load: Load, first: int, last: int) -> None:
 
 
 def _hang(load: Load, hung: Mask) -> None:
-    """A kernel that spins for ever on one SM: the engine is active, nothing moves."""
+    """A kernel spins forever on one SM: the engine is active and moves no data."""
     if not hung.any():
         return
     load.engine[hung] = 1.0
@@ -167,7 +167,7 @@ def _hang(load: Load, hung: Mask) -> None:
 
 
 def _whole_card(devices: list[DeviceState]) -> Load:
-    """A MIG card does what its instances do, each by its share of the slices."""
+    """The load of a MIG card: its instances weighted by their share of the slices."""
     if devices[0].instance is None:
         return devices[0].load
     size = len(devices[0].load.engine)

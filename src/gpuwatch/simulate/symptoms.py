@@ -1,4 +1,4 @@
-"""Planted faults, and what a card shows of each from its start on. Rates are far above DCGM's bounds."""
+"""Planted faults and their symptoms on a card. Rates are far above DCGM's bounds."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpuwatch.simulate.script import CardScript
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A planted fault. Machine −1 is the whole fleet; `end` is inf where it is still there at the end."""
+    """A planted fault. Machine −1 is the whole fleet; `end` is inf if it never ends."""
 
     kind: FaultKind
     machine: int
     cards: tuple[int, ...]
     start: float
     end: float
-    strength: float  # 0 to 1, how far out of the ordinary
+    strength: float  # 0 to 1
     others: tuple[tuple[int, int], ...] = ()  # (machine, card) of a job's GPUs on other nodes
 
 
 def show(fault: Fault, card: CardScript, interval: float, rng: np.random.Generator) -> None:
-    """Adds the fault's symptoms to one of its cards. interval: seconds between samples."""
+    """Add the fault's symptoms to one of its cards. interval: seconds between samples."""
     start, end, strength = fault.start, fault.end, fault.strength
     match fault.kind:
         case FaultKind.FALLEN_OFF_BUS:
@@ -78,7 +78,7 @@ def show(fault: Fault, card: CardScript, interval: float, rng: np.random.Generat
 
 
 def _application(fault: Fault, card: CardScript, rng: np.random.Generator) -> None:
-    """No hardware is to blame for these."""
+    """Symptoms that are not the hardware's fault."""
     if fault.kind is FaultKind.APPLICATION_XID:
         card.xids.append((fault.start + float(rng.uniform(0, 20)), 31 if fault.strength > 0.5 else 13))
     elif fault.kind is FaultKind.TEARDOWN_XID:

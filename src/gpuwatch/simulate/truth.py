@@ -1,4 +1,4 @@
-"""What was planted: the answers against which findings are measured."""
+"""What was planted, to evaluate findings."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpuwatch.simulate.states import MachineState
 from gpuwatch.simulate.symptoms import Fault
 
 REBOOT = "reboot"
-"""Truth.fault of a node that is gone for the minutes of a reboot: no harm in it, and right to say."""
+"""Truth.fault of a node that reboots for some minutes: harmless, but a finding about it is correct."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """One thing that is so from `start` to `end` (None: to the end of the window).
+    """A fact that holds from `start` to `end` (None: the window's end).
 
     harmless: it only looks like a finding of `kind`. An application's XID is no hardware fault; a Pod that is IN_USE
-    or BURSTY goes on working and must not be named idle. Each life of a Pod has exactly one Truth of these kinds.
+    or BURSTY keeps working and must not be found idle. Each life of a Pod has exactly one Truth of these kinds.
     """
 
     kind: FindingKind
@@ -49,11 +49,8 @@ def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:
     return f"{uuid}/{place.gi}" if place.gi else uuid
 
 
-# Allocations
-
-
 def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: list[Run]) -> Iterator[Truth]:
-    """For each Pod whose life touches the window whether, and from when on, it is idle."""
+    """Whether and since when each Pod is idle, for Pods that live within the window."""
     for run in runs:
         if run.end <= 0 or run.start >= plan.seconds:
             continue
@@ -90,7 +87,6 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
 
 
 def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared) -> Truth:
-    """Whether workloads on one card contend."""
     machine = machines[shared.machine]
     device = machine.cards[shared.card].uuid
     return Truth(
@@ -105,15 +101,12 @@ def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared)
     )
 
 
-# Faults
-
-
 def fault_truths(
     plan: FleetPlan, machines: tuple[Machine, ...], fault: Fault, state: MachineState | None
 ) -> Iterator[Truth]:
     """Findings that the fault should lead to, or for harmless ones must not lead to.
 
-    state: the node as played, needed where physics decides when a fault begins to show.
+    state: the simulated node, needed if physics decides when a fault becomes visible.
     """
     start = fault.start
     kinds = FAULTS[fault.kind].findings
@@ -131,7 +124,7 @@ def fault_truths(
     if fault.kind is FaultKind.DOUBLE_BIT and machine.extended:
         kinds += (FindingKind.ECC,)
     if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
-        # Only the count of remapped rows and XID 63 tell of it: good news rather than a fault.
+        # It only shows in the count of remapped rows and XID 63; a successful remap is no fault.
         return
     if machine.has_health_watches and FAULTS[fault.kind].fails_watch:
         kinds += (FindingKind.DCGM_HEALTH,)
@@ -143,7 +136,7 @@ def fault_truths(
 
 
 def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, float]]) -> Iterator[Truth]:
-    """While a node reboots or its driver is reloaded its exporter really is gone, though nobody planted that."""
+    """While a node reboots or its driver is reloaded, its exporter is down without a planted fault."""
     for begin, end in spans:
         if begin < plan.seconds:
             yield Truth(
@@ -182,7 +175,7 @@ def _fault_truth(
 
 
 def _devices(machines: tuple[Machine, ...], fault: Fault) -> tuple[DeviceId, ...]:
-    """Every device on the fault's cards, MIG instances each on their own."""
+    """Every device on the fault's cards; each MIG instance is one."""
     found: list[DeviceId] = []
     for machine, index in _cards(fault):
         card = machines[machine].cards[index]

@@ -15,7 +15,7 @@ from gpuwatch.simulate.runs import PodLife, Run, SimulatedWorkload, resource_nam
 from gpuwatch.simulate.schedule import template_hash
 from gpuwatch.simulate.script import MachineScript
 
-# How long a finished Job's Pods and objects stay to be read (ttlSecondsAfterFinished).
+# How long a finished Job and its Pods are kept (ttlSecondsAfterFinished).
 _FINISHED_SECONDS = 3600.0
 _RUN_TO_END = ("Job", "JobSet", "PyTorchJob", "VolcanoJob", "CronJob")
 _API = {
@@ -32,8 +32,6 @@ _API = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Everything that the objects of one moment are made from."""
-
     plan: FleetPlan
     machines: tuple[Machine, ...]
     scripts: tuple[MachineScript, ...]
@@ -44,20 +42,18 @@ class Scene:
         return stamp(self.plan.start + timedelta(seconds=int(seconds)))
 
     def shown(self) -> list[Run]:
-        """Runs whose Pods are in the API server: alive, or ended a short while ago."""
+        """Runs whose Pods exist in the API server: alive, or ended recently."""
         return [run for run in self.runs if run.start <= self.at and self.at < kept_until(run)]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerName:
-    """A controller by kind and name."""
-
     kind: str
     name: str
 
 
 def owner_chain(run: Run) -> list[OwnerName]:
-    """From the top owner down to the Pods' controller, as `_owners` makes them; empty for a bare Pod."""
+    """From the top owner down to the Pods' controller; empty for a bare Pod."""
     workload = run.workload
     if workload.framework == "Bare":
         return []
@@ -72,7 +68,7 @@ def owner_chain(run: Run) -> list[OwnerName]:
 
 
 def kept_until(run: Run) -> float:
-    """When the Pods' objects go: a finished Job's stay to be read for a while."""
+    """When the Pods are deleted: those of a finished Job later."""
     keeps = run.workload.framework in ("Job", "CronJob") and run.failed_at is None
     return run.end + (_FINISHED_SECONDS if keeps else 0.0)
 
@@ -139,7 +135,7 @@ def _child(scene: Scene, parent: Object, api: str, kind: str, name: str, created
 
 
 def _owners(scene: Scene, run: Run, replicas: int) -> list[Object]:
-    """From the top owner down to the Pods' controller, and a PodGroup; nothing for a bare Pod."""
+    """The objects of `owner_chain`, and a PodGroup; none for a bare Pod."""
     workload = run.workload
     chain = owner_chain(run)
     if not chain:
@@ -156,7 +152,7 @@ def _owners(scene: Scene, run: Run, replicas: int) -> list[Object]:
 
 
 def _specs(workload: SimulatedWorkload, pods: int, replicas: int) -> tuple[Object, Object]:
-    """Of the top owner, and of what stands below it."""
+    """Specs of the top owner and of the owner below it."""
     selector = {"matchLabels": {"app": workload.name}}
     workers: Object = {"parallelism": pods, "completions": pods}
     if workload.framework == "Deployment":
@@ -184,7 +180,6 @@ def _specs(workload: SimulatedWorkload, pods: int, replicas: int) -> tuple[Objec
 
 
 def _pod_labels(workload: SimulatedWorkload, run: Run, number: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels and annotations that the framework puts on its Pods."""
     name, framework = workload.name, workload.framework
     labels = {"app": name}
     annotations: dict[str, str] = {}

@@ -17,8 +17,8 @@ from gpuwatch.telemetry.recording_file import write_recording
 def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
     """Writes telemetry.parquet, cluster/KIND.json (kubectl lists, as of the window's end) and truth.json.
 
-    The folder is made where it is missing; files of an earlier fleet are replaced, and cluster/*.json that this one
-    does not have are removed. Raises OSError where it cannot be written.
+    A missing folder is created. Files of an earlier fleet are replaced, and all other cluster/*.json are removed.
+    Raises OSError.
     """
     plan = fleet.plan
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
 
 
 def write_cluster(fleet: SimulatedFleet, folder: Path, at: datetime | None = None) -> None:
-    """The cluster's objects at that moment, one list per kind, in place of what *.json the folder has."""
+    """Replace all *.json of the folder with the cluster's objects at that moment, one list per kind."""
     for old in folder.glob("*.json"):
         old.unlink()
     lists: dict[str, list[Object]] = defaultdict(list)

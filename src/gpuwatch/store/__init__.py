@@ -1,5 +1,5 @@
-"""What is remembered: profiles, advice and outcomes between runs, and Remediations in the cluster."""
+"""Stored state: profiles, advice and outcomes between runs, and Remediations in the cluster."""
 
 
 class StoreError(Exception):
-    """The state cannot be read or written. The message says what, where, and what to do; nothing was half written."""
+    """The state cannot be read or written. The message has the place and what to do; no write was partial."""

@@ -1,11 +1,11 @@
-"""The nouns as the Kubernetes API writes them: camelCase, and nothing where there is nothing.
+"""Dataclasses as Kubernetes API objects: camelCase names, and no field for a default or None.
 
-The functions here walk the same types: dataclasses, tuples, Mappings with text as keys (which stay as they are), enums
-(in CamelCase: `taint_node` is TaintNode there), times, texts, numbers, and None beside any of them.
+Types: dataclasses, tuples, Mappings with text keys (kept as they are), enums (in CamelCase: `taint_node` is TaintNode),
+times, texts, numbers, and None beside any of them.
 
-The API conventions allow no floating point numbers, which clients round each in their own way. They are texts of the
-form of resource.Quantity that give the very same number again. A field that is a number or a text has two names,
-`value` and `valueText`; a number that is not finite becomes text there, or nothing where nothing is allowed.
+The API conventions allow no floats, because clients round them differently. A float is a text in the form of
+resource.Quantity that converts back exactly. A field that is a number or a text has two names, `value` and `valueText`.
+A number that is not finite becomes text there, and in an optional field it is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 T = TypeVar("T")
 
 QUANTITY = r"^[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?$"
-"""A number, as a pattern: what every reader of resource.Quantity takes, without its suffixes."""
+"""Pattern of a number: resource.Quantity without its suffixes."""
 
 NAMES: Mapping[str, str] = {
     "as_of": "observationTime",
@@ -39,19 +39,19 @@ NAMES: Mapping[str, str] = {
     "next_at": "nextStepTime",
     "pod_uids": "podUIDs",
 }
-"""Fields whose name there is not their own in camelCase. Times end in `Time`."""
+"""API names that are not the field's name in camelCase. Times end in `Time`."""
 
 TEXT_SUFFIX = "Text"
 _QUANTITY = re.compile(QUANTITY, re.ASCII)
 
 
 class FormError(ValueError):
-    """The object is not of the form, or a value cannot be written in it; the message names the place."""
+    """An object does not have the form, or a value cannot be written in it. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A field: its name here, its name there, its type without None, and what it is where it is absent."""
+    """A dataclass field. there: its name in the API. kind: its type without None."""
 
     name: str
     there: str
@@ -70,7 +70,7 @@ class FormField:
 
 
 def to_api(value: object, where: str = "") -> dict[str, Any]:
-    """A dataclass as plain data for JSON. What has its default is left out. Raises FormError."""
+    """A dataclass as data for JSON, without fields that have their default. Raises FormError."""
     found: dict[str, Any] = {}
     for each in form_fields(cast("Hashable", type(value))):
         held = getattr(value, each.name)
@@ -90,7 +90,7 @@ def to_api(value: object, where: str = "") -> dict[str, Any]:
 
 
 def from_api(data: object, kind: type[T], where: str = "") -> T:
-    """The dataclass of this plain data; names that it does not know are left out. Raises FormError."""
+    """The dataclass from JSON data; unknown names are ignored. Raises FormError."""
     if not isinstance(data, Mapping):
         raise FormError(f"{where or 'it'} is no object")
     values: dict[str, Any] = {}
@@ -113,10 +113,7 @@ def from_api(data: object, kind: type[T], where: str = "") -> T:
 
 
 def with_unknown(old: object, new: Any, kind: Any) -> Any:
-    """`new`, with what stands in `old` under names that this version does not know: a later one's, to be kept.
-
-    Items of lists are matched by their place.
-    """
+    """`new`, and the fields of `old` that only a later version knows. List items are matched by index."""
     if get_origin(kind) is tuple and isinstance(old, list):
         (item, _) = get_args(kind)
         return [with_unknown(was, each, item) for was, each in zip(old, new, strict=False)] + new[len(old) :]
@@ -137,7 +134,7 @@ def with_unknown(old: object, new: Any, kind: Any) -> Any:
 
 
 def camel_enum(member: Enum) -> str:
-    """Its value in CamelCase: 'taint_node' as TaintNode, 'Proposed' as it is."""
+    """The value in CamelCase: 'taint_node' becomes TaintNode, 'Proposed' stays."""
     return "".join(word[:1].upper() + word[1:] for word in str(member.value).split("_"))
 
 
@@ -200,7 +197,7 @@ def _written(value: object, where: str) -> Any:
 
 
 def _quantity(value: float) -> str:
-    """The shortest text that gives this number again."""
+    """The shortest text that converts back exactly."""
     return repr(float(value)).removesuffix(".0")
 
 

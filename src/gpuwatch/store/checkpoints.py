@@ -1,20 +1,18 @@
 """Profiles, advice and outcomes as objects of the cluster, for a controller without a volume.
 
-The Store keeps its SQLite file in a scratch folder. After each write, the rows that changed go to the cluster in
-pieces:
+The Store keeps its SQLite file in a scratch folder. After each write, the changed rows go to the cluster in pieces:
 
-    Checkpoint profile-3f…   rows of one table whose keys fall into one bucket; named by its content, never changed
+    Checkpoint profile-3f…   rows of one table whose keys hash to one bucket; named by its content, immutable
     Checkpoint state         the names of all pieces that make up the state
 
-`state` is written last and at once: whoever is killed before leaves the old state whole. Pieces that are to go, and
-those that were about to be made, stand in its `sweep`, so that none is left over.
+`state` is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
+the pieces to delete and those about to be created, so that none is left over.
 
-What it costs, measured with 10,000 profiles on a real API server: of usual ones (40 cells, 5 runs, 14 days; 4 kB each)
-257 pieces with 53 MB in base64, the largest 287 kB; 8 s when all of them change, 4 s to open and load. Of ones as large
-as they get (96 cells, 20 runs, 35 days; 9 kB) 513 pieces with 121 MB, the largest 388 kB; 20 s and 13 s. etcd has all
-versions of the last minutes beside each other, and a default quota of 2 GiB: with so many workloads keep the state on a
-volume (`state: FILE`), or save it every few hours instead of each (what was not saved is read from Prometheus again).
-A tenth of the workloads is a tenth of the bytes.
+Cost of 10,000 profiles on a real API server. Typical ones (40 cells, 5 runs, 14 days; 4 kB each): 257 pieces with 53 MB
+in base64, the largest 287 kB; 8 s when all change, 4 s to open and load. The largest possible (96 cells, 20 runs, 35
+days; 9 kB): 513 pieces with 121 MB, the largest 388 kB; 20 s and 13 s. Bytes grow in proportion to workloads. etcd
+keeps all versions of the last minutes and has a default quota of 2 GiB. With so many workloads keep the state on a
+volume (`state: FILE`), or save it every few hours (what was not saved is read from Prometheus again).
 """
 
 from __future__ import annotations
@@ -44,47 +42,43 @@ from gpuwatch.store.store import Store
 STATE = "state"
 
 PIECE_BYTES = 256 * 1024
-"""Aimed at, before base64. An object may have 1.5 MiB in etcd; hashing spreads rows unevenly."""
+"""Target size before base64. etcd allows 1.5 MiB per object; hashing spreads rows unevenly."""
 
 LARGEST_BYTES = 1024 * 1024
-"""Of one piece, before base64: beyond it etcd's limit is near."""
+"""Limit of one piece before base64, close to etcd's limit."""
 
 _TABLES = ("book", "profile", "usage", "advice", "advice_body", "outcome")
 
 
 @contextmanager
 def store_in_cluster(writer: ClusterWriter, namespace: str, scratch: Path | None = None) -> Iterator[Store]:
-    """A Store of what the Checkpoints of this Namespace have. One replica may write, the leader; another's write in
-    between is found. Raises StoreError where the cluster does not answer, or its state is a newer gpuwatch's.
+    """A Store with the Checkpoints of this Namespace. Only the leader may write; another replica's write is detected.
+    Raises StoreError when the cluster does not answer, or its state is from a newer gpuwatch.
 
-    Reads never ask the cluster. A write that fails there has happened in the scratch file alone; the next one that
-    succeeds takes it along.
+    Reads do not query the cluster. A write that fails in the cluster stays in the scratch file and is included in the
+    next one that succeeds.
 
-    scratch: a folder with room for the state, and as much again; else the system's for temporary files.
+    scratch: a folder with room for twice the state; by default the system's temporary folder.
     """
     with tempfile.TemporaryDirectory(dir=scratch, prefix="gpuwatch-state-") as folder:
         path = Path(folder) / "state.sqlite"
-        Store.open(path).close()  # makes its tables
+        Store.open(path).close()  # creates the tables
         checkpoints = _Checkpoints(writer, namespace, path)
         with Store.open(path, gaps=checkpoints.load(), written=checkpoints.publish) as store:
             yield store
 
 
 class _Checkpoints:
-    """The rows of the scratch file in the cluster."""
-
     def __init__(self, writer: ClusterWriter, namespace: str, path: Path) -> None:
         self._writer = writer
         self._namespace = namespace
         self._path = path
-        self._version = ""  # of `state`; '' where there is none
+        self._version = ""  # of `state`; '' if there is none
         self._pieces: tuple[str, ...] = ()
         self._sweep: tuple[str, ...] = ()
 
-    # From the cluster
-
     def load(self) -> list[Gap]:
-        """Fills the scratch file; what of it is damaged."""
+        """Fill the scratch file. Returns a Gap for each damaged piece."""
         gaps: list[Gap] = []
         with _told("reading the state"):
             state = self._writer.get(self._ref(STATE))
@@ -111,18 +105,16 @@ class _Checkpoints:
                     gaps.append(Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail))
                     damaged.append(name)
             if damaged:
-                # Without its other half a row is of no use, and its number would be given again.
+                # A row without its other half is useless, and its id would be reused.
                 db.execute("DELETE FROM advice_body WHERE id NOT IN (SELECT id FROM advice)")
                 db.execute("DELETE FROM advice WHERE id NOT IN (SELECT id FROM advice_body)")
-        # One of the same content is made anew.
+        # `publish` creates a damaged piece again even if its content is the same.
         self._pieces = tuple(name for name in self._pieces if name not in damaged)
         self._sweep += tuple(damaged)
         return gaps
 
-    # To the cluster
-
     def publish(self) -> None:
-        """Brings what changed in the scratch file to the cluster."""
+        """Write the changes of the scratch file to the cluster."""
         with self._database() as db:
             wanted = {name: body for table in _TABLES for name, body in _pieces_of(db, table)}
         new = [name for name in wanted if name not in self._pieces]
@@ -130,7 +122,7 @@ class _Checkpoints:
         if not new and not old:
             return
         with _told("writing the state"):
-            # What is about to be made is said first, so that it is swept if this ends before it counts.
+            # New pieces are listed in `sweep` first, so that they are deleted if this process ends before they count.
             gone = [name for name in self._sweep if name not in wanted]
             self._write_state(self._pieces, (*gone, *new))
             for name in new:
@@ -154,7 +146,7 @@ class _Checkpoints:
         except WriteError as error:
             if error.failure is not Failure.CONFLICT:
                 raise
-            # Left by somebody who was killed: it has the same content, or it is damaged.
+            # Left by a process that was killed: it has the same content, or it is damaged.
             there = self._writer.get(self._ref(name))
             if there is not None and _is_whole(name, there):
                 return
@@ -177,7 +169,7 @@ class _Checkpoints:
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        """The scratch file beside its store, in one transaction."""
+        """A second connection to the scratch file, in one transaction."""
         db = sqlite3.connect(self._path)
         try:
             with db:
@@ -187,12 +179,12 @@ class _Checkpoints:
 
 
 class _LostError(Exception):
-    """The piece is not what was written."""
+    """A piece is missing or damaged."""
 
 
 def _pieces_of(db: sqlite3.Connection, table: str) -> Iterator[tuple[str, bytes]]:
-    """The table's rows in buckets by the hash of their first column, each as a piece. There are as many buckets as
-    keep pieces small, a power of two, so that few change when the table grows."""
+    """Name and body of each piece: the rows in buckets by the hash of their first column. The number of buckets is a
+    power of two, so that few pieces change when the table grows."""
     rows = db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4").fetchall()  # noqa: S608 — of _TABLES
     size = sum(len(value) if isinstance(value, bytes | str) else 8 for row in rows for value in row)
     count = 1

@@ -1,7 +1,4 @@
-"""Values as bytes: msgpack of the nouns by the names of their fields, so that a field that is new has its default.
-
-Fields of a class are found by itself; nothing here lists them. Times come back in UTC.
-"""
+"""Values as msgpack with field names, so that a new field gets its default. Times are read back in UTC."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 VERSION = 1
-"""Of a row's body. A change after which an older gpuwatch would misread a row counts it up."""
+"""Version of a row's body. Increase it when an older gpuwatch would misread the new form."""
 
 T = TypeVar("T")
 
-# Names of fields repeat in every cell: level 1 finds those, and higher ones find little more at a multiple of the time.
+# Level 1 compresses the repeated field names; higher levels save little more in a multiple of the time.
 _LEVEL = 1
 
 
 class DamagedError(Exception):
-    """The bytes are not what was written; the message says in what way."""
+    """The bytes are not those that were written."""
 
 
 class FutureError(Exception):
@@ -33,8 +30,7 @@ class FutureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A value as it is kept. digest: of the version, and of the body before it is compressed; so both change and damage
-    are seen."""
+    """digest: of the version and the uncompressed body; it detects both change and damage."""
 
     version: int
     digest: bytes
@@ -42,7 +38,7 @@ class StoredRow:
 
 
 def encode(value: object) -> tuple[bytes, bytes]:
-    """Digest and bytes, not compressed yet: most rows have not changed and need not be."""
+    """Digest and bytes, uncompressed: most rows have not changed and are not written."""
     data = msgspec.msgpack.encode(value)
     return _digest(data), data
 
@@ -52,7 +48,7 @@ def row(digest: bytes, data: bytes) -> StoredRow:
 
 
 def decode(kept: StoredRow, kind: type[T]) -> T:
-    """Raises FutureError of a later version's row, DamagedError of bytes that are not what was written."""
+    """Raises FutureError for a row of a later version, DamagedError for a damaged one."""
     decoder: msgspec.msgpack.Decoder[T] = _decoder(cast("Hashable", kind))
     data = _whole(kept)
     if kept.version > VERSION:
@@ -64,7 +60,7 @@ def decode(kept: StoredRow, kind: type[T]) -> T:
 
 
 def is_from_the_future(kept: StoredRow) -> bool:
-    """Did a newer gpuwatch write this row? Not if it is damaged."""
+    """Whether a newer gpuwatch wrote this row; False if it is damaged."""
     try:
         return bool(_whole(kept)) and kept.version > VERSION
     except DamagedError:

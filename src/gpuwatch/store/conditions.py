@@ -1,6 +1,6 @@
-"""What became of a Remediation, as conditions: what `kubectl wait --for=condition=Finished` waits for. Pure.
+"""Conditions of a Remediation, as for `kubectl wait --for=condition=Finished`. Pure.
 
-Nothing of this is remembered. It follows from the Remediation, and the times of its transitions from its history.
+They are not stored: they follow from the Remediation, and their transition times from its history.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuwatch.model.remediation import Phase, Remediation
 
 PENDING = "Pending"
 MAX_MESSAGE = 32768
-"""Of a message, in characters, as metav1.Condition has it."""
+"""Characters of a message, the limit of metav1.Condition."""
 
 
 class ConditionStatus(StrEnum):
@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, str] = {
 
 TYPES = tuple(MEANINGS)
 
-_Told = tuple[ConditionStatus, str, str]
+_Verdict = tuple[ConditionStatus, str, str]
 """Status, reason and message."""
 
 _NOTHING_YET = "Nothing is written yet."
@@ -54,14 +54,14 @@ _UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE)
 
 
 def conditions(remediation: Remediation, generation: int) -> tuple[ApiCondition, ...]:
-    """Approved, Applied (all writes done), Verified and Finished. generation: of the object that was read.
+    """generation: of the object that was read.
 
-    An approval has the time of the first phase that it led to, since the object does not say when it was given.
+    An approval has the time of the first phase after it, because the object does not have its own time.
     """
     turns = remediation.history
     phases = [Phase.PROPOSED, *(turn.phase for turn in turns)]
     times = [remediation.proposal.created_at, *(turn.at for turn in turns)]
-    if phases[-1] is not remediation.phase:  # a course without its turn: nobody knows since when
+    if phases[-1] is not remediation.phase:  # the history lacks the last turn and so its time
         phases, times = [*phases, remediation.phase], [*times, times[-1]]
     last = len(phases)
     course = [_at(remediation, phases[:upto], now=upto == last) for upto in range(1, last + 1)]
@@ -83,19 +83,19 @@ def conditions(remediation: Remediation, generation: int) -> tuple[ApiCondition,
     return tuple(found)
 
 
-def _at(remediation: Remediation, phases: Sequence[Phase], *, now: bool) -> Mapping[str, _Told]:
-    """After these phases. now: they are all, so that what people decided counts."""
+def _at(remediation: Remediation, phases: Sequence[Phase], *, now: bool) -> Mapping[str, _Verdict]:
+    """Conditions after these phases. now: these are all phases, so that people's decisions count."""
     why = remediation.history[-1].message if now and remediation.history else ""
-    told = (
+    verdicts = (
         _approved(remediation, phases, why, now=now),
         _applied(phases, why),
         _verified(phases, why),
         _finished(phases, why),
     )
-    return dict(zip(TYPES, told, strict=True))
+    return dict(zip(TYPES, verdicts, strict=True))
 
 
-def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, now: bool) -> _Told:
+def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, now: bool) -> _Verdict:
     phase = phases[-1]
     if remediation.rejected and now:
         return ConditionStatus.FALSE, "Rejected", "A person rejected it."
@@ -110,12 +110,12 @@ def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, no
     return ConditionStatus.FALSE, str(phase), why
 
 
-def _applied(phases: Sequence[Phase], why: str) -> _Told:
+def _applied(phases: Sequence[Phase], why: str) -> _Verdict:
     before = _before_undoing(phases)
     phase = before[-1]
     if phase is Phase.ACTING:
         return ConditionStatus.FALSE, "Acting", why
-    # What was taken back, or ended so, does not stand any more.
+    # True when the writes were undone, or the Remediation failed while undoing.
     ended = phase in (Phase.UNDONE, *_UNWRITTEN) or (phase is Phase.FAILED and Phase.UNDOING in phases)
     if phase is Phase.SUCCEEDED or (Phase.VERIFYING in before and not ended):
         return ConditionStatus.TRUE, "Applied", "All writes are done."
@@ -124,7 +124,7 @@ def _applied(phases: Sequence[Phase], why: str) -> _Told:
     return ConditionStatus.FALSE, PENDING, _NOTHING_YET
 
 
-def _verified(phases: Sequence[Phase], why: str) -> _Told:
+def _verified(phases: Sequence[Phase], why: str) -> _Verdict:
     phase = _before_undoing(phases)[-1]
     if phase in (Phase.IN_EFFECT, Phase.SUCCEEDED):
         return ConditionStatus.TRUE, "Verified", why
@@ -136,14 +136,14 @@ def _verified(phases: Sequence[Phase], why: str) -> _Told:
 
 
 def _before_undoing(phases: Sequence[Phase]) -> Sequence[Phase]:
-    """What is being taken back is what it was until it is taken back."""
+    """An action counts as before until its undo is complete."""
     upto = len(phases)
     while upto > 1 and phases[upto - 1] is Phase.UNDOING:
         upto -= 1
     return phases[:upto]
 
 
-def _finished(phases: Sequence[Phase], why: str) -> _Told:
+def _finished(phases: Sequence[Phase], why: str) -> _Verdict:
     phase = phases[-1]
     if phase.open:
         return ConditionStatus.FALSE, str(phase), why or "It was proposed."

@@ -1,5 +1,5 @@
-"""The custom resources of gpuwatch.dev/v1alpha1, part by part. tools/crds.py writes their definitions from these
-and from crd_fields.yaml, which says what each field means."""
+"""The custom resources of gpuwatch.dev/v1alpha1. tools/crds.py writes their definitions from these classes and from the
+descriptions in crd_fields.yaml."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECKPOINT_KIND = "Checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationSpec:
-    """What is proposed, written once by gpuwatch, and what people decided about it."""
+    """The proposal, written once by gpuwatch, and people's decisions."""
 
     proposal: Proposal
     approved: bool = False
@@ -48,8 +48,8 @@ class RemediationSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationStatus:
-    """Its course, written by gpuwatch alone. observed_generation and conditions follow from the rest: they are written
-    for others, and never read."""
+    """The progress, written only by gpuwatch. observed_generation and conditions are for other readers: gpuwatch
+    derives them and never reads them."""
 
     observed_generation: int = 0
     conditions: tuple[ApiCondition, ...] = ()
@@ -67,8 +67,8 @@ class RemediationStatus:
 
 
 def parts_of(remediation: Remediation, generation: int = 0) -> tuple[RemediationSpec, RemediationStatus]:
-    """As a new object has them: without decisions, which people take afterwards. generation: of the object, for the
-    conditions; 0 where it is kept in no object."""
+    """The parts of a new object: without decisions. generation: of the object, for the conditions; 0 without an
+    object."""
     status = RemediationStatus(
         observed_generation=generation,
         conditions=conditions(remediation, generation) if generation else (),
@@ -88,7 +88,7 @@ def parts_of(remediation: Remediation, generation: int = 0) -> tuple[Remediation
 
 
 def remediation_of(at: RemediationId, version: str, spec: RemediationSpec, status: RemediationStatus) -> Remediation:
-    """Raises FormError where it says something that must not be acted on from where it lies."""
+    """Raises FormError when an object in this Namespace must not be acted on (`misplaced`)."""
     namespace, _, name = at.rpartition("/")
     found = Remediation(
         name=name,
@@ -118,14 +118,12 @@ def remediation_of(at: RemediationId, version: str, spec: RemediationSpec, statu
 
 
 def said_correct(finding_correct: bool) -> dict[str, bool]:
-    """The part of spec in which a person says so; said once, it stays said."""
+    """The patch of spec; False does not overwrite an earlier True."""
     return {"findingCorrect": True} if finding_correct else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfileSpec:
-    """Whose profile it is."""
-
     workload: str
     container: str
     gpu_model: str
@@ -134,8 +132,6 @@ class WorkloadProfileSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """What was advised last."""
-
     at: datetime
     target: str
     resource: str = ""
@@ -153,8 +149,6 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRecommended:
-    """Why nothing is advised, and what would resolve it."""
-
     at: datetime
     reason: AbstentionKind
     message: str
@@ -163,8 +157,6 @@ class NotRecommended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfileStatus:
-    """What was measured, in short."""
-
     observed_generation: int = 0
     conditions: tuple[ApiCondition, ...] = ()
     as_of: datetime | None = None

@@ -1,4 +1,4 @@
-"""The SQLite file: made, checked before it is used, and its errors told as what a person can do about them."""
+"""The SQLite file: creation, integrity check, and errors with advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from gpuwatch.store import StoreError
 
 SCHEMA = 1
-"""user_version of the file. A later one is refused."""
+"""user_version of the file. A higher one is refused."""
 
 WAIT_SECONDS = 30.0
 """How long another process may hold the file. Writing 10,000 profiles takes it seconds."""
@@ -49,13 +49,13 @@ _TABLES = (
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
 )
-# What SQLite says while a file is checked, of a damaged one. The statements are always the same, so that an error in
-# general (a file format that does not exist) or a constraint (two rows of one key) comes from the file, too.
+# Errors that mean a damaged file while it is checked. The statements are fixed, so that SQLITE_ERROR (an unknown file
+# format) and SQLITE_CONSTRAINT (two rows with one key) come from the file too.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR})
 _HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
-# The log first: a new file must never meet the log of the old one.
+# In the order of renaming. The log is first: a new file must never be used with the log of the old one.
 _FILES = ("-wal", "-shm", "-journal", "")
 
 
@@ -64,7 +64,7 @@ class DamagedFileError(Exception):
 
 
 def usable(path: Path) -> Path:
-    """The path without links, as SQLite names the files beside it."""
+    """The path without links, as SQLite names its other files. Raises StoreError."""
     try:
         path = path.expanduser().resolve()
         mode = _mode(path)
@@ -84,7 +84,7 @@ def usable(path: Path) -> Path:
 
 
 def _mode(path: Path) -> int | None:
-    """What is there, by one look: another process may move a damaged file aside between two. None: nothing."""
+    """One stat call, because another process may move a damaged file aside. None: no file."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def _mode(path: Path) -> int | None:
 def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
     with told(path, "opening the state", wait_seconds):
         db = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None)
-        # A damaged text must not cost more than its row.
+        # A damaged text must affect only its own row.
         db.text_factory = lambda data: data.decode(errors="replace")
         try:
             _check(db, path)
@@ -118,7 +118,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_whole(db: sqlite3.Connection, path: Path) -> None:
-    # Of one moment: another process may be making the tables just now.
+    # In one transaction: another process may be creating the tables.
     db.execute("BEGIN")
     application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
     made = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
@@ -137,7 +137,7 @@ def _check_whole(db: sqlite3.Connection, path: Path) -> None:
         raise DamagedFileError("its tables are not those of this version")
     db.execute("COMMIT")
     if answer != "ok":
-        # The tables can be read, but their indices are of other rows. What is damaged in a row its digest tells.
+        # Only the indices are wrong. Digests detect damaged rows.
         db.execute("REINDEX")
         (answer,) = db.execute("PRAGMA integrity_check(1)").fetchone()
         if answer != "ok":
@@ -145,7 +145,7 @@ def _check_whole(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
-    """WAL is kept in the file. SQLite does not wait for its lock where two processes turn it on at once."""
+    """The mode is stored in the file. SQLite does not wait for the lock when two processes set it at once."""
     for attempt in Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, sqlite3.Error) and _code(error) in _HELD),
         stop=stop_after_delay(wait_seconds),
@@ -154,9 +154,9 @@ def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
     ):
         with attempt:
             db.execute("PRAGMA journal_mode = WAL").fetchone()
-    # Each commit reaches the disk: there is one an hour.
+    # FULL syncs each commit; there is one per hour.
     db.execute("PRAGMA synchronous = FULL")
-    # The first save writes everything; its log does not stay that large.
+    # The first save writes everything; afterwards the log shrinks.
     db.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}").fetchone()
 
 
@@ -179,7 +179,7 @@ def _pragma(db: sqlite3.Connection, name: str) -> int:
 
 @contextmanager
 def told(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
-    """SQLite's errors as what a person can do about them."""
+    """Turn SQLite's errors into a StoreError with advice."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -205,22 +205,22 @@ def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; extended ones carry more in the higher bits."""
+    """The primary result code, without the extended code in the higher bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-# A damaged file is moved aside, never deleted: somebody may want to look at it.
-
-
 def move_aside(path: Path, found: os.stat_result) -> Path | None:
-    """Rename the file, and SQLite's files beside it, to `….damaged-<n>`; the new name, or None where another process
-    was faster. found: what `path` was when it was seen to be damaged. Raises OSError where it cannot be renamed."""
+    """Rename the damaged file and SQLite's other files to `….damaged-<n>`, so that a person can inspect them.
+
+    found: stat of `path` when the damage was found. Returns the new name, or None when another process was faster.
+    Raises OSError.
+    """
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        # One process at a time, and only the file that was looked at: by now there may be a new one of this name.
+        # One process at a time, and only the file that was checked: by now a new one may have its name.
         fcntl.flock(file, fcntl.LOCK_EX)
         if not _is_at(found, path):
             return None
@@ -252,8 +252,8 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def holders(path: Path) -> tuple[int, ...]:
-    """Other processes that hold a write lock on the SQLite file or its index, from Linux' /proc/locks; () where it does
-    not say (another machine, another PID namespace, no /proc)."""
+    """PIDs of other processes with a write lock on the SQLite file or its index, from Linux' /proc/locks; () when it
+    does not list them (another machine, another PID namespace, no /proc)."""
     try:
         files = {each.stat().st_ino for each in (path, path.with_name(path.name + "-shm")) if each.exists()}
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()

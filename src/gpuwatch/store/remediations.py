@@ -1,11 +1,10 @@
-"""Remediations as custom resources, and the pause as a ConfigMap beside the controller.
+"""Remediations as custom resources, and the pause as a ConfigMap in the controller's Namespace.
 
-What is for a workload is a Remediation in its Namespace; what is for a Node is a NodeRemediation. So RBAC decides who
-may decide.
+A workload's Remediation is in the workload's Namespace, a Node's is a NodeRemediation; so RBAC controls who may decide.
 
-gpuwatch writes status, people write spec, so that neither can lose what the other wrote. The pause is no custom
-resource: whoever is on call may write in gpuwatch's Namespace, seldom to the whole cluster, and it has to work where
-the definitions are not (or not any more) applied.
+gpuwatch writes status and people write spec, so that neither overwrites the other. The pause is a ConfigMap because the
+person on call can write in gpuwatch's Namespace but seldom to the whole cluster, and because it must work without the
+custom resource definitions.
 """
 
 from __future__ import annotations
@@ -38,29 +37,27 @@ PAUSE = "gpuwatch-pause"
 """Name of the ConfigMap. Its data: paused (anything but 'false' holds), since, by, reason."""
 
 FINAL_KEPT = timedelta(days=90)
-"""Final Remediations are kept at least so long: a quarter's audit, and more than any rate limit looks back."""
+"""Minimum retention of final Remediations: a quarter's audit, and longer than the window of any rate limit."""
 
 FINAL_AT_MOST = 1000
-"""More final ones than this are forgotten whatever their age, oldest first: each is an object in etcd."""
+"""Beyond this number the oldest final ones are deleted whatever their age: each is an object in etcd."""
 
 
 class ConflictError(StoreError):
-    """Somebody else wrote the Remediation since it was read, or it is gone. Nothing was written: `get` it again."""
+    """The Remediation was changed or deleted after it was read. Nothing was written; read it again."""
 
 
 class RemediationStore:
-    """Remediations, what people decided about them, and the pause, in the cluster of `writer`. Every method raises
-    StoreError where the cluster does not answer or refuses; what it then did not say is not known, and nothing may be
-    done on it.
+    """Remediations with people's decisions, and the pause. Every method raises StoreError when the cluster does not
+    answer or refuses; then nothing may be done.
 
-    A Remediation has two writers who never write the same: gpuwatch its course (`save`), people their decisions
-    (`approve`, `reject`, `ask_undo`, and `kubectl patch` of spec). The proposal is never written again.
+    gpuwatch writes the progress (`save`); people write decisions (`approve`, `reject`, `ask_undo`, and `kubectl patch`
+    of spec). The proposal is written once. Remediations that must not be acted on from their Namespace (`misplaced`)
+    are never returned.
 
-    One that says what must not be acted on from where it lies (`misplaced`) is not understood, and never given.
-
-    namespace: where the pause is: the controller's own. within: all that is listed lies in this Namespace; '' for
-    everything. forgiving: of what this account may not list there is a gap, and the rest is listed; for people alone,
-    since who does not see all does not know what is in flight.
+    namespace: the controller's own, where the pause is. within: list only this Namespace; '' for all. forgiving: a
+    kind that may not be listed is a gap instead of an error. Only for display, since an incomplete list does not show
+    all actions in flight.
     """
 
     def __init__(self, writer: ClusterWriter, namespace: str, *, within: str = "", forgiving: bool = False) -> None:
@@ -69,16 +66,16 @@ class RemediationStore:
         self._within = within
         self._forgiving = forgiving
         self._gaps: tuple[Gap, ...] = ()
-        self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never given twice
-        self._behind: dict[RemediationId, Remediation] = {}  # whose status is of an older generation of spec
+        self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never reused
+        self._behind: dict[RemediationId, Remediation] = {}  # their status has an older generation than their spec
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Those that the last `all` could not read, and left out."""
+        """Remediations that the last `all` could not read and left out."""
         return self._gaps
 
     def all(self) -> tuple[Remediation, ...]:
-        """The oldest proposal first."""
+        """Oldest proposal first."""
         return tuple(sorted((each for each, _ in self._all()), key=lambda each: (each.proposal.created_at, each.id)))
 
     def _all(self) -> list[tuple[Remediation, ObjectRef]]:
@@ -102,7 +99,6 @@ class RemediationStore:
         return found
 
     def _objects(self, gaps: list[Gap]) -> list[Object]:
-        """What there is of both kinds; what may not be listed is added to the gaps, where that is allowed."""
         places = [(KIND, self._within)] if self._within else [(NODE_KIND, ""), (KIND, "")]
         found: list[Object] = []
         refused: list[StoreError] = []
@@ -118,18 +114,14 @@ class RemediationStore:
         return found
 
     def get(self, at: RemediationId) -> Remediation | None:
-        """The Remediation as it is now, with its version; None where there is none.
-
-        Raises StoreError where there is one that cannot be read: it is not absent.
-        """
+        """The current Remediation, with its version, or None. One that cannot be decoded is a StoreError, not None."""
         found = self._get(at)
         return None if found is None else _understood(found)
 
     def create(self, remediation: Remediation) -> Remediation:
-        """Keep a new one; as it is kept, with its version. Where one of this id exists, that one, unchanged.
+        """Store a new Remediation without its decisions. Returns it with its version, or an existing one with this id.
 
-        Decisions are not taken from it: people make them afterwards. Killed within, either nothing is kept, or the
-        proposal in phase PROPOSED without anything else.
+        If the process is killed meanwhile, either nothing is stored, or only the proposal in phase PROPOSED.
         """
         at = remediation.id
         wrong = misplaced(remediation, remediation.namespace)
@@ -143,7 +135,7 @@ class RemediationStore:
             "metadata": {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})},
             "spec": _form(at, spec),
         }
-        _form(at, status)  # what cannot be written is found before anything is
+        _form(at, status)  # raises before anything is written
         try:
             with _told():
                 created = self._writer.create(wanted)
@@ -155,12 +147,11 @@ class RemediationStore:
             return kept
 
     def save(self, remediation: Remediation) -> Remediation:
-        """Keep its course in place of the one that was read; as it is kept, with its new version.
+        """Store its progress, without proposal and decisions. Returns it with its new version.
 
-        Its proposal and people's decisions are not written; a decision that came since is a conflict, and is seen when
-        it is read again. Raises ConflictError unless the stored version is `remediation.version`.
+        Raises ConflictError unless the stored version is `remediation.version`; so a new decision is a conflict.
         """
-        _form(remediation.id, parts_of(remediation)[1])  # what cannot be written is found before anything is asked
+        _form(remediation.id, parts_of(remediation)[1])  # raises before any request
         found = self._get(remediation.id)
         if found is None or version_of(found) != remediation.version:
             raise ConflictError(
@@ -170,7 +161,6 @@ class RemediationStore:
         return self._write(found, remediation)
 
     def _write(self, found: Object, remediation: Remediation) -> Remediation:
-        """Its course as the status of the object that was read in this version."""
         _, status = parts_of(remediation, _generation(found))
         new = _form(remediation.id, status)
         old = found.get("status") or {}
@@ -184,8 +174,10 @@ class RemediationStore:
         return replace(remediation, version=version_of(stored))
 
     def catch_up(self) -> int:
-        """Tell people that what they decided is seen: bring what is shown of those that the last listing found decided
-        since their course was written up to date. How many; what cannot be written is left for the next time."""
+        """Update observedGeneration and conditions of the Remediations that were decided since their last save.
+
+        Uses the last listing. Returns how many were written; failures are left for the next call.
+        """
         written = 0
         for each in self._behind.values():
             with suppress(StoreError):
@@ -195,23 +187,22 @@ class RemediationStore:
         return written
 
     def approve(self, at: RemediationId, by: str) -> Remediation:
-        """A person's approval. Raises StoreError where there is none of this id, or it is rejected already."""
+        """Raises StoreError if there is none with this id, or it is rejected already."""
         found = self._decided_on(at)
         if found.rejected:
             raise StoreError(f"Remediation {at} is rejected already; it cannot be approved")
         return self._decide(at, {"approved": True, "approvedBy": by})
 
     def reject(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
-        """A person's refusal; finding_correct: which does not mean that the finding was wrong. Raises StoreError where
-        there is none of this id, or it is approved already."""
+        """finding_correct: the action is rejected, but the finding is right. Raises StoreError if there is none with
+        this id, or it is approved already."""
         found = self._decided_on(at)
         if found.approved:
             raise StoreError(f"Remediation {at} is approved already; ask for its undo instead")
         return self._decide(at, {"rejected": True, **said_correct(finding_correct)})
 
     def ask_undo(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
-        """A person wants what was done undone; finding_correct: as above. Raises StoreError where there is none of this
-        id."""
+        """finding_correct: as for `reject`. Raises StoreError if there is none with this id."""
         return self._decide(at, {"undo": True, **said_correct(finding_correct)})
 
     def _decided_on(self, at: RemediationId) -> Remediation:
@@ -221,8 +212,8 @@ class RemediationStore:
         return found
 
     def _decide(self, at: RemediationId, decision: Mapping[str, object]) -> Remediation:
-        """Whatever the version: a decision is not lost to a status that is written at the same time. Of two decisions
-        that exclude each other the API server refuses the second."""
+        """Patch without a version, so that a concurrent status write does not lose the decision. The API server refuses
+        the second of two contradictory decisions."""
         try:
             with _told():
                 stored = self._writer.patch(_ref(at), {"spec": decision})
@@ -231,8 +222,10 @@ class RemediationStore:
         return _understood(stored)
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
-        """Forget final ones whose last turn is more than `kept` before `now`, and the oldest beyond `at_most`; how
-        many were forgotten. None that `needs_attention` is forgotten."""
+        """Delete final ones that ended more than `kept` before `now`, and the oldest beyond `at_most`; return how many.
+
+        Those that `needs_attention` are never deleted.
+        """
         final = sorted(
             ((each.changed_at, each.id, ref) for each, ref in self._all() if not needs_attention(each)),
             key=lambda one: one[:2],
@@ -245,12 +238,12 @@ class RemediationStore:
                 with _told():
                     self._writer.delete(ref)
             except ConflictError:
-                continue  # somebody else was faster
+                continue  # changed or deleted meanwhile
             forgotten += 1
         return forgotten
 
     def pause(self, by: str, reason: str, now: datetime) -> Pause:
-        """Stop every replica, from its next write on. A pause that holds already stays as it is."""
+        """Stop every replica from its next write on. An existing pause is not changed."""
         held = self.paused()
         if held.paused:
             return held
@@ -258,7 +251,7 @@ class RemediationStore:
         try:
             with _told():
                 self._write_pause(data)
-        except ConflictError:  # made, or deleted, just now
+        except ConflictError:  # created or deleted meanwhile
             with _told():
                 self._write_pause(data)
         return Pause(paused=True, since=now, by=by, reason=reason)
@@ -271,7 +264,6 @@ class RemediationStore:
         self._writer.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)})
 
     def resume(self) -> Pause:
-        """End the pause."""
         with _told():
             found = self._writer.get(self._pause_at)
             if found is not None and found.get("data"):
@@ -279,9 +271,9 @@ class RemediationStore:
         return Pause()
 
     def paused(self) -> Pause:
-        """The pause as it is now, never from a cache. Asked before each write: a StoreError here means do not write.
+        """The current pause, never cached. Read before each write; on a StoreError do not write.
 
-        A pause that is there but cannot be understood holds.
+        A pause that cannot be decoded is in force.
         """
         with _told():
             found = self._writer.get(self._pause_at)
@@ -319,7 +311,7 @@ def _deletion(ref: ObjectRef) -> str:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """The writer's errors as a store's: ConflictError where somebody was faster, else StoreError."""
+    """Turn a WriteError into a ConflictError or another StoreError."""
     try:
         yield
     except WriteError as error:
@@ -330,7 +322,7 @@ def _told() -> Iterator[None]:
 def _decoded(found: Object) -> Remediation:
     """Raises FormError."""
     spec = from_api(found.get("spec"), RemediationSpec, "spec")
-    written = found.get("status") or {"phase": camel_enum(Phase.PROPOSED)}  # killed as it was created
+    written = found.get("status") or {"phase": camel_enum(Phase.PROPOSED)}  # its creator was killed before the status
     status = from_api(written, RemediationStatus, "status")
     return remediation_of(_id(found), version_of(found), spec, status)
 
@@ -361,6 +353,6 @@ def _time(text: str) -> datetime | None:
 
 
 def needs_attention(remediation: Remediation) -> bool:
-    """Is it open, or was it ended while something it did may still stand, and a person wants that undone?"""
+    """Whether it is open, or a person asked for its undo and some of its changes may remain."""
     ended = remediation.phase in (Phase.SUCCEEDED, Phase.FAILED)
     return remediation.phase.open or (remediation.undo_asked and ended)

@@ -1,5 +1,5 @@
-"""What is remembered between runs, in one SQLite file. What has not changed is not written."""
-# ruff: noqa: S608 — the parts that statements are put together from are all in this file.
+"""State between runs in one SQLite file. Unchanged rows are not written."""
+# ruff: noqa: S608 — all parts of the statements are in this file.
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from gpuwatch.store.codec import (
 from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, told, usable
 
 KEPT = timedelta(days=400)
-"""Advice and its outcomes are kept at least so long: a year, and the month that is held against the one a year ago."""
+"""Minimum retention of advice and outcomes: a year, and the month that is compared with the one a year ago."""
 
-# What a book has beside profiles and hours of use, and what of that it cannot do without.
+# Fields of a book beside profiles and hours of use, and those without a default.
 _PARTS: dict[str, Any] = {
     name: kind for name, kind in get_type_hints(ProfileBook).items() if name not in {"profiles", "usage"}
 }
@@ -65,11 +65,10 @@ V = TypeVar("V")
 
 
 class Store:
-    """Profiles, advice that was given, and what came of it, for one thread. Every method raises StoreError; each write
-    is whole or not at all, whenever the process ends.
+    """Profiles, advice and outcomes, for one thread. Every method raises StoreError; writes are atomic.
 
-    Several processes may use the file, on one machine: it is in WAL mode, which network file systems do not carry. The
-    last to save a book keeps his, whole.
+    Several processes on one machine may use the file; its WAL mode does not work on network file systems. The last
+    saved book wins as a whole.
     """
 
     def __init__(
@@ -86,10 +85,10 @@ class Store:
         self._wait_seconds = wait_seconds
         self._gaps = list(gaps)
         self._found_at_open = tuple(self._gaps)
-        # What this process last read or wrote, with its digest: the same value need not be encoded again.
+        # Values last read or written, with their digests, so that an unchanged value is not encoded again.
         self._profiles: dict[_Names, tuple[WorkloadProfile, bytes]] = {}
         self._hours: dict[tuple[int], tuple[tuple[UsageHour, ...], bytes]] = {}
-        # Keys of rows that were found damaged: they are written anew whatever their digest says.
+        # Keys of damaged rows, which are written again whatever their digest.
         self._damaged: set[tuple[object, ...]] = set()
 
     @classmethod
@@ -101,11 +100,11 @@ class Store:
         gaps: Iterable[Gap] = (),
         written: Callable[[], None] = lambda: None,
     ) -> Self:
-        """The file, made where there is none. A damaged one is moved aside, and `load_book` says so.
+        """Open or create the file. A damaged one is moved aside, and `load_book` returns a Gap.
 
-        wait_seconds: how long to wait while another process holds the file. gaps: what of the file is known to be
-        missing. written: called after each write; what it raises is raised, and the file keeps what was written.
-        Raises StoreError where there can be no such file, or where it belongs to a newer gpuwatch or another program.
+        wait_seconds: how long to wait while another process holds the file. gaps: known missing parts of the file.
+        written: called after each write; its errors are passed on, and the file keeps the write.
+        Raises StoreError if the file cannot be created, or belongs to a newer gpuwatch or another program.
         """
         path = usable(path)
         found_gaps = list(gaps)
@@ -143,16 +142,13 @@ class Store:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What was found damaged so far, and left out."""
+        """Damaged parts found so far, which are left out."""
         return tuple(dict.fromkeys(self._gaps))
 
-    # The book
-
     def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
-        """The book that was saved last, less what is damaged, and a Gap for each of that.
+        """The last saved book without its damaged parts, and a Gap for each of these.
 
-        None where none was saved, or what is left of it is not enough to go on from. `usage` is in the order of hours,
-        and within an hour in the order it was saved in.
+        None if none was saved or a required part is missing. `usage` is ordered by hour, then as it was saved.
         """
         gaps: list[Gap] = []
         with self._reading("profiles"):
@@ -176,7 +172,7 @@ class Store:
         return book, tuple(dict.fromkeys((*self._found_at_open, *gaps)))
 
     def save_book(self, book: ProfileBook) -> None:
-        """Keep this book in place of the last. Profiles and hours that are not in it are forgotten."""
+        """Replace the last book. Profiles and hours that are not in this one are deleted."""
         hours: dict[tuple[int], tuple[UsageHour, ...]] = {}
         for use in book.usage:
             at = (_micros(use.hour),)
@@ -229,11 +225,11 @@ class Store:
     def _save_rows(
         self, table: str, columns: str, values: Mapping[K, V], known: Mapping[K, tuple[V, bytes]]
     ) -> dict[K, tuple[V, bytes]]:
-        """Writes the values whose rows differ, and deletes the rows of others; the values with their digests.
+        """Write changed values and delete the rows of all others. Returns the values with their digests.
 
-        columns: those of the key. known: what need not be encoded again.
+        columns: those of the key. known: values with digests, which are not encoded again.
         """
-        # Held against the file, not against what was read from it: another process may have saved in between.
+        # Compared with the file, because another process may have saved since it was read.
         rows = self._db.execute(f"SELECT rowid, digest, {columns} FROM {table}")
         kept = {tuple(key): (at, digest) for at, digest, *key in rows}
         same = {key: digest for key, (_, digest) in kept.items() if key not in self._damaged}
@@ -258,15 +254,13 @@ class Store:
         self._db.executemany(f"DELETE FROM {table} WHERE rowid = ?", gone)
         return now
 
-    # Advice and what came of it
-
     def record_advice(self, recommendations: Sequence[Recommendation], at: datetime | None = None) -> None:
-        """Keep each recommendation that is new, or has another target than the one kept before it for its key.
+        """Store each recommendation that is new or has another target than the last one of its key.
 
-        Prices do not make another target. It is kept without its `options`, and with the profile of its key as the
-        last `save_book` left it. One that was kept already stays as it was first given: its `at` is the moment from
-        which an owner could act on it. at: the moment of this run, the newest recommendation's where None.
-        Advice that was last given more than KEPT before `at` is forgotten, and so are outcomes of that age.
+        A new price is not a new target. Stored without `options`, with its key's profile of the last `save_book`.
+        Repeated advice keeps its first `at`, the time from which an owner could act on it.
+        at: time of this run; by default that of the newest recommendation. Advice last given more than KEPT before
+        `at`, and outcomes of that age, are deleted.
         """
         now = at if at is not None else max((each.at for each in recommendations), default=None)
         if now is None:
@@ -282,7 +276,7 @@ class Store:
         standing = self._db.execute(
             f"SELECT id, at, target FROM advice WHERE {_IS_KEY} AND at <= ? ORDER BY at DESC LIMIT 1", (*names, at)
         ).fetchone()
-        # Neither another price nor another size of the same machine in the price file is another target.
+        # A price file with another price or size for the same machine does not make another target.
         target = replace(
             given.chosen.target, price_per_hour=None, price_source="", host_cpu_cores=None, host_memory_bytes=None
         )
@@ -290,7 +284,7 @@ class Store:
             self._db.execute("UPDATE advice SET last_at = max(last_at, ?) WHERE id = ?", (at, standing[0]))
             return
         if standing is not None and standing[1] == at:
-            # The same moment worked out anew, with other bounds or prices.
+            # The same time was evaluated again, with other bounds or prices.
             self._db.execute("DELETE FROM advice_body WHERE id = ?", (standing[0],))
             self._db.execute("DELETE FROM advice WHERE id = ?", (standing[0],))
         number = self._db.execute(
@@ -310,7 +304,7 @@ class Store:
     def _forget(self, before: int) -> None:
         self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", (before,))
         self._db.execute("DELETE FROM advice WHERE last_at < ?", (before,))
-        # What came of advice is kept as long as the advice.
+        # Outcomes are kept as long as their advice.
         self._db.execute(
             "DELETE FROM outcome AS o WHERE coalesce(applied_at, recommended_at) < ? AND NOT EXISTS "
             f"(SELECT 1 FROM advice AS a WHERE {_SAME_KEY} AND a.at = o.recommended_at)",
@@ -318,10 +312,10 @@ class Store:
         )
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
-        """Advice that is worth judging, oldest first: what a workload's container was last advised, one for each kind
-        of GPU that it was advised on at that time; and all earlier advice of which an outcome says that it was applied.
+        """Advice to evaluate, oldest first: each container's last advice, one for each GPU model at that time; and all
+        earlier advice with an outcome that was applied.
 
-        since: only what was first given at that time or later.
+        since: only advice first given at that time or later.
         """
         with self._reading("advice"):
             rows = self._db.execute(
@@ -337,8 +331,7 @@ class Store:
             return tuple(self._whole(rows, Recommendation, "advice to"))
 
     def profile_at_advice(self, key: WorkloadKey, recommended_at: datetime | None = None) -> WorkloadProfile | None:
-        """The profile of this key when it was advised, the last time where recommended_at is None; None where no
-        advice or no profile was kept."""
+        """The profile of this key at its advice, by default the last; None if no advice or profile is stored."""
         with self._reading("advice"):
             kept = self._db.execute(
                 "SELECT profile_version, profile_digest, profile FROM advice JOIN advice_body USING (id) "
@@ -351,7 +344,7 @@ class Store:
         return found[0] if found and found[0].key == key else None
 
     def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Keep each outcome in place of the last one of its key and `recommended_at`."""
+        """Replace the outcomes with the same key and `recommended_at`."""
         if not outcomes:
             return
         with self._writing("outcomes"):
@@ -379,10 +372,8 @@ class Store:
             except DamagedError as damage:
                 self._gaps.append(self._lost(f"{what} {workload}[{container}]", damage, "it is left out"))
 
-    # The file
-
     def _refuse_future_rows(self) -> None:
-        """What a newer gpuwatch wrote is not written over."""
+        """Raise FutureError rather than overwrite the rows of a newer gpuwatch."""
         for table, columns in _ROWS:
             later = f"SELECT {columns} FROM {table} WHERE {columns.partition(',')[0]} > ?"
             for kept in self._db.execute(later, (VERSION,)):
@@ -431,7 +422,7 @@ def _target(data: bytes) -> Target | None:
     try:
         return msgspec.msgpack.decode(data, type=Target)
     except (msgspec.MsgspecError, TypeError, ValueError):
-        return None  # damaged: nothing is known to be the same
+        return None  # damaged, so equal to no target
 
 
 def _names(key: WorkloadKey) -> _Names:

@@ -1,8 +1,7 @@
-"""WorkloadProfiles for people: what was measured and advised, beside the workload it is about.
+"""WorkloadProfile objects: measurements and advice in the workload's Namespace, for people.
 
-They are for reading; the state that gpuwatch goes on from is kept in a Store. One is written when its advice changes,
-and once a day; not every hour, although every measurement changes then: at 10,000 workloads that would be three writes
-a second for ever.
+gpuwatch itself reads its Store. An object is written when its advice changes and once a day. Writing each hour's
+measurements would be three writes a second at 10,000 workloads.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ def publish(
     recommendations: Iterable[Recommendation] = (),
     abstentions: Iterable[Abstention] = (),
 ) -> tuple[Gap, ...]:
-    """Bring the objects up to date with the book; those of workloads that are not in it any more are deleted.
+    """Update the objects from the book, and delete those of workloads that are not in it.
 
-    One that cannot be written (its Namespace is gone, say) is a Gap, and costs itself alone. Raises StoreError where
-    those that are there cannot be listed.
+    One that cannot be written, for example because its Namespace is gone, is a Gap. Raises StoreError when the existing
+    objects cannot be listed.
     """
     try:
         there = {
@@ -78,7 +77,7 @@ def publish(
 
 
 def name_of(key: WorkloadKey) -> str:
-    """Readable, and told apart by a digest: 'job-train-main-a100-1f3c…'."""
+    """Readable, and unique by a digest: 'job-train-main-a100-1f3c…'."""
     kind, *_, name = key.workload.split("/")
     words = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}-{key.container}-{key.gpu_model}-{key.mig_profile}".lower())
     digest = blake2b(repr((key.workload, key.container, key.gpu_model, key.mig_profile)).encode(), digest_size=6)
@@ -113,7 +112,7 @@ def _says_the_same(old: Mapping[str, Any], new: WorkloadProfileStatus) -> bool:
 
 
 def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int) -> ApiCondition:
-    """The condition Advised; its time is that of the old one where that said the same."""
+    """The condition Advised. It keeps its time while its status does not change."""
     advised, not_advised = new.recommendation, new.abstention
     at = new.as_of
     if advised is not None:
@@ -138,7 +137,7 @@ def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int
 
 
 def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
-    """What a person would act on."""
+    """The fields that a person would act on."""
     advised, not_advised = status.recommendation, status.abstention
     return (
         None if advised is None else (advised.target, advised.patch),
