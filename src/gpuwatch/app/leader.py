@@ -110,7 +110,9 @@ class Election:
             return self._taken(asked, self._create)
         self.holder = _holder(found)
         if self.holder == self.identity:
-            return self._taken(asked, lambda: self._renew(found))
+            return self._taken(
+                asked, lambda: self._writer.patch(ref_of(found), {"spec": self._held()}, version=version_of(found))
+            )
         self._leads_until = float("-inf")
         version = version_of(found)
         if self._observed is None or self._observed.version != version:
@@ -180,9 +182,6 @@ class Election:
         metadata = {"name": self._ref.name, "namespace": self._ref.namespace}
         spec = {**self._held(), "acquireTime": self._now(), "leaseTransitions": 0}
         return self._writer.create({"apiVersion": _API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec})
-
-    def _renew(self, found: Object) -> Object:
-        return self._writer.patch(ref_of(found), {"spec": self._held()}, version=version_of(found))
 
     def _take(self, found: Object) -> Object:
         transitions = int(found.get("spec", {}).get("leaseTransitions") or 0) + 1

@@ -67,7 +67,8 @@ class Notifications:
             return
         if any(item.state is DeliveryState.PENDING for item in people):
             raise WriteError(Failure.THROTTLED, "The notification is on its way.")
-        why = f"No receiver took the notification: {_said(people)}."
+        errors = "; ".join(f"{item.destination}: {item.error.rstrip('.')}" for item in people)
+        why = f"No receiver took the notification: {errors}."
         if must_be_told(remediation):
             log.warning(
                 "remediation %s waits. %s `gpuwatch approve %s` lets it go on without",
@@ -129,7 +130,3 @@ class Notifications:
 def _untold(deliveries: tuple[Delivery, ...], policy: DeliveryPolicy) -> bool:
     people = [item for item in deliveries if item.destination in of_people(policy)]
     return bool(people) and all(item.state is DeliveryState.FAILED for item in people)
-
-
-def _said(people: list[Delivery]) -> str:
-    return "; ".join(f"{item.destination}: {item.error.rstrip('.')}" for item in people)

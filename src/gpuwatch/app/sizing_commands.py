@@ -90,17 +90,13 @@ def run_recommend(
         gaps=(*sized.snapshot.gaps, *sized.gaps),
     )
     if form == "patch":
-        sys.stdout.write(_patches(advice))
+        sys.stdout.write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
     elif form == "csv":
         week = week_of(opened, sized, timedelta(days=days), advice, abstained)
         sys.stdout.write(weekly_csvs(week)["recommendations.csv"])
     else:
         print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
     return _code(sized)
-
-
-def _patches(advice: Sequence[Recommendation]) -> str:
-    return "---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice)
 
 
 def _advice_tables(answer: Advised, rows: int, *, detail: bool) -> RenderableType:

@@ -8,7 +8,7 @@ zero; `unpriced` counts its GPUs.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -172,7 +172,8 @@ def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> l
 def _place(
     node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
 ) -> _NodeCost:
-    unit = _unit_gpus(node, {resource for pod in pods for resource in pod.accelerators})
+    resources = {*node.accelerators, *(resource for pod in pods for resource in pod.accelerators)}
+    unit = {resource: _share_of(node, resource) for resource in resources}
     capacity = sum(count * unit[resource] for resource, count in node.accelerators.items())
     allocatable = sum(node.allocatable.get(name, count) * unit[name] for name, count in node.accelerators.items())
     if not node.accelerators:  # with DRA no count is reported; use the GPUs that telemetry shows
@@ -197,11 +198,6 @@ def _place(
         taken=taken,
         price=prices.of_node(node).price_per_gpu_hour,
     )
-
-
-def _unit_gpus(node: Node, asked: Collection[str]) -> dict[str, float]:
-    """Resource → physical GPUs per unit on this Node."""
-    return {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
 
 
 def _share_of(node: Node, resource: str) -> float:

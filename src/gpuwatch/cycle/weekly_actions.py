@@ -16,12 +16,12 @@ OBSERVED = "Nothing was proposed: mode observe."
 
 def actions_in(known: Sequence[Remediation], start: datetime, end: datetime) -> tuple[ActionTaken, ...]:
     """Actions that were proposed, changed or in effect within (start, end], newest first."""
-    found = [_taken(each, start, end) for each in known if _concerns(each, start, end)]
+    found = [
+        _taken(each, start, end)
+        for each in known
+        if each.proposal.created_at <= end and (each.phase.open or each.changed_at > start)
+    ]
     return tuple(sorted(found, key=lambda item: (item.proposed_at, item.name), reverse=True))
-
-
-def _concerns(remediation: Remediation, start: datetime, end: datetime) -> bool:
-    return remediation.proposal.created_at <= end and (remediation.phase.open or remediation.changed_at > start)
 
 
 def _taken(remediation: Remediation, start: datetime, end: datetime) -> ActionTaken:

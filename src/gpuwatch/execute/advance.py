@@ -546,8 +546,11 @@ def _holding(
         object_ = inputs.state.object
         if object_ is None:
             return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now, policy)
-        if held_by(object_) != remediation.name or _taken_back(remediation, object_):
-            who = _who_took_it_back(remediation, object_)
+        # The field that released it was saved first; its parents follow.
+        main = next((item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")), None)
+        changed = main is not None and as_json(value_at(object_, main.path)) != main.after
+        if held_by(object_) != remediation.name or changed:
+            who = (main and who_wrote(object_, main.path)) or "Its owner"
             return _undo(_declined(remediation), Phase.UNDONE, f"{who} took it back.", now, policy)
         if over:
             return Transition(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
@@ -563,17 +566,6 @@ def _holding(
     if inputs.view is None:
         return None
     return _look_at_health(remediation, inputs, inputs.view, taints, now, policies)
-
-
-def _taken_back(remediation: Remediation, object_: Object) -> bool:
-    """Does the field that released the object have another value now? It is the first one saved; its parents follow."""
-    mine = [item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
-    return bool(mine) and as_json(value_at(object_, mine[0].path)) != mine[0].after
-
-
-def _who_took_it_back(remediation: Remediation, object_: Object) -> str:
-    paths = [item.path for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
-    return (paths and who_wrote(object_, paths[0])) or "Its owner"
 
 
 def _declined(remediation: Remediation) -> Remediation:

@@ -168,7 +168,8 @@ def _tainting(
         steps.append(taint_step(remediation, policy.first_taint_effect, now, policy))
     if policy.condition:
         message = f"Remediation {remediation.name}: {proposal.reason}"
-        parameters = {"status": "True", "reason": _camel(cause(remediation)), "message": message}
+        reason = "".join(part.capitalize() for part in cause(remediation).split("_"))
+        parameters = {"status": "True", "reason": reason, "message": message}
         steps.append(Step(kind=StepKind.CONDITION, target=node, parameters=parameters))
     return (*steps, *(() if policy.hand_off_when_empty else hand_off_steps(remediation, policy)))
 
@@ -563,10 +564,6 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
 def as_json(value: object) -> str:
     """As stored in `Saved`: '' if there is no value."""
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _text(at: datetime) -> str:

@@ -23,7 +23,6 @@ from gpuwatch.model.decision import (
     PlanItem,
     Score,
     SubjectKind,
-    Timing,
 )
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.words import duration, plural, short_uuid
@@ -52,7 +51,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
             _action(item),
             FoldedName(_target(item)),
             str(item.candidate.gpus),
-            _when(item.timing, analysis.at),
+            "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
             escape(_for_it(item) if item.admitted else _against(item)),
         )
@@ -263,10 +262,6 @@ def _against(item: PlanItem) -> str:
 
 def _score(score: Score) -> str:
     return f"{score.value:+.4f}"
-
-
-def _when(timing: Timing, at: datetime) -> str:
-    return "now" if timing.at is None else f"in {_until(timing.at, at)}"
 
 
 def _until(then: datetime, now: datetime) -> str:

@@ -16,7 +16,6 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from gpuwatch.cycle.weekly import by_worth
-from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, Option, OutcomeVerdict, Recommendation
 from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.report import charts
@@ -87,7 +86,7 @@ def weekly_html(report: WeeklyReport) -> str:
         record=say.record(report.outcomes),
         gaps=gaps[:ROWS_SHOWN],
         gap_count=len(gaps),
-        since=lambda finding: _since(finding, report),
+        since=lambda finding: ago(finding.since, report.at) or say.UNKNOWN,
     )
 
 
@@ -113,10 +112,6 @@ def _models(team: TeamUse) -> str:
     ordered = sorted(team.gpu_models.items(), key=lambda item: (-item[1], item[0]))
     more = f", {len(ordered) - 3} more" if len(ordered) > 3 else ""
     return ", ".join(f"{model} {say.gpu_hours(used)}" for model, used in ordered[:3]) + more
-
-
-def _since(finding: Finding, report: WeeklyReport) -> str:
-    return ago(finding.since, report.at) or say.UNKNOWN
 
 
 def _known(text: str | Markup) -> str | Markup:
