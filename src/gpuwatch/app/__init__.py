@@ -1,1 +1,1 @@
-"""The command line: the only reader of the clock, and the place where the rooms are put together."""
+"""The command line: it alone reads the clock, and it connects the other packages."""

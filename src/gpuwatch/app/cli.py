@@ -1,8 +1,6 @@
-"""`gpuwatch` and `kubectl gpuwatch`: the commands and their options.
+"""The commands `gpuwatch` and `kubectl gpuwatch` and their options. Exit codes: `exit_code.py`.
 
-Only click is imported here; each command imports its rooms when it runs, so that `--help` answers at once.
-
-Exit codes stand in `exit_code.py`.
+Only click is imported here; each command imports the rest when it runs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TimeParameter(click.ParamType[datetime]):
-    """A moment in time: ISO 8601 with a zone, or seconds since the epoch."""
-
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
@@ -35,7 +31,7 @@ class TimeParameter(click.ParamType[datetime]):
 
 
 def parse_moment(text: str) -> datetime:
-    """ISO 8601 with a zone, or seconds since the epoch; the answer is in UTC.
+    """Parses ISO 8601 with a zone, or seconds since the epoch, into UTC. Raises ValueError for anything else.
 
     >>> parse_moment("2026-01-31T18:00Z").isoformat()
     '2026-01-31T18:00:00+00:00'
@@ -299,10 +295,10 @@ def demo(seed: int, gpus: int, days: float, folder: Path) -> None:
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Lines on stderr."
 )
 def run(log_format: Any, **sources: Any) -> None:
-    """Watch the fleet until SIGTERM: look every minute, propose and do what the modes of the settings allow, bring
-    profiles up to date, report weekly. /healthz, /readyz and /metrics on port 8080.
+    """Watch the fleet until SIGTERM: analyse it every minute, propose and do what the modes of the settings allow,
+    bring profiles up to date, report weekly. /healthz, /readyz and /metrics on port 8080.
 
-    Several replicas elect a leader by a Lease. SIGHUP, or a change of the file, takes the settings anew.
+    Several replicas elect a leader by a Lease. SIGHUP, or a change of the file, reloads the settings.
     """
     from gpuwatch.app.run import run_controller
 
@@ -425,7 +421,6 @@ def schema() -> None:
 
 
 def main() -> None:
-    """Entry point of both commands."""
     from gpuwatch.app.exit_code import ExitCode
 
     try:

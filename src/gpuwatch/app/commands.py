@@ -44,7 +44,7 @@ def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[s
 
 
 _FEW_DEVICES = 256
-"""So many are profiled for one explanation without a kept state: it takes seconds."""
+"""With at most so many devices, an explanation without stored profiles computes them: it takes seconds."""
 
 
 @reported

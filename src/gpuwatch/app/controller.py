@@ -1,5 +1,5 @@
-"""What `gpuwatch run` does again and again: look, decide, propose, advance, profile, report. No clock of its own jobs
-and no signals here; `jobs` says when, `run` when it ends."""
+"""The jobs of `gpuwatch run`: analyse, propose, advance, profile, report. `jobs` schedules them; `run` handles
+signals."""
 
 from __future__ import annotations
 
@@ -55,31 +55,31 @@ from gpuwatch.telemetry.source import firing
 log = logging.getLogger("gpuwatch.run")
 
 _FRESH_SECONDS = 15
-"""A view that is younger is fresh: with a sample every 30 s telemetry has hardly more to say."""
+"""A younger view is reused: with a sample every 30 s, telemetry has little newer data."""
 
 _STEPS_AT_ONCE = 12
-"""Of one Remediation in one run; the longest course, a device's taint with all that goes with it, has fewer."""
+"""Most steps of one Remediation in one run; the longest course, a device taint with all its steps, has fewer."""
 
 _WEEK = timedelta(days=7)
 
 
 class UnreachableError(Exception):
-    """A source gave no answer, so that nothing was decided."""
+    """A source did not answer, so nothing was decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """Of a live cluster. plain: with the lease check; rehearsal: the server judges, and stores nothing."""
+    """Writers of a live cluster. plain: with the lease check; rehearsal: dry runs."""
 
     plain: ClusterWriter
     rehearsal: ClusterWriter
 
 
 class Controller:
-    """One process' work. Each method that is a job runs in a thread of its own.
+    """The work of one process. Each job method runs in a thread of its own.
 
-    options: the sources as the command line names them. writers: None without a live cluster. election: None where
-    there is nobody to share with.
+    options: the sources from the command line. writers: None without a live cluster. election: None for a single
+    replica.
     """
 
     def __init__(
@@ -113,11 +113,10 @@ class Controller:
 
     @property
     def settings(self) -> Settings:
-        """Those that the sources were opened with."""
         return self._opened.settings
 
     def jobs(self) -> tuple[Job, ...]:
-        """All that is to be done, with the times that the settings say."""
+        """All jobs, with the intervals from the settings."""
         run = self.settings.run
 
         def every(name: str, work: Callable[[], bool | None], seconds: int) -> Job:
@@ -140,7 +139,7 @@ class Controller:
         return tuple(found)
 
     def unready(self) -> list[str]:
-        """Why it is not ready: a source that does not answer, or no look that ended lately."""
+        """Why it is not ready: a source does not answer, or no analysis ended recently."""
         found = [self._wrong] if self._wrong else []
         if self._election is not None and not self._election.answered:
             found.append("the API server does not answer")
@@ -153,7 +152,7 @@ class Controller:
         return found
 
     def status(self, identity: str, started_at: datetime, jobs: tuple[JobTimes, ...], unwell: list[str]) -> Status:
-        """What the status page tells; waits for nothing. unwell: what is wrong with the process."""
+        """For the status page; takes no lock. unwell: complaints about the process."""
         election, told = self._election, self._told
         leads = election is None or election.leads
         seen = self.board.seen if leads else Seen()
@@ -185,21 +184,21 @@ class Controller:
         )
 
     def take(self) -> None:
-        """Take the settings anew, with the sources that they name. Raises where they cannot be taken; nothing changes
-        then."""
+        """Reload the settings, and open their sources. If that raises, nothing changes."""
         opened = following(open_sources(self._options))
         with self._looking:
             rest(self._opened)
             self._opened = opened
 
     def close(self) -> None:
-        """Nothing is watched any more. No job runs then."""
+        """Stop watching. Call it when no job runs."""
         rest(self._opened)
 
     # Jobs
 
     def analyse(self) -> None:
-        """Look, decide, and keep proposals; a replica that does not lead only sees whether its sources answer."""
+        """Analyse the fleet and store proposals. A replica that does not lead only checks whether its sources
+        answer."""
         if not self._leading():
             self._stand_by()
             return
@@ -226,7 +225,7 @@ class Controller:
         )  # fmt: skip
 
     def advance(self) -> None:
-        """Take every Remediation that is due as far as it goes now."""
+        """Advance every due Remediation as far as it goes now."""
         if not self._leading():
             return
         with self._remediations() as store:
@@ -251,7 +250,6 @@ class Controller:
         self._notifications().forget(_now())
 
     def profile(self) -> None:
-        """Bring the profiles and the advice up to date."""
         if not self._leading():
             return
         from gpuwatch.app.sizing import size
@@ -271,14 +269,14 @@ class Controller:
         )  # fmt: skip
 
     def report(self) -> bool:
-        """Make and send the weekly report where it is due; was it?"""
+        """Make and send the weekly report if it is due. False if it was not."""
         if not self._leading():
             return False
         settings = self.settings
         return self._weekly.look(_now(), settings.run, settings.delivery, self._made_report)
 
     def notify(self) -> bool:
-        """Send the notifications that have not arrived; were there any?"""
+        """Send the outstanding notifications. False if there were none."""
         return self._leading() and self._notifications().send(self.settings.delivery, _now())
 
     # Parts of them
@@ -317,7 +315,7 @@ class Controller:
     def _look(
         self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]
     ) -> tuple[Analysis, FreshFacts]:
-        """unread: what is kept and cannot be understood. Needs `_looking`. Raises UnreachableError."""
+        """unread: gaps of the stored Remediations. Hold `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
         self._metrics.inventory(followed(opened))
@@ -325,7 +323,7 @@ class Controller:
             gap
             for gap in snapshot.gaps
             if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)
-            and (opened.cluster is not None or gap.what != "cluster")  # what was not asked for is not missed
+            and (opened.cluster is not None or gap.what != "cluster")  # no gap for a cluster that was not requested
         ]
         if lost and not snapshot.devices:
             self._wrong = joined(lost)
@@ -367,7 +365,7 @@ class Controller:
             return self._look(known, pause, store.gaps)[1]
 
     def _remember_storm(self, at: datetime | None) -> None:
-        """On the Lease, so that the cool-down outlasts this process."""
+        """Stored on the Lease, so that the cool-down outlasts this process."""
         if at == self._storm_at:
             return
         self._storm_at = at
@@ -382,17 +380,17 @@ class Controller:
             said = election.recall(keys.LAST_STORM)
             self._storm_at = datetime.fromisoformat(said) if said else None
         except (WriteError, ValueError) as error:
-            # As if there had been one just now: what is not known is no reason to act.
+            # Assume a storm just now: while it is unknown, nothing may be done.
             log.warning("whether there was a storm lately could not be read from the Lease: %s", error)
             self._storm_at = _now()
 
     def _propose(self, store: RemediationStore, analysis: Analysis, view: FreshFacts) -> tuple[Remediation, ...]:
-        """What was proposed now."""
+        """Returns the Remediations proposed now."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
             return ()
         now = _now()
         kept = self._executor(store, self._writers).propose(analysis.plan, view, now)
-        # What another replica proposed at the same moment is given back as it is.
+        # The store returns another replica's proposal of the same moment as it is.
         proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
             self._metrics.proposed(each)
@@ -400,7 +398,7 @@ class Controller:
         return proposed
 
     def _say(self, proposed: Remediation, writers: Writers) -> None:
-        """An Event on what it is about; that it could not be said changes nothing."""
+        """Writes an Event on the object; a failure changes nothing."""
         proposal = proposed.proposal
         wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "its owners are notified next"
         note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
@@ -414,7 +412,7 @@ class Controller:
         return Executor(store, writers.plain, writers.rehearsal, lambda: self._fresh(store), self._notify, policies)
 
     def _carry_on(self, executor: Executor, name: str) -> None:
-        """One Remediation, step by step until nothing more is to be done now; its fault costs it alone."""
+        """One Remediation, step by step until nothing more is due. An error affects it alone."""
         before: Remediation | None = None
         for _ in range(_STEPS_AT_ONCE):
             if self._stopping.is_set():
@@ -446,7 +444,7 @@ class Controller:
         self._notifications().tell(remediation, self.settings.delivery)
 
     def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
-        """The files and the summary of the report of the seven days before `end`."""
+        """Files and summary of the report of the seven days before `end`."""
         from gpuwatch.app.sizing import size
         from gpuwatch.app.sizing_commands import Acted, report_files, week_of
         from gpuwatch.report.weekly_markdown import weekly_summary
@@ -456,7 +454,7 @@ class Controller:
             sized = size(opened, self._profiles(), 2 * _WEEK, _quiet())
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
             if lost and not sized.snapshot.devices:
-                raise UnreachableError(joined(lost))  # a week of which nobody could tell is worth waiting for
+                raise UnreachableError(joined(lost))  # make the report later, with data
             with self._remediations() as store:
                 acted = Acted.of(store.all() if store else (), opened.settings.plan)
             week = week_of(opened, sized, _WEEK, end=end, acted=acted)
@@ -464,7 +462,7 @@ class Controller:
 
     @contextmanager
     def _remediations(self) -> Iterator[RemediationStore | None]:
-        """None without a live cluster: nothing is proposed there, and nothing can be paused."""
+        """None without a live cluster, which can hold neither proposals nor a pause."""
         if self._writers is None:
             yield None
             return
@@ -474,12 +472,12 @@ class Controller:
             log.warning("%s: %s", gap.what, gap.detail)
 
     def _own_sources(self) -> Opened:
-        """Connections of the long jobs, so that the short ones never wait for them."""
+        """Separate connections for the long jobs, so that short jobs never wait for them."""
         opened = self._opened
         return replace(open_sources(self._options, opened.settings), at=_now(), policies=opened.policies)
 
     def _profiles(self) -> Path | Callable[[], AbstractContextManager[Store]]:
-        """Where the profiles are kept: in the file that is set, else in the cluster, else in a file of our own."""
+        """The store of the profiles: the configured file, else the cluster, else a local file."""
         if self.settings.state is not None or self._writers is None:
             return self._state()
         writer, namespace = self._writers.plain, self.settings.namespace
@@ -494,13 +492,13 @@ class Controller:
 
 
 def following(opened: Opened) -> Opened:
-    """The same sources; a live cluster is followed from its first read on, until `rest`."""
+    """The same sources; a live cluster is watched from its first read on, until `rest`."""
     cluster = opened.cluster
     return replace(opened, cluster=cluster.followed()) if isinstance(cluster, LiveCluster) else opened
 
 
 def rest(opened: Opened) -> None:
-    """Watch nothing until the next read."""
+    """Stop watching until the next read."""
     if isinstance(opened.cluster, FollowedCluster):
         opened.cluster.close()
 
@@ -514,5 +512,5 @@ def _now() -> datetime:
 
 
 def _quiet() -> Console:
-    """Progress is for terminals."""
+    """No progress output: it is for terminals."""
     return Console(quiet=True, force_terminal=False)

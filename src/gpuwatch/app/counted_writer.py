@@ -1,4 +1,4 @@
-"""A writer that counts what is asked of it and what fails, for /metrics."""
+"""A writer that counts its requests and failures for /metrics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpuwatch.kube.writer import ClusterWriter, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 Count = Callable[[str, str], None]
-"""Verb, and how it failed: a Failure as text, '' where it did not."""
+"""Called with the verb and the Failure as text; '' for success."""
 
 
 class CountedWriter:
-    """Another writer's answers and errors, unchanged. Reads count only where they fail."""
+    """Passes on another writer's answers and errors unchanged. Of reads, only failures are counted."""
 
     def __init__(self, writer: ClusterWriter, count: Count) -> None:
         self._writer = writer

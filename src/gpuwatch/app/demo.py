@@ -1,4 +1,5 @@
-"""`gpuwatch demo`: a week of a simulated fleet through the whole cycle, and the findings held against the truth."""
+"""`gpuwatch demo`: a week of a simulated fleet through the whole cycle, with the findings compared with the planted
+faults."""
 
 from __future__ import annotations
 
@@ -39,7 +40,6 @@ _EXPLAINED = (SubjectKind.POD, SubjectKind.DEVICE, SubjectKind.NODE)
 
 
 def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
-    """Simulate, watch, compare; returns the exit code."""
     console = output()
     fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days, oversized=max(gpus // 8, 1)))
     planted = [truth for truth in fleet.truth if not truth.harmless and (truth.fault or truth.kind in IDLE_KINDS)]
@@ -75,7 +75,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
 
 
 def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
-    """Prints the advice, held against what was planted, and writes the report; the HTML file's path."""
+    """Prints the advice beside what was planted and writes the report; returns the HTML file's path."""
     from gpuwatch.app.sizing import size
     from gpuwatch.app.sizing_commands import report_files, week_of
     from gpuwatch.app.sources import open_sources
@@ -88,7 +88,7 @@ def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     length = fleet.plan.end - fleet.plan.start
     sized = size(opened, None, length, Console(stderr=True))
     console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS))
-    # A Notebook that is gone is known by its StatefulSet, so kinds are left out of the comparison.
+    # A deleted Notebook is known by its StatefulSet, so the comparison ignores kinds.
     advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}
     found = [name for name in fleet.oversized if name.partition("/")[2] in advised]
     console.print(
@@ -106,8 +106,7 @@ def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
 def _watch(
     source: TelemetrySource, fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, progress: Progress
 ) -> tuple[list[Named], dict[PodRef, str]]:
-    """Every moment as a user would see it then: the cluster as it was, telemetry up to it. What was named, and the
-    last thing that was said of each Pod."""
+    """Analyses each moment with the data up to then. Returns what was named, and the last verdict on each Pod."""
     policies = Policies()
     named: list[Named] = []
     said: dict[PodRef, str] = {}
@@ -132,7 +131,7 @@ def _compare(
     for column in ("planted", "on", "began", "to be named", "found"):
         table.add_column(column, overflow="fold")
     found = 0
-    # What ended before anybody looked cannot be found, and what it would have been is not known either.
+    # A workload that ended before the first analysis cannot be found.
     seen = [truth for truth in planted if any(_visible(truth, at) for at in moments)]
     before: tuple[object, ...] = ()
     why: list[str] = []
@@ -142,7 +141,7 @@ def _compare(
         late = duration(60 * max(round((at - truth.start) / timedelta(minutes=1)), 0)) if at else ""
         result = f"[green]after {late}[/]" if at else "[bold red]missed[/]"
         thing = (truth.note, truth.subject, truth.start)
-        # A fault that shows in several ways is told once, and has a line for each.
+        # A fault with several symptoms is described once and has a line per symptom.
         about = ("", "", "") if thing == before else (escape(truth.note), _on(truth), f"{truth.start:%a %H:%M}")
         table.add_row(*about, truth.kind.replace("_", " "), result)
         before = thing

@@ -1,4 +1,4 @@
-"""The exit codes of all commands; each has one meaning. docs/names.md lists them from here."""
+"""The exit codes of all commands; docs/names.md lists them from here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a script can rely on."""
-
     OK = 0, "Done."
     FAILED = 1, "What was asked for could not be done: a source did not answer, a file could not be read or written."
     USAGE = 2, "The command line or the settings are wrong. Nothing was asked of any source."

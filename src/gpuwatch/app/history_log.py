@@ -1,4 +1,4 @@
-"""What is new in the history of a Remediation, once in the log and once in the metrics."""
+"""Writes each new entry of a Remediation's history once to the log and once to the metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwatch.model.remediation import Remediation
 log = logging.getLogger("gpuwatch.run")
 
 _FRESH = timedelta(seconds=15)
-"""An older entry was told by the process that led then."""
+"""The previous leader logged older entries."""
 
 
 class HistoryLog:
@@ -21,10 +21,10 @@ class HistoryLog:
         self._told: dict[str, int] = {}
 
     def tell(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
-        """before: as it was before this process changed it, None where it did not.
+        """before: as it was before this process changed it; None if this process did not.
 
-        What another process told is not known, so of a Remediation that was never seen here the last entry alone is
-        told, and that only while it is fresh.
+        Another process' log is unknown here, so of a Remediation that is new to this process only the last entry is
+        logged, and only while it is fresh.
         """
         first = after.id not in self._told
         known = self._told.get(after.id, len(before.history) if before else max(len(after.history) - 1, 0))

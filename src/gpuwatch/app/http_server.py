@@ -1,4 +1,4 @@
-"""/healthz, /readyz, /metrics and the pages, answered from threads of their own, so that a job that hangs is seen."""
+"""/healthz, /readyz, /metrics and the pages, served from threads of their own, so that a hanging job is noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from gpuwatch.app.pages import Pages
 
 Complaints = Callable[[], list[str]]
-"""What is wrong now, a sentence each; nothing where all is well."""
+"""Current problems, a sentence each; empty if there are none."""
 
 _TIMEOUT_SECONDS = 10
 _PLAIN = "text/plain; charset=utf-8"
@@ -26,7 +26,7 @@ _CLOSED: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of pages: names in them come from the cluster, and nothing in them may run or ask for anything."""
+"""Headers of pages: they contain names from the cluster, so nothing may run or be requested."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: probes come every few seconds."""
+        """Logs nothing: probes come every few seconds."""
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def serving(
     registry: CollectorRegistry,
     pages: Pages | None = None,
 ) -> Iterator[int]:
-    """Answer until the block ends; yields the port. address: '' for all. Raises OSError where it cannot be had."""
+    """Serve until the block ends; yields the port. address: '' for all. Raises OSError if the port cannot be bound."""
     with _Server(address, port, healthy, ready, registry, pages) as server:
         thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""Jobs that come again: when they run, how long they may, what became of each run."""
+"""Periodic jobs: when they run, how long they may take, and how each run ended."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gpuwatch.report.status_page import JobTimes
 log = logging.getLogger("gpuwatch.jobs")
 
 _LATE_SECONDS = 30
-"""A run that is due for so long and was not even tried: the thread of the scheduler does not run."""
+"""A run that was not started for so long after it was due: the scheduler thread does not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """seconds: distance of two runs. stuck_after_seconds: longer than this no run takes, and one that does is stuck.
+    """seconds: interval between runs. stuck_after_seconds: a longer run counts as stuck.
 
-    looks: it looks whether there is something to do; `work` answers False where there is not, which is no run to be
-    counted, and a look that falls into a run is no news.
+    looks: the job first checks whether there is work. `work` returns False if there is none; such a run is not counted,
+    and a check that overlaps a run is not logged.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Job:
 
 
 class Jobs:
-    """Runs each job in a thread of its own, never twice at once; a run that fails costs itself alone.
+    """Runs each job in a thread of its own, never twice at once. A failed run affects no other job.
 
-    expected: faults of the surroundings, told in a sentence; any other keeps its traceback.
+    expected: errors of the environment, logged as a sentence; all others keep their traceback.
     """
 
     def __init__(self, jobs: tuple[Job, ...], metrics: Metrics, expected: tuple[type[Exception], ...]) -> None:
@@ -51,9 +51,9 @@ class Jobs:
         self._jobs = {job.name: job for job in jobs}
         self._running: dict[str, float] = {}
         self.times: Mapping[str, JobTimes] = {}
-        """Of each job that has run; replaced whole, so that it can be read at any time without waiting."""
+        """By job; replaced as a whole, so that it can be read without a lock."""
         self._changed = threading.Condition()
-        # One more than there are: new settings may add the report.
+        # One more than the jobs: new settings may add the report.
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(max_workers=len(jobs) + 1)}, timezone=UTC
         )
@@ -62,11 +62,11 @@ class Jobs:
             self._add(job, first_after_seconds=0.001)
 
     def start(self) -> None:
-        """Each at once, and then when its time comes."""
+        """Starts each job at once, then at its interval."""
         self._scheduler.start()
 
     def change(self, jobs: tuple[Job, ...]) -> None:
-        """New times for the same jobs; a run in hand goes on."""
+        """Sets new intervals for the same jobs; a running job continues."""
         for job in jobs:
             before = self._jobs.get(job.name)
             self._jobs[job.name] = job
@@ -94,7 +94,7 @@ class Jobs:
         return found
 
     def stop(self, seconds: float) -> list[str]:
-        """Start nothing more, and wait so long for what runs. Names of those that still run then."""
+        """Start nothing more, and wait so many seconds for running jobs. Returns the names of those that still run."""
         self._scheduler.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._running, timeout=seconds)
@@ -109,7 +109,7 @@ class Jobs:
             id=job.name,
             coalesce=True,
             max_instances=1,
-            # One that comes so late that the next one is due is left out; the next one does its work.
+            # A run that is late by a whole interval is skipped; the next one does its work.
             misfire_grace_time=job.seconds,
             replace_existing=True,
             next_run_time=datetime.now(UTC) + timedelta(seconds=first_after_seconds),

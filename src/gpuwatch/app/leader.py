@@ -1,8 +1,8 @@
-"""Which replica leads: a Lease of coordination.k8s.io, and the lease check that every write of the leader passes.
+"""Leader election by a Lease of coordination.k8s.io, and the lease check before every write of the leader.
 
-The rules are those of client-go: whoever holds the Lease renews it; another takes it once it saw no renewal for the
-Lease's whole duration, by its own clock, so that clocks that differ do no harm. A leader stops writing when two thirds
-of the duration have passed since it *asked* for its last renewal, well before anybody may take over. (The client's own
+The rules are client-go's. The holder renews the Lease. Another replica takes it after it saw no renewal for the Lease's
+whole duration by its own clock, so clock differences do no harm. A leader stops writing when two thirds of the duration
+have passed since it *requested* its last renewal, well before another may take over. (The Python client's
 `leaderelection` blocks its caller, has no lease check, and ends the process when the Lease is lost.)
 """
 
@@ -21,7 +21,7 @@ from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef
 
 LEASE = "gpuwatch"
-"""Name of the Lease; deploy/base/controller-role.yaml grants this one."""
+"""Name of the Lease; deploy/base/controller-role.yaml grants access to it."""
 
 _API_VERSION = "coordination.k8s.io/v1"
 _WRITES_FOR = 2 / 3
@@ -30,12 +30,12 @@ log = logging.getLogger("gpuwatch.leader")
 
 
 class NotLeadingError(Exception):
-    """This process may not write: another one leads, or it is not sure that it does."""
+    """This process may not write: it does not lead, or cannot be sure that it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """A version of the Lease, and when it was first seen here, by the monotonic clock."""
+    """A version of the Lease, and the monotonic time at which this process first saw it."""
 
     version: str
     at: float
@@ -44,8 +44,8 @@ class _Observed:
 class Election:
     """One replica's part in the election. `attempt` is for one thread; `leads` and `check_lease` are for all.
 
-    writer: without a lease check of its own. identity: of this process, never used twice. wall: for people who read the
-    Lease; monotonic: what decides.
+    writer: without a lease check. identity: of this process, never reused. wall: for the times on the Lease; monotonic:
+    for all decisions.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Election:
 
     @property
     def leads(self) -> bool:
-        """May this process still write, as far as its own clock tells?"""
+        """True while this process may write, by its own clock."""
         return self._monotonic() < self._leads_until
 
     @property
@@ -83,9 +83,9 @@ class Election:
         return self._monotonic() - self._answered_at < self._lease_seconds
 
     def check_lease(self) -> None:
-        """Before each write. Raises NotLeadingError unless the Lease, read now, names this process.
+        """Call before each write. Raises NotLeadingError unless the Lease, read now, names this process.
 
-        Reading it, beside the clock, catches a machine that was suspended as a whole and whose clocks stood still.
+        The read catches a suspended machine whose clocks stood still too.
         """
         if not self.leads:
             raise NotLeadingError(f"{self.identity} does not lead" + (f"; {self.holder} does" if self.holder else ""))
@@ -101,8 +101,8 @@ class Election:
             raise NotLeadingError(f"the Lease of {self.identity} ran out while it was read")
 
     def attempt(self) -> bool:
-        """Take or renew the Lease if that may be done; does this process lead now? Raises WriteError where the API
-        server gives no answer, or refuses: then it leads as long as it still did."""
+        """Take or renew the Lease if allowed; returns whether this process leads. Raises WriteError if the API server
+        does not answer or refuses; an unexpired leadership continues."""
         asked = self._monotonic()
         found = self._writer.get(self._ref)
         self._answered_at = self._monotonic()
@@ -110,7 +110,9 @@ class Election:
             return self._taken(asked, self._create)
         self.holder = _holder(found)
         if self.holder == self.identity:
-            return self._taken(asked, lambda: self._renew(found))
+            return self._taken(
+                asked, lambda: self._writer.patch(ref_of(found), {"spec": self._held()}, version=version_of(found))
+            )
         self._leads_until = float("-inf")
         version = version_of(found)
         if self._observed is None or self._observed.version != version:
@@ -121,24 +123,25 @@ class Election:
         return self._taken(asked, lambda: self._take(found))
 
     def uid(self) -> str:
-        """Of the Lease, once there is one: no other cluster's has it. Raises WriteError."""
+        """Uid of the Lease, unique to this cluster; '' before it exists. Raises WriteError."""
         if not self._uid:
             found = self._writer.get(self._ref)
             self._uid = str((found or {}).get("metadata", {}).get("uid", ""))
         return self._uid
 
     def recall(self, key: str) -> str:
-        """What a leader noted on the Lease; '' where nothing. Raises WriteError."""
+        """A leader's note on the Lease; '' if there is none. Raises WriteError."""
         found = self._writer.get(self._ref)
         return str(((found or {}).get("metadata", {}).get("annotations") or {}).get(key, ""))
 
     def note(self, key: str, value: str) -> None:
-        """Leave a word on the Lease for whoever leads next; '' removes it. Raises WriteError and NotLeadingError."""
+        """Write a note on the Lease for the next leader; '' removes it. Raises WriteError and NotLeadingError."""
         self.check_lease()
         self._writer.patch(self._ref, {"metadata": {"annotations": {key: value or None}}})
 
     def release(self) -> None:
-        """Give the Lease back, so that another replica need not wait for its end; nothing where it is not ours."""
+        """Give up the Lease, so that another replica need not wait until it expires; no effect if this process does not
+        hold it."""
         self._leads_until = float("-inf")
         try:
             found = self._writer.get(self._ref)
@@ -149,19 +152,18 @@ class Election:
             log.warning("the Lease was not given back, and runs out by itself: %s", error.message)
 
     def run(self, stop: threading.Event) -> None:
-        """Attempt after attempt until `stop` is set."""
         led = False
         while not stop.is_set():
             try:
                 self.attempt()
             except WriteError as error:
                 log.warning("no attempt at the Lease: %s", error.message)
-            except Exception:  # a replica without election must not go on looking healthy
+            except Exception:  # a replica without election must not stay ready
                 log.exception("the election failed")
             if led != self.leads:
                 led = self.leads
                 log.info("%s %s", self.identity, "leads" if led else f"leads no more; {self.holder or 'nobody'} does")
-            # Jitter, so that replicas that were started together do not ask together for ever.
+            # Jitter, so that replicas started together do not stay in step.
             stop.wait(self._retry_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
 
     def _taken(self, asked: float, write: Callable[[], Object]) -> bool:
@@ -170,7 +172,7 @@ class Election:
         except WriteError as error:
             if error.failure is not Failure.CONFLICT and error.failure is not Failure.NOT_FOUND:
                 raise
-            # Somebody was faster. If it leads, the time that is left was won before anybody could take over.
+            # Another replica was faster. A leader's remaining time ends before another could take over.
             return self.leads
         self.holder = self.identity
         self._leads_until = asked + self._lease_seconds * _WRITES_FOR
@@ -180,9 +182,6 @@ class Election:
         metadata = {"name": self._ref.name, "namespace": self._ref.namespace}
         spec = {**self._held(), "acquireTime": self._now(), "leaseTransitions": 0}
         return self._writer.create({"apiVersion": _API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec})
-
-    def _renew(self, found: Object) -> Object:
-        return self._writer.patch(ref_of(found), {"spec": self._held()}, version=version_of(found))
 
     def _take(self, found: Object) -> Object:
         transitions = int(found.get("spec", {}).get("leaseTransitions") or 0) + 1

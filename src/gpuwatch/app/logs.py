@@ -1,4 +1,4 @@
-"""Log lines for people, or one JSON object a line."""
+"""Log lines as text for people or as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LogFormat = Literal["text", "json"]
 
 
 def fields(**values: object) -> dict[str, dict[str, object]]:
-    """`log.info("…", extra=fields(gpus=8))`: what a machine would want to know beside the sentence."""
+    """`log.info("…", extra=fields(gpus=8))`: values for machines beside the sentence."""
     return {"fields": values}
 
 
@@ -41,12 +41,12 @@ def _at(record: logging.LogRecord) -> str:
 
 
 def log_to_stderr(form: LogFormat) -> None:
-    """All of this process; libraries only from WARNING on."""
+    """Sets up logging for the process; libraries log from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("gpuwatch").setLevel(logging.INFO)
-    # Each run that is late or overlaps is told by our own listener.
+    # Our own listener logs late and overlapping runs.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)

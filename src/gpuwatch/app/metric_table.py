@@ -18,7 +18,7 @@ from gpuwatch.model.remediation import Phase
 _WRITES = ("create", "delete", "event", "evict", "patch")
 
 VOCABULARIES: Mapping[str, tuple[str, ...]] = {
-    # What gpuwatch does itself; resizing is its owner's to do.
+    # Actions of gpuwatch itself; resizing is left to the owner.
     "actions": tuple(str(kind) for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD),
     "booleans": ("false", "true"),
     "contents": ("report", "notification"),
@@ -29,7 +29,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "results": ("sent", "failed"),
     "writes": _WRITES,
 }
-"""What a label says, where that is known from the start."""
+"""Label values that are known from the start."""
 
 
 class MetricType(StrEnum):
@@ -44,8 +44,6 @@ class ExportedBy(StrEnum):
 
 
 class MetricDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One metric."""
-
     name: str
     type: MetricType
     meaning: str
@@ -57,7 +55,7 @@ class MetricDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     buckets: tuple[float, ...] = ()
 
     def initial(self) -> Iterator[tuple[str, ...]]:
-        """Label values of the series that are there from the start, at 0."""
+        """Label values of the series that start at 0."""
         if self.starts_with:
             yield from product(*(VOCABULARIES[each] for each in self.starts_with))
 

@@ -1,7 +1,4 @@
-"""What `gpuwatch run` says about itself and the fleet at /metrics; metrics.yaml declares each metric.
-
-Beside them there are the Python client's process_… and python_info.
-"""
+"""/metrics of `gpuwatch run`, declared in metrics.yaml, plus the Python client's process_… and python_info."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of
 class Metrics:
     """All metrics of one process, in a registry of their own, so that tests may have several.
 
-    Metrics of the fleet are those of the leader's last cycle; a replica that does not lead has none, so that a sum over
-    replicas counts nothing twice.
+    Fleet metrics are those of the leader's last cycle. Other replicas have none, so a sum over replicas counts nothing
+    twice.
     """
 
     def __init__(self) -> None:
@@ -81,13 +78,13 @@ class Metrics:
             made.labels(*values)
 
     def job(self, name: str) -> None:
-        """Have the task's series from the start: a counter that begins at 1 has no increase to alert on."""
+        """Create the job's series at 0: a counter that begins at 1 has no increase to alert on."""
         self.job_errors.labels(name)
         self.job_missed.labels(name)
         self.job_seconds.labels(name)
 
     def delivered(self, content: str, sent: bool) -> None:
-        """One destination was tried; content: 'report' or 'notification'."""
+        """Count one attempt at one destination; content: 'report' or 'notification'."""
         self._counters["gpuwatch_deliveries_total"].labels(content, "sent" if sent else "failed").inc()
 
     def pending(self, content: str, count: int) -> None:
@@ -97,7 +94,7 @@ class Metrics:
         self._gauges["gpuwatch_notifications_undelivered"].set(notifications)
 
     def requested(self, rehearsal: bool) -> Callable[[str, str], None]:
-        """What counts the requests of one writer."""
+        """The callback that counts one writer's requests."""
         dry_run = "true" if rehearsal else "false"
 
         def count(verb: str, failure: str) -> None:
@@ -109,13 +106,13 @@ class Metrics:
         return count
 
     def proposed(self, remediation: Remediation) -> None:
-        """It was kept as a proposal, which is the beginning of its history and no line of it."""
+        """Count a new proposal: its history has no entry for it."""
         action = str(remediation.proposal.action)
         self._counters["gpuwatch_proposals_total"].labels(action).inc()
         self._counters["gpuwatch_remediation_transitions_total"].labels(action, str(Phase.PROPOSED)).inc()
 
     def transitioned(self, remediation: Remediation, index: int) -> None:
-        """Count the line `index` of its history, where it brought the Remediation to another phase."""
+        """Count the history entry `index` if it changed the phase."""
         proposal = remediation.proposal
         history = (Turn(proposal.created_at, Phase.PROPOSED, ""), *remediation.history[: index + 1])
         turn, left = history[-1], history[-2].phase
@@ -130,7 +127,7 @@ class Metrics:
         self._histograms["gpuwatch_remediation_phase_seconds"].labels(action, str(left)).observe(spent)
 
     def analysed(self, analysis: Analysis) -> None:
-        """Replace what the last cycle says about the fleet."""
+        """Replace the fleet metrics by the last cycle's."""
         coverage, plan = analysis.coverage, analysis.plan
         self._gauges["gpuwatch_cycle_timestamp_seconds"].set(analysis.at.timestamp())
         counted = (coverage.devices, coverage.devices_present, coverage.devices_allocated)
@@ -171,7 +168,7 @@ class Metrics:
         self._replace("gpuwatch_budget_in_flight_gpus", {(use.scope,): use.in_flight_gpus for use in plan.budgets})
 
     def costs(self, found: FleetCost) -> None:
-        """Replace what is said about allocation and money."""
+        """Replace the allocation and cost metrics."""
         self._replace("gpuwatch_allocatable_gpus", found.allocatable)
         self._replace("gpuwatch_allocated_gpus", found.allocated)
         self._replace("gpuwatch_unpriced_gpus", found.unpriced)
@@ -179,18 +176,18 @@ class Metrics:
             self._replace(name, {(*labels, found.currency): amount for labels, amount in amounts.items()})
 
     def advised(self, counts: Mapping[tuple[str, str, str], int]) -> None:
-        """Replace what is said about right-sizing: (target, outcome, reason) → workloads."""
+        """Replace the right-sizing metrics: (target, outcome, reason) → workloads."""
         self._replace("gpuwatch_advice", counts)
 
     def inventory(self, followed: Iterable[Followed]) -> None:
-        """Replace what is said about the age of the inventory; add what was listed since."""
+        """Replace the age of the inventory; add the lists since then."""
         lists = self._counters["gpuwatch_inventory_lists_total"]
         drift = self._counters["gpuwatch_inventory_drift_total"]
         ages: dict[tuple[str, ...], float] = {}
-        for each in sorted(followed, key=lambda item: item.age_seconds):  # the oldest of one name counts
+        for each in sorted(followed, key=lambda item: item.age_seconds):  # the oldest one of a name counts
             ages[each.resource,] = each.age_seconds
             before = self._followed.get(each.resource)
-            if before is None or each.lists < before.lists:  # counted from the start, as after new settings
+            if before is None or each.lists < before.lists:  # the count restarted, as after new settings
                 before = replace(each, lists=0, drifted=0)
             lists.labels(each.resource).inc(each.lists - before.lists)
             drift.labels(each.resource).inc(each.drifted - before.drifted)
@@ -198,7 +195,7 @@ class Metrics:
         self._replace("gpuwatch_inventory_age_seconds", ages)
 
     def remembered(self, remediations: Iterable[Remediation], pause: Pause, at: datetime) -> None:
-        """Replace what is said about Remediations, and about the detectors that they tell of."""
+        """Replace the metrics of Remediations and of detector precision."""
         remediations = tuple(remediations)
         measured = precision(remediations)
         self._replace(
@@ -227,7 +224,7 @@ class Metrics:
         self._gauges["gpuwatch_paused"].set(pause.paused)
 
     def stood_down(self) -> None:
-        """Of a replica that leads no more: nothing is said about the fleet."""
+        """Clear the fleet metrics of a replica that no longer leads."""
         self.leads.set(0)
         for each in METRICS:
             if each.exported_by is not ExportedBy.LEADER or each.type is not MetricType.GAUGE:
@@ -243,8 +240,7 @@ class Metrics:
             self._gauges["gpuwatch_settings_last_reload_success_timestamp_seconds"].set(at.timestamp())
 
     def _replace(self, name: str, values: Mapping[_Labels, float]) -> None:
-        """All series of a gauge, as many of the first as its bound allows. A series that stays is never away, so that
-        no scrape finds it missing."""
+        """All series of a gauge, up to its limit. A series that stays is never removed, so that no scrape misses it."""
         gauge, most = self._gauges[name], self._most[name]
         kept = dict(islice(values.items(), most or None))
         with self._replacing:

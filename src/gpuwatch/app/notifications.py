@@ -1,5 +1,5 @@
-"""Notifications on their way to people: into the outbox when they are made, and from there by a job of their own, so
-that a receiver that does not answer holds up nothing else."""
+"""Notifications: written to the outbox when made, and sent by a job of their own, so that a slow receiver delays
+nothing else."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gpuwatch.report.remediation_tables import as_argument
 log = logging.getLogger("gpuwatch.notifications")
 
 LOOK_SECONDS = 2
-"""Distance of two looks into the outbox; each reads small files and asks nobody."""
+"""Interval of the outbox checks; each reads small files and sends no request."""
 
 KEPT = timedelta(days=30)
-"""Longer than anything that was notified is still to be decided."""
+"""Longer than any notified action stays undecided."""
 
 _FILE = "notification.md"
 
 
 def must_be_told(remediation: Remediation) -> bool:
-    """Does it wait until a receiver took its notification? What ends or moves people's work does, unless a person
-    approved it; a taint ends no Pod, and while it waits more Pods land on the GPU."""
+    """Must the action wait until a receiver accepted its notification? Yes if it ends or moves Pods, unless a person
+    approved it. A taint ends no Pod, and while it waits more Pods are placed on the GPU."""
     proposal = remediation.proposal
     return (
         proposal.mode is Mode.ENFORCE
@@ -50,13 +50,14 @@ class Notifications:
         self.folder = folder
         self._metrics = metrics
         self._stopping = stopping
-        self.undelivered = 0  # that no receiver took
-        self._over: set[str] = set()  # folders of which everything arrived, or was given up
+        self.undelivered = 0  # notifications that no receiver accepted
+        self._over: set[str] = set()  # folders that are delivered or given up
 
     def tell(self, remediation: Remediation, policy: DeliveryPolicy) -> None:
-        """Have it sent, once to each destination. Returns once a recipient accepted it, or where none is configured.
+        """Queue it, once per destination. Returns once a recipient accepted it, or if none is configured.
 
-        Raises WriteError else: THROTTLED while that may change, INVALID where the action goes on without. OutboxError.
+        Otherwise raises WriteError: THROTTLED while that may change, INVALID if the action continues without. Raises
+        OutboxError.
         """
         title, text = notification(remediation)
         files = {_FILE: f"# {title}\n\n{text}".encode()}
@@ -66,7 +67,8 @@ class Notifications:
             return
         if any(item.state is DeliveryState.PENDING for item in people):
             raise WriteError(Failure.THROTTLED, "The notification is on its way.")
-        why = f"No receiver took the notification: {_said(people)}."
+        errors = "; ".join(f"{item.destination}: {item.error.rstrip('.')}" for item in people)
+        why = f"No receiver took the notification: {errors}."
         if must_be_told(remediation):
             log.warning(
                 "remediation %s waits. %s `gpuwatch approve %s` lets it go on without",
@@ -77,7 +79,7 @@ class Notifications:
         raise WriteError(Failure.INVALID, why)
 
     def send(self, policy: DeliveryPolicy, now: datetime) -> bool:
-        """Send what is due; was there anything? Raises OutboxError."""
+        """Send what is due; False if nothing was. Raises OutboxError."""
         waiting = self._waiting(policy)
         tries = any(due(item, policy, now) for found in waiting for item in found)
         if tries:
@@ -96,7 +98,7 @@ class Notifications:
         return tries
 
     def _waiting(self, policy: DeliveryPolicy) -> list[tuple[Delivery, ...]]:
-        """Deliveries of each notification that did not arrive everywhere."""
+        """Deliveries of each notification that has not reached all destinations."""
         found = []
         known = names_of(policy)
         for folder in box.reports(self.folder) if self.folder.is_dir() else ():
@@ -115,7 +117,7 @@ class Notifications:
         return found
 
     def forget(self, now: datetime) -> int:
-        """Remove those that are older than `KEPT`; how many."""
+        """Remove notifications older than `KEPT`; returns how many."""
         gone = 0
         for folder in box.reports(self.folder) if self.folder.is_dir() else ():
             if now.timestamp() - folder.stat().st_mtime > KEPT.total_seconds():
@@ -128,7 +130,3 @@ class Notifications:
 def _untold(deliveries: tuple[Delivery, ...], policy: DeliveryPolicy) -> bool:
     people = [item for item in deliveries if item.destination in of_people(policy)]
     return bool(people) and all(item.state is DeliveryState.FAILED for item in people)
-
-
-def _said(people: list[Delivery]) -> str:
-    return "; ".join(f"{item.destination}: {item.error.rstrip('.')}" for item in people)

@@ -1,6 +1,6 @@
-"""What people see of a running replica over HTTP: the status page and the reports of its folder.
+"""The pages of a running replica: the status page, and the reports in its folder.
 
-The status page is made of what was kept when something was last known: it waits for no lock, no job and no server.
+The status page shows stored values: it waits for no lock, job or server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.report.status_page import ReportFiles, Status, reports_html, status_html
 
 REPORTS_SHOWN = 52
-"""Of the folder, the newest: a year of weeks."""
+"""Newest reports in the list: a year of weeks."""
 
 _HTML = "text/html; charset=utf-8"
 _TYPES = {
@@ -39,7 +39,7 @@ class WebPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the last look and the last steps left: replaced whole."""
+    """The results of the last analysis and of the last steps; replaced as a whole."""
 
     analysis: Analysis | None = None
     remediations: tuple[Remediation, ...] | None = None
@@ -47,7 +47,7 @@ class Seen:
 
 
 class Board:
-    """Where jobs put what they know, for whoever asks. Values are replaced, never changed."""
+    """Values that jobs publish for other threads; replaced, never changed."""
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -63,14 +63,14 @@ class Board:
 
 
 class Pages:
-    """`answer` is called from threads of the server. status: the status as it is now; folder: of the reports now."""
+    """`answer` is called from the server's threads. status: the current status; folder: of the reports."""
 
     def __init__(self, status: Callable[[], Status], folder: Callable[[], Path]) -> None:
         self._status = status
         self._folder = folder
 
     def answer(self, path: str) -> WebPage | None:
-        """The page at a path without its query; None where there is none."""
+        """The page at a path without its query; None if there is none."""
         if path == "/":
             return WebPage(_HTML, status_html(self._status()).encode())
         if path == "/reports/":
@@ -87,13 +87,13 @@ class Pages:
             try:
                 report = box.load(item)
             except OutboxError:
-                continue  # whoever delivers tells of it
+                continue  # the delivery reports this error
             names = sorted(filter(_FILE.fullmatch, report.files), key=lambda name: (name not in _FIRST, name))
             shown.append(ReportFiles(id=item.name, title=report.title, files=tuple(names)))
         return reports_html(shown, len(found))
 
     def _file(self, report: str, name: str) -> WebPage | None:
-        """Only what a report of the folder names as its own, by plain names: no other path is ever put together."""
+        """Serves only files that a report lists, by their plain names; no path is built from the request otherwise."""
         match = _FILE.fullmatch(name)
         if not _REPORT.fullmatch(report) or match is None or match[1] not in _TYPES:
             return None

@@ -1,4 +1,4 @@
-"""What `plan`, `history`, `approve`, `reject`, `undo`, `pause` and `resume` do. Each returns its exit code."""
+"""`plan`, `history`, `approve`, `reject`, `undo`, `pause` and `resume`. Each returns its exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""
 
 _KINDS = ("remediation", "rem", "noderemediation", "noderem")
-"""What `kubectl get -o name` and people write before a name."""
+"""Prefixes of a name from `kubectl get -o name`, and short forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
 
 
 def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContext, tuple[Gap, ...]]:
-    """What the controller would weigh too: what a live cluster remembers, and which alerts fire."""
+    """What the controller would also consider: a live cluster's history and firing alerts."""
     alerts: tuple[str, ...] | None = ()
     gaps: tuple[Gap, ...] = ()
     names = opened.policies.plan.brake_alerts
@@ -89,8 +89,8 @@ def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContex
 def kept_of(
     opened: Opened, options: Mapping[str, Any]
 ) -> tuple[tuple[tuple[Remediation, ...], Pause] | None, tuple[Gap, ...]]:
-    """The Remediations of a live cluster, and the pause; None without one, or where they cannot be read, which is a
-    gap."""
+    """The Remediations and the pause of a live cluster; None without a cluster, or with a gap if they cannot be
+    read."""
     if not isinstance(opened.cluster, LiveCluster):
         return None, ()
     writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
@@ -122,7 +122,7 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
     store, writer = _store(options)
     found = _one(store, name, options)
-    # In mode enforce it may be held back because no owner could be notified.
+    # In mode enforce it may wait because no owner could be notified.
     if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
         raise StoreError(f"{found.id} is {found.phase}{_because(found)}: there is nothing to approve")
     if not found.approved:
@@ -186,7 +186,7 @@ def run_resume(options: Mapping[str, Any]) -> int:
 
 
 def _store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
-    """That of the cluster, and what writes there."""
+    """The cluster's store and its writer."""
     settings = load_settings(options["config"])
     try:
         client = api_client(options["kubeconfig"], options["context"])
@@ -201,7 +201,7 @@ def _store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
 
 
 def _all(store: RemediationStore, options: Mapping[str, Any]) -> tuple[Remediation, ...]:
-    """Those of --namespace, else all. Raises StoreError with what to do where they may not be listed."""
+    """Those of --namespace, else all. Raises StoreError with advice if listing is forbidden."""
     namespace = options.get("namespace")
     try:
         known = store.all()
@@ -213,7 +213,7 @@ def _all(store: RemediationStore, options: Mapping[str, Any]) -> tuple[Remediati
 
 
 def _pause(store: RemediationStore) -> tuple[Pause | None, tuple[Gap, ...]]:
-    """Who decides in a Namespace of their own need not see it."""
+    """A user with rights in one Namespace only need not read the pause."""
     try:
         return store.paused(), ()
     except StoreError as error:
@@ -221,13 +221,13 @@ def _pause(store: RemediationStore) -> tuple[Pause | None, tuple[Gap, ...]]:
 
 
 def _one(store: RemediationStore, name: str, options: Mapping[str, Any]) -> Remediation:
-    """The one of this name, or the only one that begins so. Raises StoreError."""
+    """The Remediation with this name or unique prefix. Raises StoreError."""
     for kind in _KINDS:
         name = name.removeprefix(f"{kind}/")
     try:
         known = _all(store, options)
     except StoreError:
-        with suppress(StoreError):  # who may list none may read one
+        with suppress(StoreError):  # `get` may be allowed where `list` is not
             found = store.get(f"{options.get('namespace') or ''}/{name}".removeprefix("/"))
             if found is not None:
                 return found
@@ -250,7 +250,7 @@ def _one(store: RemediationStore, name: str, options: Mapping[str, Any]) -> Reme
 
 
 def _who_is_it(writer: LiveWriter) -> str:
-    """The name by which the API server knows whoever writes here; '' where it does not say."""
+    """The user name that the API server reports for these credentials; '' if none."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {"name": ""}}
     try:
         answer = writer.create(review)

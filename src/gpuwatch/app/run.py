@@ -1,5 +1,5 @@
-"""`gpuwatch run`: the process. Puts the parts together, listens to signals and to changes of the settings, and ends in
-order: the step in hand is finished, or is found half done by whoever leads next."""
+"""The process of `gpuwatch run`: connects the parts, handles signals and changed settings, and shuts down in order. A
+step in progress is finished, or the next leader finds it half done."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ log = logging.getLogger("gpuwatch.run")
 
 _TICK_SECONDS = 0.5
 _PULSE_SECONDS = 30
-"""A main loop that has not turned for so long hangs."""
+"""The main loop counts as hanging after so long without a turn."""
 
 
 @reported
 def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
-    """Until SIGTERM or SIGINT. Returns the exit code: 0 where it ended in order."""
+    """Runs until SIGTERM or SIGINT. Returns the exit code: 0 after an orderly shutdown."""
     log_to_stderr(log_format)
     opened = open_sources(options)
     settings = opened.settings
@@ -93,7 +93,7 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
         if election is not None:
             thread = threading.Thread(target=election.run, args=(elected,), name="election", daemon=True)
             thread.start()
-            # So that the first look of the only replica is not spent standing by.
+            # A single replica then leads at its first analysis.
             _wait(lambda: election.leads or bool(election.holder), stopping, 2 * settings.run.lease_retry_seconds)
         jobs.start()
         _watch(controller, jobs, metrics, pulse, stopping, hang_up, options["config"])
@@ -102,13 +102,13 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
         left = jobs.stop(controller.settings.run.shutdown_timeout_seconds)
         elected.set()
         if left:
-            # What was begun stands in its Remediation, and the Lease keeps others away until it runs out.
+            # Its Remediation records what was begun, and no other replica leads until the Lease expires.
             log.error("still running after %d s: %s", controller.settings.run.shutdown_timeout_seconds, ", ".join(left))
             sys.stderr.flush()
             os._exit(ExitCode.FAILED)
         controller.close()
         if election is not None and thread is not None:
-            # An attempt at the Lease that nobody answers ends by its own timeouts.
+            # A pending attempt at the Lease ends by its own timeouts.
             thread.join(max(controller.settings.run.shutdown_timeout_seconds - (time.monotonic() - asked), 1.0))
             election.release()
     log.info("stopped")
@@ -116,7 +116,7 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
 
 
 class _Pulse:
-    """Of the main loop."""
+    """The last turn of the main loop."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -130,7 +130,7 @@ class _Pulse:
 
 
 def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> Election:
-    # One lost request must not take longer than what remains of the Lease.
+    # One lost request must not outlast the Lease.
     patience = Limits(
         connect_timeout_seconds=2.0, read_timeout_seconds=max(settings.run.lease_duration_seconds / 3, 1.0)
     )

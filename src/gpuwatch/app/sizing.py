@@ -1,4 +1,4 @@
-"""Right-sizing of one moment: profiles brought up to date, advice, and what became of earlier advice."""
+"""One run of right-sizing: updates profiles, advises, and judges earlier advice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOLLOWED = timedelta(weeks=8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """Everything that one run concluded. `gaps` are those of the profiles, the prices and the state."""
+    """The results of one run. `gaps` are those of the profiles, the prices and the state."""
 
     snapshot: Snapshot
     analysis: Analysis
@@ -58,9 +58,9 @@ def size(
 ) -> Sized:
     """Profiles of the fleet up to `opened.at`, and the advice that follows.
 
-    state: the SQLite file with the profiles, or what opens another store of them; only what is newer is fetched, and it
-    is brought up to date. Without one the whole history is fetched, and nothing is kept.
-    Raises SourceError where there is no telemetry to profile, StoreError where the state cannot be used.
+    state: the SQLite file with the profiles, or a function that opens another store. Only newer data is fetched, and
+    the store is updated. Without one the whole history is fetched and nothing is stored. Raises SourceError without
+    telemetry, StoreError if the state cannot be used.
     """
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
@@ -69,7 +69,7 @@ def size(
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     with ExitStack() as stack:
-        # Opened first: a state that cannot be used is told before the long part.
+        # Opened first, so that an unusable state fails before the long part.
         store: Store | None = None
         if state is not None:
             store = stack.enter_context(Store.open(state) if isinstance(state, Path) else state())
@@ -95,7 +95,7 @@ def size(
             store.save_book(book)
             outcomes, found = _judged(store, settings, snapshot.cluster, book, opened, source)
             gaps += found
-            # Outcomes first: advice that is given now has none yet.
+            # Outcomes first: new advice has none yet.
             store.record_outcomes(outcomes)
             store.record_advice(recommendations, opened.at)
             gaps += store.gaps
@@ -113,20 +113,20 @@ def size(
 
 
 def _prices(settings: Settings) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
-    """The catalog's prices with the operator's own over them."""
+    """The catalog's prices, overridden by the operator's."""
     if settings.prices is None:
         return instance_types(), ()
     return instance_types_with_overrides(settings.prices, settings.currency)
 
 
 def price_list(settings: Settings) -> PriceList:
-    """The prices of the catalog and of the operator in the currency of the settings, to look Nodes up in."""
+    """The catalog's and the operator's prices in the currency of the settings."""
     return PriceList(_prices(settings)[0], settings.currency)
 
 
 def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType], currency: str) -> dict[str, float]:
-    """Gpu.name → price of one GPU for an hour, in `currency`: the mean over the cluster's Nodes that have it. Models
-    of which a Node has no known price are left out."""
+    """Gpu.name → price of one GPU for an hour, in `currency`: the mean over the cluster's Nodes. Models without any
+    known price are left out."""
     listed = PriceList(prices, currency)
     nodes_of: dict[str, list[Node]] = {}
     for node in cluster.nodes:
@@ -145,7 +145,7 @@ def _judged(
     opened: Opened,
     source: TelemetrySource,
 ) -> tuple[tuple[Outcome, ...], tuple[Gap, ...]]:
-    """Advice of the last weeks held against what happened since."""
+    """Outcomes of the last weeks' advice."""
     given = [item for item in store.advice_given(opened.at - FOLLOWED) if item.at < opened.at]
     if not given:
         return (), ()

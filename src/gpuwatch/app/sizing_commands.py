@@ -1,4 +1,4 @@
-"""What `recommend`, `mig-plan` and `report` do. Each returns its exit code."""
+"""`recommend`, `mig-plan` and `report`. Each returns its exit code."""
 
 from __future__ import annotations
 
@@ -90,17 +90,13 @@ def run_recommend(
         gaps=(*sized.snapshot.gaps, *sized.gaps),
     )
     if form == "patch":
-        sys.stdout.write(_patches(advice))
+        sys.stdout.write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
     elif form == "csv":
         week = week_of(opened, sized, timedelta(days=days), advice, abstained)
         sys.stdout.write(weekly_csvs(week)["recommendations.csv"])
     else:
         print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
     return _code(sized)
-
-
-def _patches(advice: Sequence[Recommendation]) -> str:
-    return "---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice)
 
 
 def _advice_tables(answer: Advised, rows: int, *, detail: bool) -> RenderableType:
@@ -152,7 +148,7 @@ def run_report(
     if begin >= opened.at:
         raise SourceError(f"--from {begin:%Y-%m-%dT%H:%MZ} is not before {opened.at:%Y-%m-%dT%H:%MZ}, the report's end")
     length = opened.at - begin
-    # As much again before it, for the trend.
+    # Twice the period, for the trend.
     settings = opened.settings
     sized = size(opened, state or settings.state, 2 * length, Console(stderr=True))
     kept, unread = kept_of(opened, options)
@@ -183,7 +179,7 @@ def run_report(
 
 
 def report_files(report: WeeklyReport) -> dict[str, bytes]:
-    """File name → content of one report in all its forms."""
+    """File name → content, for every form of the report."""
     texts = {
         "report.html": weekly_html(report),
         "report.md": weekly_markdown(report),
@@ -211,7 +207,7 @@ def week_of(
     end: datetime | None = None,
     acted: Acted | None = None,
 ) -> WeeklyReport:
-    """The report of so much time up to `end`, which is the moment of the sources where it is None."""
+    """The report of the period `length` up to `end`, or up to the moment of the sources."""
     end = end or opened.at
     acted = acted or Acted()
     return assemble_weekly(
@@ -234,7 +230,7 @@ def week_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """What a report tells of actions. known: None where no Remediations were read."""
+    """known: None if no Remediations were read."""
 
     known: tuple[Remediation, ...] | None = None
     observed: bool = False
@@ -262,5 +258,5 @@ def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -
 
 
 def _code(sized: Sized) -> int:
-    """Nothing profiled at all is a failure to say anything, not a fleet without waste."""
+    """A failure if nothing was profiled: that does not mean a fleet without waste."""
     return ExitCode.OK if sized.book.profiles or sized.book.usage else ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""From options and settings to a Snapshot: opens telemetry and cluster, and chooses the moment."""
+"""Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
 from __future__ import annotations
 
@@ -23,29 +23,27 @@ from gpuwatch.telemetry.source import TelemetrySource
 
 
 class SourceError(Exception):
-    """What was asked for cannot be opened; the message says what to give instead."""
+    """A source cannot be opened; the message says what to give instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The sources of one command, and the settings that they were opened with: read once, so that an edit in between
-    mixes no two policies."""
+    """The sources and the settings of one command. Settings are read once, so that an edit meanwhile cannot mix two
+    versions."""
 
     settings: Settings
-    policies: Policies  # those of the settings, with the operator's XIDs
+    policies: Policies  # from the settings, with the operator's XIDs
     store: SampleStore | None
     cluster: ClusterReader | None
-    snapshot: Snapshot | None  # a capture stands for both sources
+    snapshot: Snapshot | None  # a capture replaces both sources
     at: datetime
     description: str
-    gaps: tuple[Gap, ...] = ()  # what was wrong with the operator's own files
+    gaps: tuple[Gap, ...] = ()  # faults of the operator's own files
 
 
 def open_sources(options: Mapping[str, Any], settings: Settings | None = None) -> Opened:
-    """Open what the options name. SourceError, SettingsError, TelemetryError or ClusterError where it fails.
-
-    settings: those of the file that the options name where None.
-    """
+    """Opens what the options name. Raises SourceError, SettingsError, TelemetryError or ClusterError. settings: default
+    is the file in the options."""
     if settings is None:
         settings = load_settings(options["config"])
     recorded: tuple[Path, ...] = options["telemetry"]
@@ -123,17 +121,17 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
     except ClusterError:
         if options["kubeconfig"] or options["context"]:
             raise
-        # Nothing was asked for and nothing is configured: the gap in the answer says so.
+        # No gap here: the answer has one already.
         return None
 
 
 def _default_moment(store: SampleStore | None) -> datetime:
-    """Now; for a recording, its last sample, because a recorded fleet has no other now."""
+    """Now; for a recording, its last sample."""
     return (store.end if store else None) or datetime.now(UTC)
 
 
 def take_snapshot(opened: Opened, console: Console) -> Snapshot:
-    """Collect once, showing each step on a terminal."""
+    """Collects once, with progress on a terminal."""
     if opened.snapshot is not None:
         return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
     telemetry = TelemetrySource(opened.store) if opened.store is not None else None
@@ -150,18 +148,19 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
 
 
 _MOST_SKEW_SECONDS = 60.0
-"""Clocks further apart hide the newest samples, or show old ones as new: two samples at the exporters' 30 s."""
+"""Largest clock difference: two samples at the exporters' 30 s. More hides the newest samples, or shows old ones as
+new."""
 
 
 def _noticed(store: SampleStore, at: datetime) -> tuple[Gap, ...]:
-    """What a store has to say beside its answers: what it could not read, and a clock that is off."""
+    """A store's gaps: what it could not read, and a clock that is off."""
     now = datetime.now(UTC)
     if abs((now - at).total_seconds()) >= 10 * _MOST_SKEW_SECONDS:
         return store.problems
     try:
         skew = store.clock_skew_seconds(now)
     except TelemetryError:
-        return store.problems  # that it does not answer is a gap already
+        return store.problems  # already a gap
     if skew is None or abs(skew) <= _MOST_SKEW_SECONDS:
         return store.problems
     way = "ahead of" if skew > 0 else "behind"

@@ -1,4 +1,4 @@
-"""What commands write to the terminal, or to what stands in its place."""
+"""Terminal output of the commands."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ EXPECTED = (
     StoreError,
     OutboxError,
 )
-"""Faults of the input, or of what lies outside; their messages are for people."""
+"""Errors of the input or the environment; their messages are for people."""
 
 
 def output() -> Console:
-    """Standard output. A pipe has no width: it gets one at which a line of a table mostly stays a line for grep,
-    unless COLUMNS says which."""
+    """Standard output. A pipe has no width: without COLUMNS it gets one at which most table rows stay on one line for
+    grep."""
     console = Console(highlight=False)
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def remark(text: str, style: str = "") -> None:
-    """A line on standard error."""
+    """Prints a line on standard error."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(text, style=style, markup=False)
 
 
@@ -60,7 +60,7 @@ def print_answer(value: object, form: str, table: Callable[[], RenderableType]) 
 
 
 def reported(command: Callable[P, int]) -> Callable[P, int]:
-    """A fault of the input is a sentence on stderr; anything else is a bug and keeps its traceback."""
+    """Reports an expected error as a sentence on stderr; any other is a bug and keeps its traceback."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:

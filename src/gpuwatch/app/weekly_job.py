@@ -1,8 +1,8 @@
-"""The weekly report of `gpuwatch run`: when it is due, that it is made once, and that each destination gets it once.
+"""The weekly report of `gpuwatch run`: when it is due, made once, and sent once per destination.
 
-A report is known by the moment at which it was due, whoever makes it and when: its folder in the outbox, its name at
-the destinations and its Idempotency-Key follow from that. Which destinations have it stands in the outbox, for a
-restart in the same folder, and on the Lease, for another replica.
+A report is identified by the moment at which it was due. Its outbox folder, its name at the destinations and its
+Idempotency-Key derive from that. The destinations that have it are stored in the outbox, for a restart in the same
+folder, and on the Lease, for another replica.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from gpuwatch.store import StoreError
 log = logging.getLogger("gpuwatch.report")
 
 LOOK_SECONDS = 10
-"""Distance of two looks whether a report is due; each is a computation and no request."""
+"""Interval of the checks whether a report is due; a check sends no request."""
 
 _NOTE = "gpuwatch.dev/last-report"
-"""Annotation on the Lease: what `_Known` has, as JSON."""
+"""Annotation on the Lease: `_Known` as JSON."""
 
 _WEEK = timedelta(days=7)
 _ON_TIME = timedelta(minutes=5)
 _AGAIN_SECONDS, _AGAIN_MAX_SECONDS = 60.0, 3600.0
-"""After a report that could not be made: telemetry that is away mostly comes back within minutes."""
+"""Retry delays after a report could not be made: telemetry outages mostly end within minutes."""
 
 Make = Callable[[datetime], tuple[Mapping[str, bytes], str]]
-"""The files and the summary of the report of the week that ended then."""
+"""Files and summary of the report of the week that ended then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What replicas know together. sent: destinations that have the report; done: nobody has to do anything more."""
+    """What replicas share. sent: destinations that have the report; done: nothing is left to do."""
 
     due: datetime | None = None
     sent: tuple[str, ...] = ()
@@ -61,14 +61,15 @@ class WeeklyJob:
         self._election = election
         self._metrics = metrics
         self._stopping = stopping
-        self.due: datetime | None = None  # the report that this process looked after last
-        self.done: datetime | None = None  # the last one with which nothing more is to be done
+        self.due: datetime | None = None  # the last report that this process handled
+        self.done: datetime | None = None  # the last report that needs no more work
         self._missing: tuple[datetime, str] | None = None
         self._failures = 0
         self._not_before = float("-inf")
 
     def look(self, now: datetime, run: ControllerPolicy, policy: DeliveryPolicy, make: Make) -> bool:
-        """Make and send the report that is due, or send it to those that did not take it yet; was there anything to do?
+        """Makes and sends the report that is due, or resends it to destinations that did not accept it; False if there
+        was nothing to do.
 
         Raises StoreError, OutboxError, NotLeadingError, and what `make` raises.
         """
@@ -108,7 +109,7 @@ class WeeklyJob:
         known: _Known,
         make: Make,
     ) -> None:
-        # What was sent before this process was killed, and is not on the Lease yet.
+        # Sent before this process was killed, and not on the Lease yet.
         before = box.load(folder).deliveries if folder.exists() else ()
         sent = {*known.sent, *(item.destination for item in before if item.state is DeliveryState.SENT)}
 
@@ -163,7 +164,7 @@ class WeeklyJob:
         return all(over(item, policy) for item in deliveries) or any(due(item, policy, now) for item in deliveries)
 
     def _give_up(self, at: datetime | None) -> None:
-        """A report of which the time is over is not sent any more."""
+        """Stops sending a report whose time is over."""
         if self._missing is not None and self._missing[0] != at:
             log.error("report %s did not arrive everywhere in its time; it stays in the folder", self._missing[1])
             self._missing = None
@@ -172,7 +173,7 @@ class WeeklyJob:
     # What replicas share
 
     def _place(self, outbox: Path) -> str:
-        """What tells this cluster's reports from another's that go to the same bucket."""
+        """Separates this cluster's reports from another's in the same bucket."""
         if self._election is None:
             return box.token(outbox)
         try:

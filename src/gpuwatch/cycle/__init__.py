@@ -1,1 +1,1 @@
-"""One cycle's conclusions: what the rules need, the Analysis, its costs, and the values of the weekly report. Pure."""
+"""One cycle's conclusions: required signals, the Analysis, its costs, and the values of the weekly report. Pure."""

@@ -1,4 +1,4 @@
-"""Everything one moment concludes: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure: the same Snapshot, the same answer."""
+"""Everything concluded at one moment: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Policies:
     idle: IdlePolicy = IdlePolicy()
     misfit: MisfitPolicy = MisfitPolicy()
     plan: PlanPolicy = PlanPolicy()
-    xids: Mapping[int, Xid] | None = None  # the catalog with the operator's overrides; None: the catalog as it is
+    xids: Mapping[int, Xid] | None = None  # the catalog with the operator's overrides; None: the catalog itself
 
 
 def needs_of(policies: Policies) -> TelemetryNeeds:
-    """What the rules, with these bounds, ask of telemetry."""
+    """The telemetry that the rules need under these policies."""
     return TelemetryNeeds(
         stats=tuple(
             dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle), *misfit.needs(policies.misfit)))
@@ -58,7 +58,7 @@ def needs_of(policies: Policies) -> TelemetryNeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanContext:
-    """What a plan weighs besides the Snapshot; `draw_plan` says what each is."""
+    """A plan's inputs besides the Snapshot; see `draw_plan`."""
 
     history: tuple[Remediation, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
@@ -69,7 +69,7 @@ class PlanContext:
 
 
 def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) -> tuple[Finding, ...]:
-    """What the rules conclude, in no particular order. everything: good news too."""
+    """The rules' findings, unordered. everything: include HEALTHY and similar ones."""
     return (
         *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids),
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
@@ -78,7 +78,6 @@ def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) 
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
-    """Findings, plan and coverage of one Snapshot."""
     ordered = tuple(sorted(assess(snapshot, policies), key=_order))
     return Analysis(
         version=VERSION,
@@ -104,8 +103,8 @@ def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanC
 
 
 def proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
-    """What the rules behind the open taints conclude of the tainted devices now, where it is HEALTHY or UNKNOWN: an
-    Analysis leaves good news out, and without it no taint is ever removed."""
+    """HEALTHY and UNKNOWN findings on the tainted devices by the rules behind the open taints. An Analysis leaves
+    HEALTHY findings out, and without them no taint would be removed."""
     wanted = {
         (device, detector)
         for each in known
@@ -124,9 +123,9 @@ def proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...
 
 
 def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signal, ...]]:
-    """Rule → the signals that it could use, that the exporters here could give, and that nothing exports."""
+    """Rule → signals that it can use and that the exporters here support, but nothing exports."""
     found = {item.signal for item in schema.signals}
-    # Where nothing was found at all, the commonest exporter is the one to set up.
+    # Without any exporter, suggest the commonest one.
     spoken = set(schema.vocabularies) or {"dcgm"}
     possible = {row.signal for row in metric_rows() if row.vocabulary in spoken}
     missing = {
@@ -137,7 +136,6 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
 
 
 def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
-    """Rule → every signal that it can use."""
     needs = {
         **health.needs_of_rules(policies.health),
         **idle.needs_of_rules(policies.idle),

@@ -1,4 +1,4 @@
-"""Which GPU, Node and Pod a finding names, and why health is unknown: what metrics say in labels. Pure."""
+"""The GPU, Node and Pod that a finding names, and why health is unknown, for labels of metrics. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class UnknownReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """What a finding is about, as far as it is one thing; '' where it is not, or where nobody knows.
+    """The subject of a finding; '' where there are several, or it is unknown.
 
-    gpu_node: the Node, or the host as telemetry spells it where no Node is found for it.
+    gpu_node: the Node, or the host as in telemetry if it matches no Node.
     """
 
     gpu_node: str = ""
@@ -47,15 +47,15 @@ class Culprit:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """In an order that stays from cycle to cycle as long as the findings do."""
+    """In a stable order while the findings stay the same."""
     return sorted(findings, key=lambda item: (SEVERITY_RANK[item.severity], str(item.verdict), item.id))
 
 
 def culprits(analysis: Analysis, findings: Iterable[Finding]) -> list[Culprit]:
     """One for each finding.
 
-    A gang or a workload of several Pods is named by the first of them, in the order of their names. Of a GPU that
-    several Pods share no Pod is named, and its Namespace only where it is one: nobody knows whose fault it is.
+    A gang or a workload of several Pods is named by its first Pod by name. For a GPU that several Pods share no Pod is
+    named, and a Namespace only if they share one: whose fault it is, is unknown.
     """
     devices = {device.id: device for device in analysis.devices}
     pods = {pod.ref: pod for pod in analysis.cluster.pods}
@@ -94,10 +94,10 @@ def _one(values: set[str]) -> str:
 
 
 def health_unknown(analysis: Analysis) -> Mapping[tuple[str, str], int]:
-    """(Node, UnknownReason) → GPUs and MIG instances of which no rule could tell the health; those with the most first.
+    """(Node, UnknownReason) → GPUs and MIG instances of unknown health, the highest count first.
 
-    The sum is Coverage.health_unknown. The reason follows from the finding that says so: from its kind, from
-    Finding.missing compared with the signals that are exported here, and from the exporter's `up` in its evidence.
+    The sum is Coverage.health_unknown. The reason derives from the finding's kind, from Finding.missing compared with
+    the signals exported here, and from the exporter's `up` in its evidence.
     """
     devices = {device.id: device for device in analysis.devices}
     why: dict[DeviceId, tuple[str, str]] = {}
@@ -123,7 +123,7 @@ def _unknown_reason(item: Finding, schema: Schema) -> UnknownReason | None:
 
 
 def tainted_since(remediations: Iterable[Remediation]) -> dict[str, datetime]:
-    """Node → since when a taint of ours stands on it or on one of its devices, by the steps that were done."""
+    """Node → since when it or one of its devices has a taint of ours, by the steps that were done."""
     found: dict[str, datetime] = {}
     for each in remediations:
         if each.proposal.action is not ActionKind.TAINT_NODE or not each.phase.in_flight:

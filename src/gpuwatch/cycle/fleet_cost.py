@@ -1,14 +1,14 @@
-"""Who has which GPUs now, what that costs an hour, and what it could cost less. Pure.
+"""Current allocation of GPUs, its cost per hour, and what could be saved. Pure.
 
 GPUs are physical ones. A MIG instance counts with its share of its GPU, a unit of a shared GPU with one part of as many
-as share it. So what all Pods of a Node have is never more than its allocatable GPUs. A price that is not known is
-left out and never zero; `unpriced` counts the GPUs that it leaves out.
+as share it. So all Pods of a Node never have more than its allocatable GPUs. An unknown price is left out and never
+zero; `unpriced` counts its GPUs.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -26,15 +26,15 @@ NO_POOL = "default"
 """The pool of a Node without one, as in a plan."""
 
 RELEASE = "release"
-"""What is saved by giving an idle allocation back; the other targets are those of a recommendation."""
+"""Target for releasing an idle allocation; the other targets are those of a recommendation."""
 
 IGNORED_AFTER = timedelta(days=7)
-"""Advice that was not followed for so long is ignored; before that its owner may only not have seen it."""
+"""Advice that was not followed for so long counts as ignored; before that its owner may not have seen it."""
 
 
 class CostState(StrEnum):
     ALLOCATED = "allocated"  # a Pod has it, and it is not idle
-    IDLE = "idle"  # a Pod has it that is found idle now
+    IDLE = "idle"  # a Pod has it, and it is idle
     FREE = "free"  # no Pod has it
 
 
@@ -45,12 +45,11 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FleetCost:
-    """Of one moment. GPUs are physical ones, with fractions; cost and saving are amounts of `currency` an hour.
+    """Physical GPUs, with fractions; cost and saving in `currency` per hour.
 
     allocatable, unpriced: by (GPU model, pool). A GPU that a Pod has counts as allocatable until the Pod is gone.
-    allocated: by (Namespace, GPU model, pool). cost: by (Namespace, CostState); the Namespace of what is free is ''.
-    saving: by (Namespace, target, Confidence). What is not known is missing. Namespaces come in order of their GPUs,
-    those with the most first.
+    allocated: by (Namespace, GPU model, pool). cost: by (Namespace, CostState); the Namespace of free GPUs is ''.
+    saving: by (Namespace, target, Confidence). Unknown values are missing. Namespaces are ordered by GPUs, most first.
     """
 
     allocatable: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -63,7 +62,7 @@ class FleetCost:
 
 @dataclass(frozen=True, slots=True)
 class _NodeCost:
-    """A Node with GPUs: how many can be had, what each Pod on it has, and the price of one for an hour."""
+    """A Node with GPUs: how many are allocatable, what each Pod has, and the price of one for an hour."""
 
     gpu_model: str
     pool: str
@@ -73,13 +72,13 @@ class _NodeCost:
 
 
 def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[Recommendation] = ()) -> FleetCost:
-    """What the cluster of this moment costs. Without a cluster nothing is known of it."""
+    """Empty without a cluster."""
     places = _places(analysis.cluster, analysis.devices, prices)
     idle = _idle_pods(analysis.findings)
     allocatable: dict[tuple[str, str], float] = defaultdict(float)
     unpriced: dict[tuple[str, str], float] = defaultdict(float)
     allocated: dict[tuple[str, str, str], float] = defaultdict(float)
-    # By Namespace and state, whether their price is known or not.
+    # By Namespace and state, with known price or not.
     gpus: dict[tuple[str, str], float] = defaultdict(float)
     cost: dict[tuple[str, str], float] = defaultdict(float)
     saving: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -100,7 +99,7 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
             if place.price is not None:
                 cost[namespace, state] += count * place.price
     for namespace in {namespace for namespace, _ in cost}:
-        # Nothing idle costs nothing; but idle GPUs of unknown price cost something.
+        # No idle GPUs cost nothing; idle GPUs of unknown price cost something.
         for state in (CostState.ALLOCATED, CostState.IDLE) if namespace else ():
             if not gpus[namespace, state]:
                 cost.setdefault((namespace, state), 0.0)
@@ -128,8 +127,8 @@ def advice_counts(
     outcomes: Iterable[Outcome],
     at: datetime,
 ) -> Mapping[tuple[str, str, str], int]:
-    """(target, outcome, reason) → workloads. advised, abstained: of the last sizing run. applied, ignored: what became
-    of advice of the last weeks; a target that was advised to one workload twice counts once."""
+    """(target, outcome, reason) → workloads. advised, abstained: of the last sizing run. applied, ignored: outcomes of
+    the last weeks' advice; a target advised to one workload twice counts once."""
     found: Counter[tuple[str, str, str]] = Counter()
     for item in recommendations:
         found[str(item.chosen.target.kind), "advised", ""] += 1
@@ -147,7 +146,7 @@ def advice_counts(
 
 
 def _idle_pods(findings: Iterable[Finding]) -> dict[PodRef, float]:
-    """Pods that are found idle, by themselves or with their gang, with the confidence of it."""
+    """Pods that are idle, by themselves or with their gang, with the confidence."""
     found: dict[PodRef, float] = {}
     for item in findings:
         if item.verdict is Verdict.IDLE:
@@ -173,10 +172,11 @@ def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> l
 def _place(
     node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
 ) -> _NodeCost:
-    unit = _unit_gpus(node, {resource for pod in pods for resource in pod.accelerators})
+    resources = {*node.accelerators, *(resource for pod in pods for resource in pod.accelerators)}
+    unit = {resource: _share_of(node, resource) for resource in resources}
     capacity = sum(count * unit[resource] for resource, count in node.accelerators.items())
     allocatable = sum(node.allocatable.get(name, count) * unit[name] for name, count in node.accelerators.items())
-    if not node.accelerators:  # with DRA nothing is counted; telemetry shows the GPUs that are there
+    if not node.accelerators:  # with DRA no count is reported; use the GPUs that telemetry shows
         capacity = float(len({device.uuid for device in devices}))
         allocatable = float(len({device.uuid for device in devices if device.present}))
     taken = {}
@@ -186,23 +186,18 @@ def _place(
         if gpus > 0:
             taken[pod.ref] = gpus
     total = sum(taken.values())
-    if 0 < capacity < total:  # a Pod that has ended is still listed beside the one that came after it
+    if 0 < capacity < total:  # a Pod that has ended is still listed beside its successor
         taken = {ref: count * capacity / total for ref, count in taken.items()}
         total = capacity
     gpu = find_gpu(node.gpu_product or next((device.model for device in devices if device.model), ""))
     return _NodeCost(
         gpu_model=gpu.name if gpu is not None else node.gpu_product,
         pool=node.pool or NO_POOL,
-        # A device plugin that gives a GPU up leaves it to the Pod that has it.
+        # A GPU that the device plugin withdraws stays with the Pod that has it.
         allocatable=max(allocatable, total),
         taken=taken,
         price=prices.of_node(node).price_per_gpu_hour,
     )
-
-
-def _unit_gpus(node: Node, asked: Collection[str]) -> dict[str, float]:
-    """Physical GPUs that one unit of each resource stands for on this Node."""
-    return {resource: _share_of(node, resource) for resource in {*node.accelerators, *asked}}
 
 
 def _share_of(node: Node, resource: str) -> float:
@@ -241,7 +236,7 @@ def _claimed_gpus(cluster: Cluster, devices: Mapping[str, Device]) -> dict[str, 
 def _add_advised(
     saving: dict[tuple[str, str, str], float], recommendations: Iterable[Recommendation], idle: set[str]
 ) -> None:
-    """idle: workloads of which a Pod is idle; what they save is counted as a release."""
+    """idle: workloads with an idle Pod; their saving is counted as a release."""
     for item in recommendations:
         likely, pessimistic = _savings_per_week(item)
         if likely is None or pessimistic is None or item.key.workload in idle:
@@ -252,7 +247,7 @@ def _add_advised(
 
 
 def _savings_per_week(item: Recommendation) -> tuple[float | None, float | None]:
-    """Likely, and where the work runs as slowly as it may: work that has an end then takes longer."""
+    """Likely, and at the slowest estimate: a job that ends then takes longer."""
     chosen = item.chosen
     likely, after, speed = chosen.projected_saving_per_week, chosen.projected_cost_per_week, chosen.speed
     if likely is None or after is None:

@@ -1,8 +1,8 @@
-"""The weekly report's values, assembled from what the other rooms concluded. Pure; writing it is others' work.
+"""Assembles the weekly report's values. Pure; `report` writes it.
 
-GPU-hours come from the hours and days that the profiles keep, findings and coverage from the analysis of the report's
-last moment, money from the price of a GPU-hour of each model. What is not known stays None: a cost of which one part
-has no price is a lower bound, and `limits` says so.
+GPU-hours come from the profiles' hours and days, findings and coverage from the analysis of the period's last moment,
+money from the price of a GPU-hour of each model. Unknown values stay None: a cost with an unpriced part is a lower
+bound, and `limits` says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
 
 TOP_CHANGES = 10
-_LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverage that idleness asks for (sizing 5.7)
+_LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverage that idleness needs (sizing 5.7)
 
 
 def assemble_weekly(
@@ -49,8 +49,8 @@ def assemble_weekly(
 ) -> WeeklyReport:
     """The report of (start, end]. `price_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour, in `currency`.
 
-    The fleet is compared with the time of the same length before, where the book reaches so far back. remediations:
-    all that are kept; None where none could be read. observed: whether every mode is observe.
+    The fleet is compared with the period of the same length before, if the book covers it. remediations: all stored
+    ones; None if they could not be read. observed: whether every mode is observe.
     """
     actions = None if remediations is None else actions_in(remediations, start, end)
     hours = [row for row in book.usage if start <= row.hour < end]
@@ -64,7 +64,7 @@ def assemble_weekly(
     fleet = _use(hours, price_per_gpu_hour, fleet=True)
     fleet = replace(
         fleet,
-        # A GPU that fell off the bus is paid for, and has no samples that could be counted.
+        # A GPU that fell off the bus is paid for, but has no samples to count.
         allocatable_gpu_hours=None
         if fleet.allocatable_gpu_hours is None
         else fleet.allocatable_gpu_hours + sum(gone.values()),
@@ -108,7 +108,7 @@ def assemble_weekly(
 
 
 def _idle_allocations(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding per idle Pod: gangs and devices repeat what their Pods say."""
+    """One finding per idle Pod: gangs and devices repeat their Pods' findings."""
     found = [item for item in findings if item.verdict is Verdict.IDLE and item.subject.kind is SubjectKind.POD]
     return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
 
@@ -139,7 +139,7 @@ def _wasted_gpu_hours(row: UsageHour) -> float:
 
 
 def _reaches(rows: Collection[UsageHour], start: datetime) -> bool:
-    """True where the hours begin within a day of `start`: half a week would read as half the use."""
+    """True if the hours begin within a day of `start`: half a week would read as half the use."""
     return bool(rows) and min(row.hour for row in rows) - start <= timedelta(days=1)
 
 
@@ -164,7 +164,7 @@ def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[U
             )
         )
         hour += timedelta(hours=1)
-    # The first and the last hour may be covered in part only: their mean over the hour would read as a drop.
+    # The first and the last hour may be covered partly: their mean over the whole hour would look like a drop.
     if points and start > points[0].at:
         points = points[1:]
     if points and end < points[-1].at + timedelta(hours=1):
@@ -184,7 +184,7 @@ def _teams(
         if row.namespace:
             by_namespace[row.namespace].append(row)
     for namespace in {*savings.in_span, *savings.projected}:
-        by_namespace.setdefault(namespace, [])  # it had nothing in this time, and a change is advised all the same
+        by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
     advised: dict[str, int] = defaultdict(int)
     for item in recommendations:
         advised[item.key.namespace] += 1
@@ -224,14 +224,14 @@ def _sum(parts: Iterable[Sum]) -> Sum:
 
 
 def by_worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
-    """The order of changes: most money first, then most GPU-hours."""
+    """Sort key of changes: most money first, then most GPU-hours."""
     return (-(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key)
 
 
 def _gone_gpu_hours(
     analysis: Analysis, start: datetime, end: datetime, shares: Mapping[str, float]
 ) -> dict[str, float]:
-    """Cause → hours within the report's time of GPUs that are missing at its end."""
+    """Cause → hours, within the period, of GPUs that are missing at its end."""
     absent = {device.id for device in analysis.devices if not device.present}
     found: dict[str, float] = defaultdict(float)
     for item in analysis.findings:
@@ -265,7 +265,7 @@ def _limits(
     recommendations: Sequence[Recommendation],
     analysis: Analysis,
 ) -> Iterable[str]:
-    """What these numbers cannot say, as full sentences."""
+    """Limits of these numbers, as full sentences."""
     if not rows:
         yield (
             f"No use was measured between {start:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: "

@@ -1,4 +1,4 @@
-"""What was done about findings, for the weekly report. Pure."""
+"""The actions on findings, for the weekly report. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OBSERVED = "Nothing was proposed: mode observe."
 
 
 def actions_in(known: Sequence[Remediation], start: datetime, end: datetime) -> tuple[ActionTaken, ...]:
-    """Those that were proposed, changed, or stood within (start, end], newest first."""
-    found = [_taken(each, start, end) for each in known if _concerns(each, start, end)]
+    """Actions that were proposed, changed or in effect within (start, end], newest first."""
+    found = [
+        _taken(each, start, end)
+        for each in known
+        if each.proposal.created_at <= end and (each.phase.open or each.changed_at > start)
+    ]
     return tuple(sorted(found, key=lambda item: (item.proposed_at, item.name), reverse=True))
-
-
-def _concerns(remediation: Remediation, start: datetime, end: datetime) -> bool:
-    return remediation.proposal.created_at <= end and (remediation.phase.open or remediation.changed_at > start)
 
 
 def _taken(remediation: Remediation, start: datetime, end: datetime) -> ActionTaken:

@@ -1,8 +1,8 @@
-"""What the report's time cost, what of it would have been saved, and what a week would save. Pure.
+"""Cost of the report's period, what could have been saved of it, and the projected saving per week. Pure.
 
-A saving never spans more time than the cost beside it: it is the advised change's share of what the workload cost in
-the report's time, plus the price of the hours in which an allocation was proven idle. So it is never more than the
-cost, and workloads add up to teams, and teams to the fleet. What a week would save is another number, a projection.
+A saving never spans more time than the cost beside it: it is the advised change's share of the workload's cost in the
+period, plus the price of the hours in which an allocation was idle. So it is never more than the cost, and workloads
+add up to teams, and teams to the fleet. The saving per week is a separate projection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Group = tuple[str, str]  # namespace, Gpu.name
 
 @dataclass(slots=True)
 class Sum:
-    """GPU-hours, and their price: None where nothing of it has one. `cost` leaves out what has none."""
+    """GPU-hours, and the price of the priced part; None if there is none."""
 
     gpu_hours: float = 0.0
     cost: float | None = None
@@ -38,13 +38,13 @@ class Sum:
 
     @property
     def known_cost(self) -> float | None:
-        """0 where there is nothing to save; None where what could be saved has no price."""
+        """0 if there is nothing to save; None if the savable part has no price."""
         return 0.0 if self.cost is None and not self.gpu_hours else self.cost
 
 
 @dataclass(slots=True)
 class Savings:
-    """By namespace: in the report's time, projected to a week, and the idle hours within the report's time."""
+    """By namespace: in the period, projected to a week, and the idle hours within the period."""
 
     in_span: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     projected: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
@@ -52,14 +52,14 @@ class Savings:
 
 
 def gpu_name(model: str) -> str:
-    """Gpu.name of an exporter's spelling; the spelling itself where the catalog does not know it."""
+    """Gpu.name of an exporter's spelling; the spelling itself if the catalog does not know it."""
     gpu = find_gpu(model)
     return gpu.name if gpu else model
 
 
 @dataclass(frozen=True, slots=True)
 class _IdleDevice:
-    """One idle allocation's part of one device. gpu_hours: within the report's time."""
+    """One idle allocation's part of one device. gpu_hours: within the period."""
 
     finding: Finding
     group: _Group
@@ -78,10 +78,8 @@ def worked_out(
     start: datetime,
     end: datetime,
 ) -> tuple[tuple[WorkloadUse, ...], Savings]:
-    """Every workload of (start, end] with its cost and its saving in it, most GPU-hours first; and the sums.
-
-    prices: Gpu.name → price of one whole GPU for an hour.
-    """
+    """Every workload of (start, end] with its cost and saving, most GPU-hours first; and the sums. prices: Gpu.name →
+    price of one whole GPU for an hour."""
     allocated: defaultdict[_Group, float] = defaultdict(float)
     busy: defaultdict[_Group, float] = defaultdict(float)
     for row in book.usage:
@@ -91,8 +89,8 @@ def worked_out(
     found = _uses(book, recommendations, abstentions, allocated, prices, start, end)
     members = _members(found)
     parts = _parts(analysis.devices, idle, start, end)
-    # Only time that was allocated and not busy can have been idle. What no profile tells of, workloads that are
-    # forgotten or never were profiled, is the team's alone.
+    # Only time that was allocated and not busy can have been idle. Idle time without a profile (of forgotten workloads,
+    # or of those never profiled) counts for the team alone.
     room = {key: max(item.allocated_gpu_hours - item.busy_gpu_hours, 0.0) for key, item in found.items()}
     others = {
         group: max(
@@ -131,7 +129,7 @@ def worked_out(
 
 
 def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) -> WorkloadUse:
-    """The advised change would have saved its share of the hours that were not idle; of idle ones all is saved."""
+    """The advised change saves its share of the hours that were not idle; of idle ones all is saved."""
     idle = min(idle_gpu_hours, item.allocated_gpu_hours)
     worked = item.allocated_gpu_hours - idle
     hours, money = (0.0, 0.0) if item.recommendation is None else saving_ratios(item.recommendation)
@@ -143,8 +141,8 @@ def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) 
 
 
 def saving_ratios(item: Recommendation) -> tuple[float, float | None]:
-    """What the change saves of the workload's GPU-hours and of its cost, 0 to 1 each. Of the cost None where a price is
-    not known; 0 where the target costs more."""
+    """The change's saving of the workload's GPU-hours and of its cost, 0 to 1 each. Cost: None if a price is unknown; 0
+    if the target costs more."""
     before, chosen = item.current, item.chosen
     hours = before.projected_gpu_hours_per_week
     of_hours = chosen.projected_saving_gpu_hours_per_week / hours if hours > 0 else 0.0
@@ -230,8 +228,8 @@ def _use(
 
 
 class _DayParts:
-    """Days are the finest that a profile keeps. Of a day that the report's time cuts, a workload counts with the share
-    that its team's hours on that model have within the time; with the share of the day where those are not known."""
+    """Splits days, the finest unit of a profile. Of a day that the period cuts, a workload counts with the share that
+    its team's hours on that model have within the period; if those are unknown, with the period's share of the day."""
 
     def __init__(self, usage: Iterable[UsageHour], start: datetime, end: datetime) -> None:
         self._start, self._end = start, end
@@ -257,8 +255,8 @@ def _last_day(end: datetime) -> date:
 
 
 def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, end: datetime) -> list[_IdleDevice]:
-    """What each idle Pod has of each of its devices. Those that share a device have a part of it each, so that two idle
-    ones free it once."""
+    """Each idle Pod's part of each of its devices. Pods that share a device have a part each, so that two idle ones
+    free it once."""
     known = {device.id: device for device in devices}
     claims: defaultdict[DeviceId, int] = defaultdict(int)
     for finding in idle:
@@ -283,7 +281,7 @@ def _holders(
     profiles: Mapping[WorkloadKey, WorkloadProfile],
     workload_of: Mapping[str, str],
 ) -> list[WorkloadKey]:
-    """Which of these the idle Pod may belong to: it may have several containers with GPUs."""
+    """Workloads that the idle Pod may belong to: it may have several containers with GPUs."""
     pods = set(part.finding.pods) or {part.finding.subject.name}
     workloads = {workload_of.get(pod, f"Pod/{pod}") for pod in pods}
     return [

@@ -1,4 +1,2 @@
-"""Takes what the plan admits and does it, one write at a time: notify, wait, re-read, re-check, act, verify, undo.
-
-`advance` is pure and says what to write and what then is; `executor` writes. docs/remediation.md tells the course.
-"""
+"""Carries out what the plan admits, one write at a time: notify, wait, recheck, act, verify, undo
+(docs/remediation.md). `advance` is pure and returns the next write; `executor` writes."""

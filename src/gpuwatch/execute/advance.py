@@ -1,7 +1,7 @@
-"""One Remediation, one step further: what is to be kept, written, and kept then. Pure.
+"""Takes one Remediation one step further. Pure.
 
-A Transition is at most one write. Its `intent` is kept before the write and its `then` after it; a process that is
-killed in between leaves a step that was begun and is not done, and the next one finds out on the object itself.
+A Transition has at most one write. Its `intent` is stored before the write and its `then` after it. A process that is
+killed in between leaves a step that was begun and is not done; the next process checks the object itself.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 WAITER_STARTED = "waiter_started"
-"""In `Remediation.verified`: was the Pod for which a release was made placed in time? Untold where it waits no more."""
+"""In `Remediation.verified`: was the Pod that the release was for placed in time? Absent if the Pod waits no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedInputs:
-    """What `advance` has to know. target: the object to read, with what stands around it where `around` says so. sent:
-    the Command of the step. waiter: the Pod for which it was freed. others: all other Remediations; latest: as they
-    are now, and not as the run began.
-    """
+    """What `advance` needs. target: the object to read, with its surroundings if `around`. sent: the Command of the
+    step. waiter: the Pod that the release is for. others: read all other Remediations; latest: as they are now, not as
+    they were when the run began."""
 
     target: ObjectRef | None = None
     around: bool = False
@@ -61,7 +60,7 @@ class WantedInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What was read for one Transition. others: all Remediations kept, but this one."""
+    """What was read for one Transition. others: all stored Remediations but this one."""
 
     pause: Pause = Pause()
     state: TargetState = TargetState()
@@ -79,10 +78,8 @@ class ExecutorPolicies:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """intent: kept first. request: written then, and `then` kept after it; both None where nothing is written.
-
-    under_pause: may it be written while the pause holds?
-    """
+    """intent: stored first. request: written next; `then` is stored after it. Both are None if nothing is written.
+    under_pause: the write is allowed during a pause."""
 
     intent: Remediation
     request: Request | None = None
@@ -91,11 +88,11 @@ class Transition:
 
 
 _RESTORABLE = frozenset({Phase.SUCCEEDED, Phase.FAILED})
-"""Final, and yet an undo may find something to give back."""
+"""Final phases from which an undo can still restore something."""
 
 
 def idle(remediation: Remediation, now: datetime) -> bool:
-    """Is nothing to be done, whatever the world looks like? People's decisions do not wait for `next_at`."""
+    """True if there is nothing to do whatever the cluster's state. People's decisions do not wait for `next_at`."""
     if not remediation.phase.open:
         return not (remediation.undo_asked and remediation.phase in _RESTORABLE)
     if _unknown(remediation) is not None:
@@ -107,7 +104,6 @@ def idle(remediation: Remediation, now: datetime) -> bool:
 
 
 def needs(remediation: Remediation, now: datetime) -> WantedInputs:
-    """What to read for `advance`; nothing where it is idle."""
     if idle(remediation, now):
         return WantedInputs()
     main = remediation.proposal.objects[0]
@@ -140,7 +136,7 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
 def advance(
     remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
 ) -> Transition | None:
-    """The next move; None where there is nothing to do now."""
+    """The next Transition; None if there is nothing to do now."""
     if idle(remediation, now):
         return None
     policy = policies.execute
@@ -170,12 +166,12 @@ def advance(
 
 
 def failed(intent: Remediation, error: WriteError, now: datetime, policy: ExecutePolicy) -> Remediation:
-    """What the Remediation is after its next step's write failed so, or the rehearsal of it."""
+    """The Remediation after the write of its next step, or the dry run of that write, failed with `error`."""
     step = intent.steps[intent.step]
     tried = replace(step, attempts=step.attempts + 1, error=error.message)
     if error.failure is Failure.UNSURE and step.begun_at is not None:
         return _with_step(replace(intent, next_at=now + timedelta(seconds=policy.write_timeout_seconds)), tried)
-    if step.kind is not StepKind.COMMAND:  # of which an earlier try may be under way, and nothing shows it
+    if step.kind is not StepKind.COMMAND:  # an earlier Command may still be under way, and nothing shows it
         tried = replace(tried, begun_at=None)
     wait = policy.retry_after(tried.attempts)
     if error.retry_after_seconds is not None:
@@ -184,9 +180,9 @@ def failed(intent: Remediation, error: WriteError, now: datetime, policy: Execut
     unserved = error.status == 404 and error.failure is Failure.INVALID
     if step.kind is StepKind.DEVICE_TAINT and (unserved or error.failure is Failure.NOT_FOUND):
         return _without_device_taint(intent, step, now, policy)
-    # What is said to be gone is looked at again: its step says what that means.
+    # NOT_FOUND is retried: the step reads the object again and decides what its absence means.
     if error.failure not in (Failure.FORBIDDEN, Failure.INVALID) or intent.phase is Phase.UNDOING:
-        return later  # nothing is given up while something of ours stands; people see the error
+        return later  # an undo is never given up; people see the error
     if acts.optional(step):
         return _passed(_with_step(intent, tried), now, error.message)
     if step.kind is StepKind.TAINT and any(other.kind is StepKind.TAINT for other in intent.steps[: intent.step]):
@@ -206,12 +202,12 @@ def _proposed(
     if not remediation.approved:
         doubt = distrusted(remediation, inputs.measured, policies.plan.min_precision_ratio)
         if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
-            # A history here means that it was put back for a person to decide.
+            # A history means that it was returned to a person for a decision.
             if doubt and not remediation.history:
                 return Transition(_turned(remediation, Phase.PROPOSED, f"It waits for approval: {doubt}", now))
             return None
     why = f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
-    # A notification that went out before a person was asked stays known, so that it can be taken back.
+    # Keep a notification that went out before, so that it can be taken back.
     told = tuple(step for step in remediation.steps if step.begun_at is not None or step.done_at is not None)
     begun = replace(
         remediation,
@@ -271,7 +267,7 @@ def _notified(
 
 
 def _notified_at(remediation: Remediation) -> datetime | None:
-    """Since when its owners are to be notified, this time."""
+    """Start of the current notification phase."""
     found = None
     for turn in reversed(remediation.history):
         if turn.phase is not Phase.NOTIFIED:
@@ -281,7 +277,7 @@ def _notified_at(remediation: Remediation) -> datetime | None:
 
 
 def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Transition:
-    """Back to waiting, to a person, or to an end; what was claimed is given up, since nothing of it was begun."""
+    """Returns to NOTIFIED or PROPOSED, or ends. The steps of the claim are dropped: none was begun."""
     kept = tuple(step for step in remediation.steps if step.kind is StepKind.NOTIFY)
     attempts = remediation.attempts + 1
     told = {**remediation.verified, **(check.verified or {})}
@@ -303,7 +299,7 @@ def _not_now(remediation: Remediation, check: Check, now: datetime, policy: Exec
 
 
 def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime:
-    """Of the notification: a claim that is given up does not win time."""
+    """The deadline set by the notification. A claim that is given up does not extend it."""
     told = [step.done_at for step in remediation.steps if step.kind is StepKind.NOTIFY and step.done_at is not None]
     last = max(told, default=remediation.proposal.created_at)
     return last + timedelta(seconds=policy.notice_period_seconds + policy.action_timeout_seconds)
@@ -347,14 +343,14 @@ def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Tra
 
 
 def _rung_given_up(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Remediation:
-    """The taint stands as it is, and the next rung is tried no sooner than anything that failed often."""
+    """Keeps the taint as it is; the next effect is tried after the longest retry delay."""
     kept = _held(replace(remediation, steps=remediation.steps[: remediation.step]), now, policy)
     later = replace(kept, next_at=now + timedelta(seconds=policy.retry_max_seconds))
     return _turned(later, Phase.IN_EFFECT, why, now)
 
 
 def _gate(remediation: Remediation, step: Step, inputs: StepInputs) -> str:
-    """Why the step has to wait for what the one before it does in the cluster; '' where it has not."""
+    """Why the step must wait for the effect of the step before it; '' if it need not."""
     state = inputs.state
     ours = state.object is not None and held_by(state.object) == remediation.name
     first = "part" not in step.parameters
@@ -371,7 +367,6 @@ def _gate(remediation: Remediation, step: Step, inputs: StepInputs) -> str:
 
 
 def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> Transition | None:
-    """The next step: found done, written, or given up."""
     step = remediation.steps[remediation.step]
     if step.begun_at is None and inputs.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
         return None
@@ -387,20 +382,20 @@ def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: E
         end = Phase.OBSOLETE if built.gone and forgotten.began_at is None else Phase.FAILED
         return _undo(forgotten, end, built.reason, now, policy)
     if step.begun_at is not None and remediation.undo_asked and remediation.phase is not Phase.UNDOING:
-        # It was begun, and did not happen; of a Command nobody can tell.
+        # It was begun and had no effect. For a Command this cannot be known.
         forgotten = _with_step(remediation, replace(step, begun_at=None))
         known = remediation if step.kind is StepKind.COMMAND else forgotten
         return _undo(known, Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", now, policy)
     if step.begun_at is not None and remediation.phase is Phase.ACTING and not step.kind.only_notes:
-        # The inputs is another one since. What has to hold before a write has to hold before its second try too.
+        # The object has changed since. What must hold before a write must hold before a retry too.
         if step.kind is not StepKind.COMMAND:
             return Transition(replace(_with_step(remediation, replace(step, begun_at=None)), next_at=None))
         if remediation.deadline_at is not None and now >= remediation.deadline_at:
             return _late(remediation, now, policy)
     if inputs.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
-        return None  # it waits like any other
+        return None  # wait for `next_at`
     begun = replace(step, begun_at=now)
-    # Kept with the intent: after it, nobody looks for the write before it cannot be under way any more.
+    # Stored with the intent: no process checks the result before the write must have ended.
     settled = now + timedelta(seconds=policy.write_timeout_seconds)
     behind = remediation.steps[remediation.step + 1 :]
     following = tuple(item for item in built.following if item not in behind)
@@ -411,7 +406,7 @@ def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: E
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
-    """What is saved replaces what an attempt that did not happen had saved of the same field."""
+    """Replaces what an attempt without effect saved of the same field."""
     new = tuple(item for item in saved if item not in remediation.saved)
     if not new:
         return remediation
@@ -424,7 +419,7 @@ def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
 
 
 def _verified_on(remediation: Remediation) -> ObjectRef:
-    """The object that tells what became of it: the one that was released, or the main one."""
+    """The object on which the outcome is verified: the released one, or the main one."""
     told = [step.target for step in remediation.steps if step.kind in (StepKind.RELEASE, StepKind.RESTART)]
     return told[0] if told else remediation.proposal.objects[0]
 
@@ -452,7 +447,7 @@ def _verifying(
 
 
 def _freed(remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies) -> Transition:
-    """Its GPUs are free; has the Pod that they were freed for started, within the time from when it could?"""
+    """Its GPUs are free: did the Pod that they were freed for start within its time?"""
     policy, name = policies.execute, _waiter(remediation)
     started = _started(inputs.waiter) if name else None
     if started is None:
@@ -463,7 +458,7 @@ def _freed(remediation: Remediation, inputs: StepInputs, now: datetime, policies
         return Transition(
             _turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free, and {name} started.", now)
         )
-    # Others may make room for it too, and it needs all of them.
+    # Other releases may make room for the same Pod, which needs all of them.
     coming = any(
         each.proposal.waiter == name
         and each.phase in (Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING)
@@ -482,7 +477,7 @@ def _freed(remediation: Remediation, inputs: StepInputs, now: datetime, policies
 
 
 def _waiter(remediation: Remediation) -> PodRef:
-    """The Pod for which the release was written; '' where it was for nobody."""
+    """The Pod that the release is for; '' if none."""
     return next((step.parameters["waiter"] for step in remediation.steps if "waiter" in step.parameters), "")
 
 
@@ -491,7 +486,7 @@ def _for_waiter(step: Step, waiter: PodRef) -> Step:
 
 
 def _started(pod: Object | None) -> bool | None:
-    """Was it placed, on whatever Node? None where it waits no more: it is gone, or going."""
+    """True if it has a Node; None if it waits no more because it is gone or terminating."""
     if pod is None:
         return None
     if value_at(pod, "/spec/nodeName") not in (ABSENT, None, ""):
@@ -506,7 +501,7 @@ def _release_held(state: TargetState) -> dict[str, bool]:
 
 
 def _moved(remediation: Remediation, state: TargetState) -> dict[str, bool]:
-    """Are the old Pods gone, and as many ready ones on other Nodes?"""
+    """Are the old Pods gone, with as many ready Pods on other Nodes?"""
     pods = state.pods
     if pods is None:
         return {"old_pods_gone": False, "running_elsewhere": False}
@@ -531,7 +526,7 @@ def _ended(pod: Object) -> bool:
 
 
 def _held(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Remediation:
-    """As it enters IN_EFFECT. A taint's expiry counts from its first rung, so that a ladder does not put it off."""
+    """Enters IN_EFFECT. A taint's expiry counts from its first effect, so that a stricter effect does not extend it."""
     taints = [step for step in remediation.steps if step.kind in (StepKind.TAINT, StepKind.DEVICE_TAINT)]
     if remediation.proposal.action is ActionKind.TAINT_NODE:
         first = min((step.done_at for step in taints if step.done_at is not None), default=now)
@@ -551,8 +546,11 @@ def _holding(
         object_ = inputs.state.object
         if object_ is None:
             return _undo(remediation, Phase.SUCCEEDED, "The workload was deleted.", now, policy)
-        if held_by(object_) != remediation.name or _taken_back(remediation, object_):
-            who = _who_took_it_back(remediation, object_)
+        # The field that released it was saved first; its parents follow.
+        main = next((item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")), None)
+        changed = main is not None and as_json(value_at(object_, main.path)) != main.after
+        if held_by(object_) != remediation.name or changed:
+            who = (main and who_wrote(object_, main.path)) or "Its owner"
             return _undo(_declined(remediation), Phase.UNDONE, f"{who} took it back.", now, policy)
         if over:
             return Transition(_turned(remediation, Phase.SUCCEEDED, "Nobody took it back in time.", now))
@@ -568,17 +566,6 @@ def _holding(
     if inputs.view is None:
         return None
     return _look_at_health(remediation, inputs, inputs.view, taints, now, policies)
-
-
-def _taken_back(remediation: Remediation, object_: Object) -> bool:
-    """Has the field that released it another value now? It was saved first, its parents behind it."""
-    mine = [item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
-    return bool(mine) and as_json(value_at(object_, mine[0].path)) != mine[0].after
-
-
-def _who_took_it_back(remediation: Remediation, object_: Object) -> str:
-    paths = [item.path for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")]
-    return (paths and who_wrote(object_, paths[0])) or "Its owner"
 
 
 def _declined(remediation: Remediation) -> Remediation:
@@ -599,7 +586,7 @@ def _look_at_health(
 ) -> Transition | None:
     policy = policies.execute
     facts = view.facts(inputs.others)
-    # Stale facts prove nothing; the brake does not stop a taint from being removed.
+    # Stale facts are no proof of health. The brake does not stop the removal of a taint.
     old = now - view.snapshot.at > timedelta(seconds=policy.max_facts_age_seconds)
     state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
     gap = remediation.next_at is not None and now - remediation.next_at > timedelta(
@@ -640,9 +627,9 @@ def _look_at_health(
 def _to_hand_off(
     remediation: Remediation, facts: PlanFacts, taints: list[Step], policy: ExecutePolicy
 ) -> tuple[Step, ...]:
-    """Steps that hand the tainted Node off to a repair system, once it is empty and stays so; () where that is not now.
+    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; () if not now.
 
-    Empty is what both sides say: no Pod that asks for accelerators is on it, and none holds a device of it.
+    Empty: no Pod on it requests accelerators, and no Pod holds one of its devices.
     """
     closed = any(step.parameters["effect"] != "PreferNoSchedule" for step in taints)
     told = any(step.kind is StepKind.HAND_OFF for step in remediation.steps)
@@ -672,16 +659,16 @@ def _older(at: datetime | None, seconds: int, now: datetime) -> bool:
 
 
 def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy: ExecutePolicy) -> Transition:
-    """Take back all that was done, and be `end` then; at once where there is nothing to take back."""
+    """Takes back all that was done and then enters `end`; enters it at once if there is nothing to take back."""
     behind = acts.undo_steps(remediation)
     if end is Phase.SUCCEEDED and remediation.proposal.action is ActionKind.RELEASE_GANG:
         behind = ()
-    # Steps that were not begun are dropped: they were never written, and never will be.
+    # Drop the steps that were not begun.
     kept = tuple(step for step in remediation.steps if step.done_at is not None or step.begun_at is not None)
     if not behind:
         ended = replace(remediation, steps=kept, step=len(kept), next_at=None, deadline_at=None)
         return Transition(_turned(ended, end, why, now))
-    # What was ordered and is under way has so long to show.
+    # Time for the effect of a Command under way to show.
     shown = now + timedelta(seconds=policy.verification_timeout_seconds)
     going = replace(remediation, steps=(*kept, *behind), step=len(kept), next_at=None, deadline_at=shown, undo_to=end)
     return Transition(_turned(going, Phase.UNDOING, why, now))
@@ -714,7 +701,7 @@ def _turned(remediation: Remediation, phase: Phase, message: str, now: datetime)
 
 
 def _noted(remediation: Remediation, message: str, now: datetime) -> Remediation:
-    """A line of the history, unless it says what the last one says."""
+    """Adds to the history unless phase and message equal the last entry's."""
     last = remediation.history[-1] if remediation.history else None
     if last is not None and (last.phase, last.message) == (remediation.phase, message):
         return remediation
@@ -741,13 +728,13 @@ def _with_step(remediation: Remediation, step: Step) -> Remediation:
 
 
 def _passed(remediation: Remediation, now: datetime, message: str) -> Remediation:
-    """The next step is done, or needs not be done."""
+    """Marks the next step as done, or as not needed."""
     step = replace(remediation.steps[remediation.step], done_at=now, error=message)
     return replace(_with_step(remediation, step), step=remediation.step + 1, next_at=None)
 
 
 def _without_device_taint(remediation: Remediation, step: Step, now: datetime, policy: ExecutePolicy) -> Remediation:
-    """Another version of the kind, or the Node's taint where the cluster serves none."""
+    """Tries the next API version of DeviceTaintRule, or taints the Node if the cluster serves none."""
     versions = acts.DEVICE_TAINT_VERSIONS
     at = versions.index(step.target.api_version) + 1
     rest = [other for other in remediation.steps[remediation.step :] if other.kind is not StepKind.DEVICE_TAINT]

@@ -1,5 +1,4 @@
-"""The effects: reads what a Transition needs, keeps its intent, writes once, keeps the result. It never sleeps or
-retries."""
+"""Reads what a Transition needs, stores its intent, writes once, stores the result. It neither sleeps nor retries."""
 
 from __future__ import annotations
 
@@ -34,21 +33,19 @@ from gpuwatch.model.telemetry import PodRef
 from gpuwatch.store.remediations import ConflictError, RemediationStore
 
 _OWNERS_DEEP = 6
-"""Controllers above a Pod that are followed: TrainJob, JobSet, Job and Pod are four."""
+"""Most controllers above a Pod that are followed. TrainJob, JobSet, Job and Pod make four."""
 
 _POD_GROUPS = (volcano.POD_GROUP.api_version, volcano.POD_GROUP.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """Carries Remediations out, one write at a time.
+    """Carries out Remediations, one write at a time.
 
-    writer: the cluster; rehearsal: the same cluster with writes that are dry runs. fresh: takes a Snapshot and assesses
-    it; it may give one that is at most `execute.max_facts_age_seconds` old. notify: called at
-    least once for each notification.
+    rehearsal: the same cluster as `writer`, with every write as a dry run. fresh: returns an assessed Snapshot that is
+    at most `execute.max_facts_age_seconds` old. notify: called at least once per notification.
 
-    Several executors may work on one store: a write belongs to whoever kept its intent, under the version that both
-    had read.
+    Several executors may share one store: only the one that stored the intent writes.
     """
 
     store: RemediationStore
@@ -58,11 +55,11 @@ class Executor:
     notify: Notify
     policies: ExecutorPolicies = ExecutorPolicies()
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """As the run began, with what was kept here since: reading all again for each of them would be most of the work."""
+    """As the run began, plus what was stored here since; reading all again per Remediation would dominate the cost."""
 
     def propose(self, plan: Plan, view: FreshFacts, now: datetime) -> tuple[Remediation, ...]:
-        """Keep a proposal for every admitted item of the plan whose target is not left alone. Those that are kept now,
-        by whomever. Raises StoreError."""
+        """Store a proposal for every admitted item whose target is not in back-off. Returns the proposals stored now,
+        by any replica. Raises StoreError."""
         policy, known = self.policies.execute, list(self.store.all())
         kept = []
         for item in plan.items:
@@ -74,9 +71,8 @@ class Executor:
         return tuple(kept)
 
     def due(self, now: datetime) -> tuple[RemediationId, ...]:
-        """Those that `run_once` may have something to do for, in the order in which it is best done: what is
-        taken back first, then what was begun; Nodes are tainted before gangs move, so that none lands there again; then
-        the best score. Raises StoreError."""
+        """Remediations that `run_once` may have work for: undoing first, then those begun, then by score. Nodes are
+        tainted before gangs move, so that no gang lands there again. Raises StoreError."""
         self._read()
         self.store.catch_up()
         found = [each for each in self._known.values() if not idle(each, now)]
@@ -97,11 +93,11 @@ class Executor:
         self._known.update((each.id, each) for each in everything)
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
-        """Take one Remediation one step further, with at most one write to the cluster. As it is kept afterwards; None
-        where there is none of this id.
+        """Take one Remediation one step further, with at most one write to the cluster. Returns it as stored; None if
+        the id is unknown.
 
-        Raises StoreError where the store does not answer, and what `fresh` and `notify` raise: then nothing more was
-        done, and the next run finds out how far this one came. A write that fails is kept in the Remediation.
+        Raises StoreError if the store does not answer, and whatever `fresh` and `notify` raise: nothing more was done
+        then, and the next run continues from there. A failed write is recorded in the Remediation.
         """
         after = self._step(at, now)
         if after is not None and self._known:
@@ -115,14 +111,14 @@ class Executor:
         try:
             inputs = self._inputs(remediation, needs(remediation, now))
         except WriteError:
-            return remediation  # nothing was read, so nothing is known, and nothing is done
+            return remediation  # unknown state: do nothing
         move = advance(remediation, inputs, now, self.policies)
         if move is None:
             return remediation
         try:
             return self._carry_out(remediation, move, now)
         except ConflictError:
-            return self.store.get(at)  # somebody else was at it, or a person decided: what was read is not so
+            return self.store.get(at)  # another replica or a person changed it meanwhile
 
     def _carry_out(self, remediation: Remediation, move: Transition, now: datetime) -> Remediation:
         if move.request is None or move.then is None:
@@ -166,7 +162,7 @@ class Executor:
         return self.writer.get(ObjectRef("v1", "Pod", name, namespace))
 
     def _state(self, remediation: Remediation, wanted: WantedInputs) -> TargetState:
-        """Raises WriteError where the object itself cannot be read."""
+        """Raises WriteError if the object itself cannot be read."""
         assert wanted.target is not None
         found = self.writer.get(wanted.target)
         if not wanted.around:
@@ -185,10 +181,10 @@ class Executor:
         return TargetState(found, None, owner, surroundings, pods, groups)
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
-        """All Pods of the Namespace whose owners lead to this one, and those of the uids told. Raises WriteError.
+        """Pods of the Namespace whose owner chain leads to `main`, and those with the given uids. Raises WriteError.
 
-        KubeRay releases by deleting the RayCluster in between, LeaderWorkerSet by deleting the leader: the Pods below
-        it outlive it, with their devices, and nothing leads from them to the owner any more.
+        KubeRay releases by deleting the RayCluster in between, LeaderWorkerSet by deleting the leader. The Pods below
+        outlive it with their devices, and no owner reference leads from them to the owner any more.
         """
         leads: dict[str, bool] = {main.uid: True}
 
@@ -209,8 +205,8 @@ class Executor:
 
 
 def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
-    """Kueue's Workloads and Volcano's PodGroups in its Namespace, and the autoscalers where it can be scaled. Nothing
-    of it is raised: what cannot be read is said in `unread`."""
+    """Kueue's Workloads and Volcano's PodGroups in its Namespace, and its autoscalers if it can be scaled. Raises
+    nothing: `unread` lists what could not be read."""
     namespace = object_["metadata"].get("namespace", "")
     found: list[Object] = []
     unread = []

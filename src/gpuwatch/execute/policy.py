@@ -1,4 +1,4 @@
-"""The bounds of doing, each with its unit and the reason for its default."""
+"""The bounds of remediation, each with its unit and the reason for its default."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 EFFECTS = ("PreferNoSchedule", "NoSchedule", "NoExecute")
-"""The ladder of a Node's taint, mildest first."""
+"""Effects of a Node's taint, mildest first."""
 
 FILLED_IN = ("node", "remediation", "cause", "reason")
-"""What `hand_off_object` may name in braces."""
+"""Names that `hand_off_object` may use in braces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutePolicy:
-    """When and how gpuwatch does what was planned.
+    """When and how gpuwatch carries out a plan.
 
     approval_timeout_seconds: a proposal that nobody approved expires after it. Three days: a weekend and a Monday.
     notice_period_seconds: how long owners may object after they were notified. An hour: somebody at work reads it.
-    action_timeout_seconds: how long, after the notification, an opening is awaited (a budget, a PodDisruptionBudget,
-        the rate) and the steps may take. Six hours: a job's next epoch ends in it.
-    verification_timeout_seconds: within which Pods have to be gone, or to run elsewhere. Half an hour: the longest
-        grace periods and a new pull of an image.
+    action_timeout_seconds: time after the notice period to wait for a budget, a PodDisruptionBudget or the rate, and
+        then again for the steps. Six hours: a job's next epoch ends in it.
+    verification_timeout_seconds: time for Pods to be gone, or to run elsewhere. Half an hour: the longest grace periods
+        and a new pull of an image.
     release_observation_seconds: how long after a release its outcome stays open; an owner who wants the GPUs back takes
         them in this time. A week.
     taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
         tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
-    healthy_for_seconds: for so long every check has to find proof of health before a taint goes. An hour, the window in
-        which an event is news for the health rules.
+    healthy_for_seconds: every check in this time must find proof of health before a taint is removed. An hour, the
+        window in which an event is news for the health rules.
     check_interval_seconds: time between two checks of a taint or a release that is in effect. A longer gap between two
         checks starts the proof of health anew.
     taint_escalation_seconds: how long one effect of the taint stands before the next, while the Node is degraded.
-    first_taint_effect, last_taint_effect: the mildest and the strictest effect. NoExecute ends Pods without asking
-        PodDisruptionBudgets, so it has to be asked for.
+    first_taint_effect, last_taint_effect: the mildest and the strictest effect. NoExecute ignores PodDisruptionBudgets,
+        so it must be set explicitly.
     hand_off_label: 'key=value' for a repair system, put on the tainted Node; '' for none.
     hand_off_object: an object made for a repair system, such as a NodeMaintenance; in its texts {node}, {remediation},
-        {cause} and {reason} are filled in. Its name has to tell Nodes apart. {} for none.
-    hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod has an accelerator of it, so that a
-        repair system that reboots ends nobody's work. Otherwise with the taint.
+        {cause} and {reason} are filled in. Its name must differ by Node. {} for none.
+    hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod holds one of its accelerators, so
+        that a repair system that reboots it ends nobody's work. Otherwise with the taint.
     condition: whether the Node condition GPUDegraded is written.
     device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
-    retry_seconds, retry_max_seconds: first wait after something that may pass (a conflict, a PodDisruptionBudget, the
+    retry_seconds, retry_max_seconds: first wait after an obstacle that may pass (a conflict, a PodDisruptionBudget, the
         rate); doubled each time, up to the second.
-    failure_backoff_seconds, failure_backoff_max_seconds: after a failed Remediation its target is left alone for so
-        long, doubled with each failure in a row.
-    obsolete_backoff_seconds: the same after one that came to nothing (obsolete, refused, expired), up to
-        rejection_backoff_seconds, so that owners are not notified every hour of a finding that comes and goes.
-    rejection_backoff_seconds: after a rejection, or after people took back what was done, the target is left alone for
-        so long. A day: a colleague can be asked at work, and a fault that stands is not forgotten by then.
-    write_timeout_seconds: the result of a write that was begun is looked up no sooner; above the writer's own timeout,
-        so that the write cannot still be under way in another process.
+    failure_backoff_seconds, failure_backoff_max_seconds: how long a target is left alone after a failed Remediation;
+        doubled with each failure in a row, up to the second.
+    obsolete_backoff_seconds: the same after an obsolete, refused or expired one, up to rejection_backoff_seconds, so
+        that owners are not notified every hour of a finding that comes and goes.
+    rejection_backoff_seconds: how long a target is left alone after a rejection, or after people took back what was
+        done. A day: a colleague can be asked at work, and a fault that persists is not forgotten by then.
+    write_timeout_seconds: the result of a write is read no sooner after its start; above the writer's own timeout, so
+        that the write cannot still be under way in another process.
     max_facts_age_seconds: nothing is decided on older facts.
     """
 
@@ -124,15 +124,15 @@ class ExecutePolicy:
         return EFFECTS[EFFECTS.index(self.first_taint_effect) : EFFECTS.index(self.last_taint_effect) + 1]
 
     def retry_after(self, attempts: int) -> int:
-        """Seconds to wait after that many tries that failed; without jitter, so that a test and a person can tell."""
+        """Seconds to wait after so many failed tries. No jitter, so that people and tests can predict it."""
         return _doubled(self.retry_seconds, attempts, self.retry_max_seconds)
 
     def failed_after(self, failures: int) -> int:
-        """Seconds for which a target is left alone after that many failures in a row."""
+        """Seconds for which a target is left alone after so many failures in a row."""
         return _doubled(self.failure_backoff_seconds, failures, self.failure_backoff_max_seconds)
 
     def obsolete_after(self, times: int) -> int:
-        """Seconds for which a target is left alone after so many in a row that came to nothing."""
+        """Seconds for which a target is left alone after so many obsolete, refused or expired Remediations in a row."""
         return _doubled(self.obsolete_backoff_seconds, times, self.rejection_backoff_seconds)
 
 

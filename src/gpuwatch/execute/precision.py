@@ -1,4 +1,4 @@
-"""How often each detector was right, measured by what became of the actions that it called for. Pure."""
+"""The precision of each detector, measured by the outcomes of the actions it caused. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation
 
 _Z = 1.959964
-"""Of the normal distribution at 97.5 %: intervals hold with 95 %."""
+"""Quantile of the normal distribution at 97.5 %, for 95 % intervals."""
 
 BUSY_AGAIN = "busy_again"
-"""In `Remediation.verified`: an idle target worked again before anything was done to it."""
+"""In `Remediation.verified`: an idle target became busy before anything was done to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Precision:
         return min(max((share + _Z**2 / (2 * n) + side * spread) / (1 + _Z**2 / n), 0.0), 1.0)
 
     def trusted(self, bound: float) -> bool:
-        """May its findings be acted on without a person?
+        """May gpuwatch act on its findings without a person?
 
-        With enough outcomes the lower bound has to reach `bound`. With so few that even a spotless record could not
-        reach it, the upper one has to: a detector is not punished for being new, and not kept for being new either.
+        With enough outcomes the lower bound has to reach `bound`. With so few that even a perfect record could not
+        reach it, the upper bound has to.
 
         >>> Precision(16, 0).trusted(0.8), Precision(15, 0).trusted(0.8), Precision(14, 2).trusted(0.8)
         (True, True, False)
@@ -59,12 +59,11 @@ class Precision:
 
 
 def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
-    """Detector → what was measured. An outcome counts for every detector behind the proposal.
+    """Detector → measured precision. An outcome counts for every detector behind the proposal.
 
-    Right: the action was verified, and nobody took it back in the time in which it was open, or somebody said so who
-    did. Wrong: a person or an owner rejected it or had it undone, and nobody said that the finding was right; or an
-    idle target worked again before it was released. Nothing else tells about the detector: not a write that failed, a
-    proposal that nobody looked at, or a taint that expired.
+    Right: the action was verified and nobody took it back while it was open, or a person who rejected or undid it said
+    that the finding was right. Wrong: a person or an owner rejected it or undid it without saying so, or an idle target
+    became busy before its release. Nothing else counts: no failed write, no expired proposal, no expired taint.
     """
     counts: dict[str, list[int]] = {}
     for each in history:
@@ -80,19 +79,19 @@ def _right(remediation: Remediation) -> bool | None:
         return remediation.finding_correct
     if remediation.phase is Phase.OBSOLETE and remediation.verified.get(BUSY_AGAIN):
         return False
-    # That a gang runs elsewhere says that moving works, not that its GPU was sick.
+    # A gang that runs elsewhere proves that the move works, not that its GPU was degraded.
     if remediation.phase is Phase.SUCCEEDED and remediation.proposal.action is not ActionKind.EVICT_GANG:
         return True
     return None
 
 
 def poor(measured: Mapping[str, Precision], bound: float) -> Mapping[str, float]:
-    """Detectors that may only suggest, each with the lower bound of its precision: what the plan is told."""
+    """Detectors that may only suggest, with the lower bound of their precision."""
     return {name: record.lower_ratio for name, record in measured.items() if not record.trusted(bound)}
 
 
 def distrusted(remediation: Remediation, measured: Mapping[str, Precision], bound: float) -> str:
-    """Why this proposal's detectors may only suggest; '' where one of them may do more."""
+    """Why this proposal's detectors may only suggest; '' if one of them may do more."""
     records = {name: measured.get(name, Precision()) for name in remediation.proposal.detectors}
     if not records or any(record.trusted(bound) for record in records.values()):
         return ""

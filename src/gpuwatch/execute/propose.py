@@ -1,4 +1,4 @@
-"""What the plan admits becomes a proposal that is kept. Pure."""
+"""Turns an admitted plan item into a proposal. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwatch.model.remediation import ObjectRef, Proposal, Remediation, misplac
 from gpuwatch.plan.facts import PlanFacts
 
 _EVIDENCE = 20
-"""Facts that a proposal carries at most, the strongest findings' first: an object of the API server is no archive."""
+"""Most facts that a proposal carries, the strongest findings' first; it keeps the API object small."""
 
 
 def propose(
@@ -25,16 +25,16 @@ def propose(
     policy: ExecutePolicy,
     taken: Collection[str] = (),
 ) -> Remediation | None:
-    """The Remediation of an admitted item; None where the mode is observe, a guard refused it, a later time is cheaper,
-    its target cannot be named by a uid, or it reaches over Namespaces.
+    """The Remediation of an admitted item. None if the mode is observe, a guard refused it, a later time is cheaper,
+    its target has no uid, or it spans Namespaces.
 
-    taken: names of those that are kept. Its own is made of the action, the target's uid, the day, and from the second
-    of a day on its number: the same for every replica that knows of the same ones, and whoever knows of less makes a
-    name that is taken.
+    taken: names of the stored Remediations. The new name is made of the action, the target's uid, the day and, from the
+    second of a day on, a number. Replicas with the same knowledge make the same name; a replica that knows of fewer
+    makes a name that is taken, so its create fails.
     """
     if not item.admitted or item.mode is Mode.OBSERVE:
         return None
-    # It is done after the notice period.
+    # It is carried out after the notice period.
     if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.notice_period_seconds):
         return None
     candidate, facts = item.candidate, PlanFacts(snapshot, findings)
@@ -78,7 +78,7 @@ def propose(
 
 
 def _main(candidate: Candidate, pods: Iterable[Pod], facts: PlanFacts) -> ObjectRef | None:
-    """The Node to taint, or the top owner of the Pods; None where there is not one, or it has no uid."""
+    """The Node to taint, or the top owner of the Pods; None if there is not exactly one, or it has no uid."""
     if candidate.action is ActionKind.TAINT_NODE:
         node = facts.nodes.get(candidate.nodes[0]) if len(candidate.nodes) == 1 else None
         return ObjectRef("v1", "Node", node.name, "", node.uid) if node is not None and node.uid else None
@@ -91,7 +91,7 @@ def _main(candidate: Candidate, pods: Iterable[Pod], facts: PlanFacts) -> Object
 
 def _name(candidate: Candidate, main: ObjectRef, now: datetime) -> str:
     day = now.astimezone(UTC).strftime("%Y%m%d")
-    # A gang may be a part of its owner.
+    # A gang may be only a part of its owner.
     digest = hashlib.sha256(f"{candidate.action}|{main.uid}|{candidate.target}".encode()).hexdigest()[:10]
     readable = re.sub(r"[^a-z0-9]+", "-", f"{candidate.action}-{main.name}".lower())[:63].strip("-")
     return f"{readable}-{digest}-{day}"

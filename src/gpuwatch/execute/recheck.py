@@ -1,4 +1,4 @@
-"""Does the proposal still hold on fresh facts? All guards again, the same targets, and the budgets. Pure."""
+"""Rechecks a proposal on fresh facts: all guards, the same targets, and the budgets. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gpuwatch.plan.score import weigh
 
 @dataclass(frozen=True, slots=True)
 class FreshFacts:
-    """Fresh facts. alerts: those that fire, None where nobody could tell. storm_at: `last_storm` of the last Plan."""
+    """alerts: those firing; None if unknown. storm_at: `last_storm` of the last Plan."""
 
     snapshot: Snapshot
     findings: tuple[Finding, ...]
@@ -72,16 +72,16 @@ class FreshFacts:
 
 class Clearance(StrEnum):
     GO = "go"
-    WAIT = "wait"  # it may pass
+    WAIT = "wait"  # may pass by itself
     ASK = "ask"  # a person has to approve first
     OBJECTED = "objected"
     REFUSED = "refused"
-    GONE = "gone"  # the reason for it, or its target, is no more
+    GONE = "gone"  # its reason or its target no longer exists
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """waiter: the Pod that would get what a release frees, as of now."""
+    """waiter: the Pod that would now get the freed GPUs."""
 
     answer: Clearance
     reason: str = ""
@@ -94,7 +94,7 @@ _ANSWERS = {
     RefusalNature.LASTING: Clearance.REFUSED,
     RefusalNature.TRANSIENT: Clearance.WAIT,
 }
-"""What is answered to a refusal of each nature, the weightiest first."""
+"""The answer to each kind of refusal, most severe first."""
 
 
 def recheck(
@@ -106,14 +106,14 @@ def recheck(
     policy: ExecutePolicy,
     measured: Mapping[str, Precision],
 ) -> Check:
-    """Everything that has to hold before the first write. others: all Remediations kept but this one."""
+    """Checks everything that must hold before the first write. others: all stored Remediations but this one."""
     proposal = remediation.proposal
     facts = view.facts(others)
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Clearance.WAIT, stopped)
-    # One whose owners were notified is about to be done. To the plan it would be out of reach, and releases that make
-    # room for a Pod together would wait for each other.
+    # Notified ones are left out: the plan treats their targets as taken, and releases that make room for one Pod
+    # together would wait for each other.
     known = tuple(each for each in others if each.phase is not Phase.NOTIFIED)
     plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
     item = _item(proposal, plan)
@@ -124,7 +124,7 @@ def recheck(
         return Check(Clearance.GONE, changed)
     if proposal.action is ActionKind.RELEASE_GANG and (beside := others_of_owner(proposal, facts)):
         return Check(Clearance.REFUSED, beside)
-    # What else is planned now is not in flight: the budget is asked for this one alone, below.
+    # Other items planned now are not in flight: the budget is checked below for this one alone.
     for nature, answer in _ANSWERS.items():
         for refusal in item.refusals:
             if nature_of(refusal) is nature:
@@ -146,7 +146,7 @@ def recheck(
 def stopped_by(
     view: FreshFacts, facts: PlanFacts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy
 ) -> str:
-    """Why nothing may be decided on this view; '' where it may."""
+    """Why nothing may be decided on these facts; '' if it may."""
     age = now - view.snapshot.at
     if age > timedelta(seconds=policy.max_facts_age_seconds):
         most = policy.max_facts_age_seconds
@@ -164,7 +164,7 @@ def _item(proposal: Proposal, plan: Plan) -> PlanItem | None:
 def rung_refused(
     remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy, effect: str, others: tuple[Remediation, ...]
 ) -> str:
-    """Why a taint that stands may not become harder now; '' where it may."""
+    """Why a taint in effect may not become stricter now; '' if it may."""
     proposal = remediation.proposal
     node = Candidate(
         action=proposal.action,
@@ -177,7 +177,7 @@ def rung_refused(
         gpu_model=proposal.gpu_model,
         gpus=proposal.gpus,
     )
-    # It began long ago, so the rate is not asked.
+    # The rate limit does not apply: it began long ago.
     full = [refusal.reason for refusal in Ledger(facts, plan_policy).charge(node) if refusal.guard != "rate"]
     if full or (busy := occupied(remediation, others)):
         return full[0] if full else busy
@@ -199,8 +199,7 @@ def _gone(proposal: Proposal, view: FreshFacts) -> Check:
 
 
 def _unseen(proposal: Proposal, view: FreshFacts) -> str:
-    """Why nobody can tell whether the proposal still holds: telemetry is silent on what it rests on. '' where it is
-    not, and where the machine has left the cluster."""
+    """Why telemetry cannot show whether the proposal still holds; '' if it can, or if the Node has left the cluster."""
     cluster = view.snapshot.cluster
     present = {device.id for device in view.snapshot.devices if device.present}
     lost = sorted(set(proposal.devices) - present)
@@ -215,7 +214,7 @@ def _unseen(proposal: Proposal, view: FreshFacts) -> str:
 
 
 def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts) -> str:
-    """How the targets differ from those in the proposal, by uid; '' where they are the same."""
+    """How the targets differ from the proposal's, by uid; '' if they do not."""
     if proposal.action is ActionKind.TAINT_NODE:
         known = {ref.uid for ref in proposal.objects}
         for name in proposal.nodes:
@@ -230,7 +229,8 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts) -> str:
 
 
 def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
-    """Which Pods would go with it that were not looked at, where the whole of the owner goes; '' where none."""
+    """Pods of the same owner that the proposal does not cover, though the action affects the whole owner; '' if
+    none."""
     owners = {facts.pods[ref].workload for ref in proposal.pods if ref in facts.pods}
     if len(owners) > 1:
         return f"Its Pods have several owners ({', '.join(sorted(owners))}), and are not one target."
@@ -239,8 +239,8 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
 
 
 def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
-    """Why the accelerator Pods of the Nodes may not be driven off by NoExecute, which asks no budget; '' where every
-    guard of an eviction lets all of them go."""
+    """Why NoExecute may not evict the accelerator Pods of the Nodes; '' if the guards allow every eviction. NoExecute
+    itself ignores PodDisruptionBudgets."""
     proposal = remediation.proposal
     groups: dict[str, list[Pod]] = {}
     for pod in facts.snapshot.cluster.pods:
@@ -274,10 +274,10 @@ class Health(StrEnum):
 
 
 def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
-    """What the facts say of tainted devices. Proof is a HEALTHY conclusion of the detectors behind the taint, on each
-    of the devices, and no other rule against a device of the Node; silence proves nothing.
+    """The health of tainted devices. Proof is a HEALTHY finding of the taint's detectors on each device, and no other
+    finding against a device of the Node. Missing data proves nothing.
 
-    A device that telemetry no longer knows was taken out, if its Node shows as many present ones as it has.
+    A device unknown to telemetry counts as removed if its Node shows as many present devices as it has.
     """
     on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
     mine = set(proposal.devices)
@@ -294,7 +294,7 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
         node = facts.nodes.get(name)
         present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}
         expected = 0 if node is None else node.gpu_count or facts.node_gpus(node)
-        # With MIG or time-slicing the capacity counts more than GPUs; gpu_count, where told, does not.
+        # With MIG or time-slicing the capacity counts more than GPUs; gpu_count, where known, does not.
         if not present or (not mine <= set(facts.devices) and len(present) < expected):
             return Health.UNKNOWN, f"Node {name} does not show all of its GPUs."
     for device in sorted(mine & set(facts.devices)):

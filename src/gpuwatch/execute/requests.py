@@ -1,4 +1,4 @@
-"""One write as a value, and how it is sent."""
+"""Write requests as values, and how each is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwatch.model.remediation import ObjectRef, Remediation
 
 @dataclass(frozen=True, slots=True)
 class StatusPatch:
-    """Of the subresource `status`. body: a strategic merge patch."""
+    """For the subresource `status`. body: a strategic merge patch."""
 
     target: ObjectRef
     body: Object
@@ -31,7 +31,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """An Event on the object. Its name is made of what it says, so that saying it twice is one Event."""
+    """An Event on the object. Its name derives from its text, so that a repeat is the same Event."""
 
     regarding: ObjectRef
     note: str
@@ -39,27 +39,24 @@ class EventNote:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notification to people, through whatever the operator set up."""
+    """A notification through the receivers that the operator configured."""
 
 
 Request = Patch | StatusPatch | Creation | Eviction | Deletion | EventNote | Notice
 
 PROPOSED = "RemediationProposed"
-"""Something is proposed for the object; in the mode suggest a person decides."""
+"""An action is proposed; in the mode suggest a person decides."""
 
 SCHEDULED = "RemediationScheduled"
-"""It is done once the notice period is over, unless somebody objects."""
+"""The action follows after the notice period unless somebody objects."""
 
 Notify = Callable[[Remediation], None]
-"""Told of each notification at least once; whoever sends it knows the Remediation's name, and sends it once. Raises
-WriteError while nobody could be told: THROTTLED where that holds the action back, INVALID where it goes on without."""
+"""Called at least once per notification; the sender deduplicates by the Remediation's name. Raises WriteError while no
+receiver accepts: THROTTLED if the action must wait, INVALID if it continues without."""
 
 
 def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
-    """Have the server judge it without storing anything. rehearsal: a writer whose writes are dry runs.
-
-    Raises WriteError; nothing was changed then, UNSURE included.
-    """
+    """Send the request as a dry run. Raises WriteError; nothing was changed then, not even with UNSURE."""
     match request:
         case EventNote() | Notice():
             pass

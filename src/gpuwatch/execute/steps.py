@@ -1,7 +1,7 @@
-"""Which steps an action consists of, which take it back, and what each writes to the object as it was just read. Pure.
+"""The steps of an action, the steps that undo it, and what each step writes to the object as just read. Pure.
 
-A step is built from the object itself each time: where its effect stands already, under our mark, it is done, and
-where the object is not as it has to be, it is blocked. So a step that was cut off is not done twice.
+A step is built from the object each time. If its effect is there already, under our mark, it is done. If the object is
+not in the expected state, it is blocked. So an interrupted step is not done twice.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
 
 DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
-"""Of DeviceTaintRule, newest first; tried in this order."""
+"""API versions of DeviceTaintRule, tried in this order, newest first."""
 
 OWN_TAINT_REMOVAL = frozenset({StepKind.UNTAINT, StepKind.DEVICE_UNTAINT})
-"""Allowed under the pause and the brake."""
+"""Allowed during a pause and under the brake."""
 
 RELEASED = "released"
-"""In `Remediation.verified`: nothing of it holds a GPU or quota any more."""
+"""In `Remediation.verified`: it holds no GPU and no quota any more."""
 
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
 
 def optional(step: Step) -> bool:
-    """May it be left out where the cluster does not let us? The action stands without it."""
+    """True if the action works without this step where the cluster does not allow it."""
     return step.kind in _OPTIONAL or step.parameters.get("by") in ("event", "notice")
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """saved: what the write changes. following: steps that this one turned out to need right behind it."""
+    """saved: the fields that the write changes. following: steps that must come right after this one."""
 
     request: Request
     saved: tuple[Saved, ...] = ()
@@ -55,7 +55,7 @@ class PendingWrite:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing is to be written: it was, or there is nothing to change (any more)."""
+    """No write is needed."""
 
     message: str = ""
     saved: tuple[Saved, ...] = ()
@@ -63,7 +63,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """gone: its target is no more. passing: it may pass by itself."""
+    """gone: the target no longer exists. passing: the block may pass by itself."""
 
     reason: str
     gone: bool = False
@@ -75,11 +75,9 @@ Built = PendingWrite | Done | Blocked
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """An object as it was just read, and what stands around it. object: None where it is gone, or another has its name.
-
-    sent: the Command of the step, until it is carried out. owner: `Proposal.objects[0]`. pods: all Pods whose owners
-    lead to it; None where they were not read. pod_groups: Volcano's in its Namespace, None as well.
-    """
+    """An object as just read, and its surroundings. object: None if it is gone or another object has its name. sent:
+    the Command of the step, until it is carried out. owner: `Proposal.objects[0]`. pods: all Pods below it; None if
+    unread. pod_groups: Volcano's in its Namespace; None if unread."""
 
     object: Object | None = None
     sent: Object | None = None
@@ -90,7 +88,7 @@ class TargetState:
 
 
 def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> tuple[Step, ...]:
-    """Event, annotation and notification, on and about the object that is written first."""
+    """Event, annotation and notification about the object that is written first."""
     proposal = remediation.proposal
     due = now + timedelta(seconds=policy.notice_period_seconds)
     what = {
@@ -117,7 +115,7 @@ def act_steps(
     now: datetime,
     policy: ExecutePolicy,
 ) -> tuple[Step, ...] | Blocked:
-    """What is written, in this order. avoid: Nodes on which moved Pods should not be found again."""
+    """The steps, in order. avoid: Nodes that moved Pods should not return to."""
     proposal = remediation.proposal
     main = proposal.objects[0]
     if state.object is None:
@@ -129,7 +127,7 @@ def act_steps(
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
     lost = loses(state.object)
-    if lost:  # which Kueue's Workload does not tell
+    if lost:  # Kueue's Workload does not contain these
         return Blocked(lost)
     target = main if workload is None else ref_of(workload)
     if proposal.action is ActionKind.RELEASE_GANG:
@@ -139,7 +137,7 @@ def act_steps(
     how = move(state.object if workload is None else workload, state.pods, proposal.pod_uids)
     if isinstance(how, Refused):
         return Blocked(how.reason, passing=True)
-    # As many ready Pods on other Nodes are the proof of the move.
+    # The move is proven by as many ready Pods on other Nodes.
     moved = {pod.uid for pod in how.pods} or set(proposal.pod_uids)
     live = [pod for pod in state.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     staying = [
@@ -170,13 +168,14 @@ def _tainting(
         steps.append(taint_step(remediation, policy.first_taint_effect, now, policy))
     if policy.condition:
         message = f"Remediation {remediation.name}: {proposal.reason}"
-        parameters = {"status": "True", "reason": _camel(cause(remediation)), "message": message}
+        reason = "".join(part.capitalize() for part in cause(remediation).split("_"))
+        parameters = {"status": "True", "reason": reason, "message": message}
         steps.append(Step(kind=StepKind.CONDITION, target=node, parameters=parameters))
     return (*steps, *(() if policy.hand_off_when_empty else hand_off_steps(remediation, policy)))
 
 
 def hand_off_steps(remediation: Remediation, policy: ExecutePolicy) -> tuple[Step, ...]:
-    """What tells a repair system of the Node: the label, the object, both or nothing."""
+    """Steps that hand the Node over to a repair system: the label, the object, both or neither."""
     node = remediation.proposal.objects[0]
     steps: list[Step] = []
     if policy.hand_off_label:
@@ -197,13 +196,13 @@ def hand_off_steps(remediation: Remediation, policy: ExecutePolicy) -> tuple[Ste
 
 
 def _filled_in(value: Any, told: Mapping[str, str]) -> Any:
-    """A copy in whose texts the names in braces are replaced; other braces stay."""
+    """A copy with the names in braces replaced in all texts; other braces stay."""
     if isinstance(value, Mapping):
         return {key: _filled_in(each, told) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_filled_in(each, told) for each in value]
     if isinstance(value, str):
-        # All at once, so that a name in what was filled in is not filled in again.
+        # In one pass, so that a name within a filled-in value is not replaced.
         return re.sub(r"\{(\w+)\}", lambda found: told.get(found[1], found[0]), value)
     return value
 
@@ -235,7 +234,8 @@ def cause(remediation: Remediation) -> str:
 
 
 def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
-    """What takes back all that was done or may have been, our taints first: they may go under the pause."""
+    """Steps that undo all that was done or may have been done. Our taints come first: their removal is allowed during a
+    pause."""
     done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
     untaint: dict[tuple[StepKind, ObjectRef], Step] = {}
     withdraw: list[Step] = []
@@ -270,12 +270,11 @@ def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
 
 
 def order_of(step: Step) -> ObjectRef | None:
-    """The Command that the step sends or withdraws, by its name; None where it does neither."""
+    """The Command that the step sends or withdraws; None for other steps."""
     return ref_of(json.loads(step.parameters["object"])) if "object" in step.parameters else None
 
 
 def build(step: Step, state: TargetState, remediation: Remediation, now: datetime) -> Built:
-    """What the step writes to its target as it is now."""
     object_ = state.object
     match step.kind:
         case StepKind.NOTIFY:
@@ -448,7 +447,7 @@ def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Buil
 
 
 def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> Built:
-    """The object for the repair system; who deletes it has carried it out, or does not want it."""
+    """The object for the repair system. If somebody deletes it, it is not created again."""
     ours = object_ is not None and held_by(object_) == remediation.name
     if step.parameters.get("remove"):
         return PendingWrite(Deletion(ref_of(object_))) if object_ is not None and ours else Done()
@@ -503,7 +502,7 @@ def _release(
     if isinstance(found, Refused):
         return Blocked(found.reason)
     if not found.writes or isinstance(found.writes[0], Creation):
-        return Done(saved=found.saved)  # the mark stands; a Command is a step of its own
+        return Done(saved=found.saved)  # the mark is there; a Command is a step of its own
     first, *more = found.writes
     following = tuple(
         Step(kind=StepKind.COMMAND, target=step.target, parameters={"object": json.dumps(write.object)})
@@ -516,7 +515,7 @@ def _release(
 def _command(step: Step, state: TargetState) -> Built:
     if state.object is None:
         return _gone(step)
-    # What was carried out is gone, and until its effect shows, sending it once more changes nothing.
+    # A Command that was carried out is gone; sending it again before its effect shows changes nothing.
     return (
         Done()
         if state.sent is not None or obeyed(state.object)
@@ -525,8 +524,8 @@ def _command(step: Step, state: TargetState) -> Built:
 
 
 def _withdraw(state: TargetState, remediation: Remediation, now: datetime) -> Built:
-    """Its controller deletes a Command before it carries it out, so that whoever deletes it first has decided. One that
-    is gone already will show its effect, unless it was ours to delete, or lost: that is waited for."""
+    """Volcano deletes a Command before it carries it out, so whoever deletes it first decides. If it is gone already,
+    wait for its effect until the deadline."""
     if state.sent is not None:
         return PendingWrite(Deletion(ref_of(state.sent)))
     if state.object is None or obeyed(state.object):
@@ -563,12 +562,8 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
 
 
 def as_json(value: object) -> str:
-    """As `Saved` holds it: '' where there is nothing."""
+    """As stored in `Saved`: '' if there is no value."""
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _text(at: datetime) -> str:

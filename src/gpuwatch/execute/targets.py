@@ -1,4 +1,4 @@
-"""Two Remediations never act on one target at once, and a target that had one is left alone for a while. Pure."""
+"""Prevents two Remediations on one target at once, and leaves a target alone for a while after one. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Proposal, Remediation
 
 TAKEN_BACK = "taken_back"
-"""In `Remediation.verified`: its owner, or whoever works on the Node, took back what was done."""
+"""In `Remediation.verified`: the owner, or somebody who works on the Node, undid the action."""
 
 
 def left_alone(
     proposal: Proposal, known: Iterable[Remediation], seen_at: datetime, now: datetime, policy: ExecutePolicy
 ) -> str:
-    """Why this is not to be proposed now; '' where it may be.
-
-    seen_at: of what it rests on. What was seen before the last one ended may be that very failure, long mended.
-    """
+    """Why this may not be proposed now; '' if it may. seen_at: time of the facts. Facts from before the last
+    Remediation ended may show that same, repaired fault."""
     ended = []
     for each in known:
         if not same_target(proposal, each.proposal):
@@ -50,26 +48,26 @@ def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: Execute
         case Phase.OBSOLETE | Phase.REFUSED | Phase.EXPIRED:
             return policy.obsolete_after(in_a_row)
         case _:
-            return 0  # what it was for came about, and this is something new
+            return 0  # the last one succeeded, so this is new
 
 
 def _declined(remediation: Remediation) -> bool:
-    """Did people say that they do not want it?"""
     if remediation.phase is Phase.UNDONE:
         return remediation.undo_asked or remediation.verified.get(TAKEN_BACK, False)
     return remediation.phase is Phase.REJECTED
 
 
 def _about_more(proposal: Proposal, declined: Proposal) -> bool:
-    """Does a device or a detector call for it of which those who declined it did not know? Whether an idle workload is
-    theirs to keep does not depend on how its idleness shows."""
+    """Does it rest on a device or a detector that the declined proposal lacked? For a release this is irrelevant: it is
+    the owner's decision to keep an idle workload, however the idleness shows."""
     if proposal.action is ActionKind.RELEASE_GANG:
         return False
     return not (set(proposal.devices) <= set(declined.devices) and set(proposal.detectors) <= set(declined.detectors))
 
 
 def same_target(mine: Proposal, other: Proposal) -> bool:
-    """Would both write to one object, or disturb one Pod? A tainted Node and the gang that moves off it are two."""
+    """Would both write to one object, or disrupt one Pod? A tainted Node and a gang that moves off it do not
+    conflict."""
     if mine.action is other.action and mine.target == other.target:
         return True
     if not set(mine.objects).isdisjoint(other.objects):
@@ -80,7 +78,7 @@ def same_target(mine: Proposal, other: Proposal) -> bool:
 
 
 def occupied(remediation: Remediation, others: Iterable[Remediation]) -> str:
-    """Which other one is at work on the same target; '' where none is."""
+    """Which other Remediation is acting on the same target; '' if none."""
     for other in others:
         if other.phase.in_flight and same_target(remediation.proposal, other.proposal):
             return f"Remediation {other.name} is at work on {other.proposal.target}."

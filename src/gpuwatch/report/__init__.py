@@ -1,1 +1,1 @@
-"""Pure: what was concluded, for people (tables, explanations) and for machines (JSON, YAML, CSV and the schema)."""
+"""Output for people (tables, explanations) and for machines (JSON, YAML, CSV, schema). Pure."""

@@ -1,12 +1,12 @@
 """The weekly report's charts as inline SVG. Colours, patterns and fonts come from the page's style sheet by class, so
-that one drawing serves dark, light and paper.
+that one drawing works on dark and light screens and on paper.
 
-Drawn with the standard library's ElementTree, which escapes and closes what it writes. pygal was tried: it puts its
-own colours, fonts, a random id and today's date into each chart, and has neither steps nor patterns. matplotlib and
-Altair write fixed colours, and weigh more than the rest of gpuwatch.
+Drawn with the standard library's ElementTree, which escapes and closes what it writes. pygal was tried: it puts its own
+colours, fonts, a random id and today's date into each chart, and has neither steps nor patterns. matplotlib and Altair
+write fixed colours, and weigh more than the rest of gpuwatch.
 
-Shades (`busy`, `allocated`, `idle`, `unknown`, `free`) differ by pattern as well as by colour; `patterns` has
-them, once per page. What is not known is drawn as unknown or not at all, never as zero.
+Shades (`busy`, `allocated`, `idle`, `unknown`, `free`) differ by pattern as well as by colour; `patterns` defines them
+once per page. Unknown values are drawn as unknown or not at all, never as zero.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HATCHES = {
 
 
 def patterns() -> Markup:
-    """The shades' patterns, for the top of the page; charts refer to them."""
+    """The definitions of the shades' patterns, for the top of the page."""
     svg = ET.Element("svg", {"class": "patterns", "width": "0", "height": "0", "aria-hidden": "true"})
     defs = ET.SubElement(svg, "defs")
     for shade in SHADES:
@@ -48,24 +48,20 @@ def patterns() -> Markup:
 
 
 def swatch(shade: str) -> Markup:
-    """A shade's sample for a legend."""
     svg = ET.Element("svg", {"class": "swatch", "viewBox": "0 0 16 12", "aria-hidden": "true"})
     _add(svg, "rect", f"area {shade}", x=0.5, y=0.5, width=15, height=11)
     return _markup(svg)
 
 
 def line_swatch(name: str) -> Markup:
-    """A line's sample for a legend."""
     svg = ET.Element("svg", {"class": "swatch", "viewBox": "0 0 16 12", "aria-hidden": "true"})
     _add(svg, "path", f"line {name}", d="M0,6 H16")
     return _markup(svg)
 
 
 def fleet_curve(points: Sequence[UsePoint]) -> Markup:
-    """GPUs allocatable, allocated and busy, as steps. Time without an answer is a gap that says so.
-
-    Drawn twice, for wide and for narrow pages; the style sheet shows one.
-    """
+    """GPUs allocatable, allocated and busy, as steps. Time without data is a labelled gap. Drawn twice, for wide and
+    for narrow pages; the style sheet shows one."""
     return Markup("").join(_fleet_curve(points, width) for width in (_WIDE, _NARROW))
 
 
@@ -110,7 +106,7 @@ def _held_and_busy(
     across: Callable[[datetime], float],
     up: Callable[[float], float],
 ) -> None:
-    """Areas from the ground up: what is allocated, and what of it is busy; where that is not known, dots."""
+    """Stacked areas: allocated, and busy within it; dots where busy is unknown."""
     for run in _runs(points, lambda point: point.allocated_gpus is not None):
         heights = [up(point.allocated_gpus or 0.0) for point in run]
         line = _steps(run, heights, step, across)
@@ -134,7 +130,7 @@ def _days(
     top: float,
     bottom: float,
 ) -> None:
-    """A tick at each midnight; labels only as close as they have room."""
+    """A tick at each midnight, with as many labels as fit."""
     day = start.replace(hour=0, minute=0, second=0, microsecond=0)
     spacing = max(across(start + timedelta(days=1)) - across(start), 1e-9)
     label = 6.5 * _CHARACTER_PX
@@ -144,7 +140,7 @@ def _days(
         if day >= start:
             _add(svg, "path", "grid", d=f"M{_n(across(day))},{_n(top)} V{_n(bottom + 4)}")
         x, beyond = max(across(day), across(start)), min(across(day + every * timedelta(days=1)), across(end) + 6)
-        if count % every == 0 and x + label <= beyond:  # the first day may have but an hour left
+        if count % every == 0 and x + label <= beyond:  # the first day may have only an hour left
             _text(svg, f"{day:%a} {day.day}", x + 2, bottom + 16)
         day += timedelta(days=1)
         count += 1
@@ -152,9 +148,9 @@ def _days(
 
 
 def gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None) -> Markup:
-    """Where the GPU-hours went: each part begins where the last one ended, and the last ends at what was allocatable.
+    """Where the GPU-hours went: each part begins where the last one ended, and the last ends at the allocatable hours.
 
-    lost_gpu_hours is time within these parts, so it stands apart. Drawn twice, for wide and for narrow pages.
+    lost_gpu_hours is time within these parts, so it has a bar of its own. Drawn twice, for wide and for narrow pages.
     """
     return Markup("").join(_gpu_hours_parts(parts, lost_gpu_hours, width) for width in (_WIDE, _NARROW))
 
@@ -192,7 +188,7 @@ def _gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None, wid
 
 
 def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -> Markup:
-    """GPU-hours of a team or workload: busy, then unknown, of those allocated to it; `most` is the longest bar's."""
+    """Allocated GPU-hours of a team or workload: busy, then unknown; `most` is the longest bar's."""
     said = f"allocated {gpu_hours(allocated)}, busy {gpu_hours(busy)}, activity unknown {gpu_hours(unknown)} GPU-hours"
     svg = _mini(said)
     scale = _MINI_WIDTH / most if most > 0 else 0.0
@@ -206,7 +202,7 @@ def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -
 
 
 def amount_bar(value: float | None, most: float, shown: str) -> Markup:
-    """One amount against the largest of its column; no bar where it is not known, or nothing is gained."""
+    """One amount against the largest of its column; no bar if it is unknown, zero or negative."""
     svg = _mini(shown)
     if value is not None and value > 0 and most > 0:
         _add(svg, "rect", "area busy", x=0, y=1, width=max(min(value / most, 1.0) * _MINI_WIDTH, 1.0), height=12)
@@ -214,10 +210,10 @@ def amount_bar(value: float | None, most: float, shown: str) -> Markup:
 
 
 def speed_interval(estimate: SpeedEstimate, measured_ratio: float | None = None, *, hit: bool | None = None) -> Markup:
-    """Low to high with a tick at the likely speed, on a scale from 50 to 120 % of today's, 100 % dotted; what lies
-    outside stands at the edge.
+    """Low to high with a tick at the likely speed, on a scale from 50 to 120 % of today's, with 100 % dotted; values
+    outside are drawn at the edge.
 
-    measured_ratio: what it became: a filled dot for a hit, a cross for a miss, a ring where that is not judged.
+    measured_ratio: the later measured speed: a filled dot for a hit, a cross for a miss, a ring if not judged.
     """
     said = f"predicted {speed(estimate)}, likely {percent(estimate.likely_ratio)}"
     if measured_ratio is not None:
@@ -245,7 +241,7 @@ _MINI_WIDTH = 120.0
 
 
 def _mini(said: str) -> ET.Element:
-    """A drawing for a table's cell; the cell's text says the same numbers."""
+    """A drawing for a table's cell; the cell's text has the same numbers."""
     svg = ET.Element("svg", {"class": "mini", "viewBox": f"0 0 {_MINI_WIDTH:g} 14", "role": "img"})
     ET.SubElement(svg, "title").text = said
     return svg
@@ -259,7 +255,7 @@ def _chart(width: int, height: float, said: str) -> ET.Element:
 
 
 def _spoken(points: Sequence[UsePoint]) -> str:
-    """The curve for those who hear it: means over the time that is known, and how much is not."""
+    """The curve for screen readers: means over the known time, and the unknown share."""
 
     def mean(values: Iterable[float | None]) -> str:
         known = [value for value in values if value is not None]
@@ -275,7 +271,7 @@ def _spoken(points: Sequence[UsePoint]) -> str:
 
 
 def _ticks(most: float) -> list[float]:
-    """From 0 to the first round number that holds `most`, in four steps at most.
+    """From 0 to the first round number that holds `most`, in at most four steps.
 
     >>> _ticks(64), _ticks(7), _ticks(0), _ticks(9800)
     ([0, 20, 40, 60, 80], [0, 2, 4, 6, 8], [0, 1], [0, 5000, 10000])
@@ -289,7 +285,7 @@ def _ticks(most: float) -> list[float]:
 
 
 def _runs(points: Sequence[UsePoint], wanted: Callable[[UsePoint], bool]) -> list[list[UsePoint]]:
-    """Stretches of neighbouring points that are all wanted."""
+    """Runs of neighbouring points that are all wanted."""
     return [list(group) for keep, group in groupby(points, key=wanted) if keep]
 
 
@@ -316,10 +312,10 @@ def _text(parent: ET.Element, text: str, x: float, y: float, anchor: str = "star
 
 
 def _n(value: float) -> str:
-    """One decimal is a tenth of a pixel."""
+    """One decimal: a tenth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def _markup(element: ET.Element) -> Markup:
-    # Inside HTML an SVG needs no namespace. ElementTree has escaped all names that it was given.
+    # SVG inside HTML needs no namespace. ElementTree has escaped all names.
     return Markup(ET.tostring(element, encoding="unicode"))  # noqa: S704

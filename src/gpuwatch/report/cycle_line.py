@@ -1,4 +1,4 @@
-"""What one cycle of the controller did, as a line of its log."""
+"""One cycle of the controller as a line of its log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.words import plural
 
 _SHOWN = 4
-"""Refused candidates in a line for people; JSON has all."""
+"""Refused candidates shown in the line; JSON has all."""
 
 
 def cycle_line(
     analysis: Analysis, proposed: tuple[Remediation, ...], known: tuple[Remediation, ...], pause: Pause
 ) -> str:
-    """One line: what is there, what was decided about it, and why."""
+    """The state of the fleet, what was decided about it, and why."""
     coverage = analysis.coverage
     verdicts = [str(item.verdict) for item in analysis.findings]
     parts = [
@@ -58,7 +58,6 @@ def _refused(item: PlanItem) -> str:
 
 
 def cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: Pause) -> dict[str, object]:
-    """The same for machines."""
     return {
         "at": f"{analysis.at:%Y-%m-%dT%H:%M:%SZ}",
         "devices": analysis.coverage.devices,
@@ -84,5 +83,4 @@ def cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: P
 
 
 def joined(gaps: Iterable[Gap]) -> str:
-    """Gaps in one line."""
     return "; ".join(dict.fromkeys(f"{gap.what}: {gap.detail.rstrip('.')}" for gap in gaps))

@@ -1,4 +1,4 @@
-"""The diagnosis: what is connected, what telemetry speaks, and what would have to be exported for which rule."""
+"""The diagnosis: which sources are connected, which exporters there are, and which metrics each rule lacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleLimit:
-    """A rule that could know more. `enable` are lines of the exporter's counter CSV, or metric names elsewhere."""
+    """A rule that lacks signals. `enable`: lines of the exporter's counter CSV, or metric names elsewhere."""
 
     rule: str
     missing: tuple[str, ...]
@@ -43,7 +43,7 @@ class RuleLimit:
 
     @property
     def blind(self) -> bool:
-        """True where not one of the rule's signals is there."""
+        """True if none of the rule's signals is exported."""
         return not self.present
 
 
@@ -54,7 +54,7 @@ class Diagnosis:
     telemetry: str
     cluster: str
     unreadable: bool  # a source did not answer
-    limited: bool  # a rule could know more
+    limited: bool  # a rule lacks signals
     facts: dict[str, str]
     rules: tuple[RuleLimit, ...]
     gaps: tuple[Gap, ...]
@@ -64,7 +64,7 @@ class Diagnosis:
 
 
 def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:
-    """Everything that limits the answers here, with the lines that would lift each limit."""
+    """All limits of the answers here, with the lines that would lift each."""
     schema = snapshot.telemetry_schema
     found = {item.signal for item in schema.signals}
     signals_of = rule_signals(policies)
@@ -160,7 +160,6 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def diagnosis_tables(item: Diagnosis) -> RenderableType:
-    """The diagnosis for a terminal."""
     grid = new_grid()
     grid.add_row("telemetry", escape(item.telemetry))
     grid.add_row("cluster", escape(item.cluster))

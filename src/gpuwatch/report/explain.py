@@ -1,4 +1,4 @@
-"""Why something is, or is not, idle or degraded: every rule's conclusion on one subject, and what the plan says."""
+"""Why something is, or is not, idle or degraded: every rule's conclusion on one subject, and the plan for it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpuwatch.report.words import ago
 
 
 class UnknownSubject(Exception):
-    """Nothing of this name is in the Snapshot; the message lists what comes near."""
+    """The Snapshot has nothing of this name; the message lists similar names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectExplanation:
-    """Everything about one subject. `facts` are (name, value) pairs of what was read."""
+    """`facts`: (name, value) pairs of what was read."""
 
     subject: str
     devices: tuple[DeviceId, ...]
@@ -35,14 +35,11 @@ class SubjectExplanation:
     findings: tuple[Finding, ...]
     plan: tuple[PlanItem, ...]
     sizing: tuple[Recommendation | Abstention, ...] = ()
-    sizing_note: str = ""  # why `sizing` is empty, where that needs saying
+    sizing_note: str = ""  # why `sizing` is empty, if that needs a reason
 
 
 def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
-    """What was concluded about the subject. UnknownSubject where it is not in the Snapshot.
-
-    concluded: of the whole Snapshot, the clean conclusions too.
-    """
+    """Raises UnknownSubject. concluded: all findings of the Snapshot, HEALTHY ones included."""
     devices, pods, facts = _find(snapshot, subject)
     findings = (item for item in concluded if _concerns(item, devices, pods))
     return SubjectExplanation(
@@ -63,18 +60,18 @@ _ORDER = {
     Verdict.UNKNOWN: 4,
     Verdict.HEALTHY: 5,
 }
-"""What matters first."""
+"""Most important first."""
 
 
 def workloads_of(snapshot: Snapshot, explanation: SubjectExplanation) -> frozenset[str]:
-    """Workload.id of everything that the explanation is about."""
+    """Workload.id of everything that the explanation covers."""
     kind, _, name = explanation.subject.partition("/")
     named = {name} if kind.lower() == "workload" else set()
     return frozenset(named | {pod.workload for pod in snapshot.cluster.pods if pod.ref in explanation.pods})
 
 
 def _concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
-    """Health is a device's; other conclusions are about Pods, where they name any."""
+    """Health findings are about devices; others are about Pods, if they name any."""
     if item.pods and item.family is not Family.HEALTH:
         return bool(pods & set(item.pods))
     return bool(devices & set(item.devices))
@@ -195,7 +192,6 @@ _STYLE = {
 
 
 def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> RenderableType:
-    """The explanation of something in the Snapshot, for a terminal."""
     grid = new_grid()
     for name, value in item.facts:
         grid.add_row(name, escape(value))

@@ -1,4 +1,4 @@
-"""What all tables for a terminal are made of: names, tables that are cut and say so, pairs of a label and a value."""
+"""Building blocks of all terminal tables: names, truncated tables, pairs of a label and a value."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ _WORD = re.compile(r"[^-]*-|[^-]+")
 
 @dataclass(frozen=True, slots=True)
 class FoldedName:
-    """A name such as `pod namespace/name`: on one line where it fits, else broken after its last '/', else after '-'.
-
-    Only a word that is too long by itself is broken anywhere, so that nothing is ever lost.
-    """
+    """A name such as `pod namespace/name`: on one line if it fits, else broken after its last '/', else after '-'. Only
+    a word that is too long by itself is broken anywhere, so nothing is ever cut."""
 
     text: str
 
@@ -51,7 +49,6 @@ class FoldedName:
 
 
 def new_grid() -> Table:
-    """For labels and, beside them, their values."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -66,5 +63,5 @@ def new_table(title: str, *columns: str) -> Table:
 
 
 def cut(total: int, rows: int) -> list[RenderableType]:
-    """What to say below a table of so many rows of `total`."""
+    """The note below a table that shows `rows` of `total`; empty if it shows all."""
     return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []

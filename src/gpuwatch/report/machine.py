@@ -1,4 +1,4 @@
-"""The Analysis for machines: JSON, YAML, CSV, and the JSON Schema that the first two keep to."""
+"""The Analysis as JSON, YAML and CSV, and the JSON Schema of the first two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def to_json(value: object) -> str:
 
 
 def to_yaml(value: object) -> str:
-    """The same structure as YAML."""
     return msgspec.yaml.encode(msgspec.to_builtins(value)).decode()
 
 

@@ -1,4 +1,4 @@
-"""The message that goes out when something is about to be done. Pure."""
+"""The notification of an upcoming action. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwatch.report.words import plural
 
 
 def notification(remediation: Remediation) -> tuple[str, str]:
-    """Its title, and what it says in Markdown: what, why, when, and how to stop it. Names are escaped."""
+    """Title, and Markdown with what, why, when, and how to stop it. Names are escaped."""
     proposal = remediation.proposal
     title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
     said = next(

@@ -23,13 +23,12 @@ from gpuwatch.model.decision import (
     PlanItem,
     Score,
     SubjectKind,
-    Timing,
 )
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.words import duration, plural, short_uuid
 
 _NAMES = 3
-"""Of Pods, Nodes and findings in a line; the JSON has all."""
+"""Most Pods, Nodes or findings in a line; the JSON has all."""
 
 _WHAT_HAPPENS = {
     Mode.OBSERVE: ("advisory (mode observe)", "yellow"),
@@ -52,7 +51,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
             _action(item),
             FoldedName(_target(item)),
             str(item.candidate.gpus),
-            _when(item.timing, analysis.at),
+            "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
             escape(_for_it(item) if item.admitted else _against(item)),
         )
@@ -60,7 +59,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
 
 
 def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
-    """What would be done in full, what is refused with all reasons, and what is left of the budgets."""
+    """Admitted items in full, refused ones with all reasons, and the rest of the budgets."""
     plan = analysis.plan
     admitted = [item for item in plan.items if item.admitted]
     refused = [item for item in plan.items if not item.admitted]
@@ -91,7 +90,6 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
 
 
 def item_lines(item: PlanItem, findings: Mapping[str, Finding], cluster: Cluster, at: datetime) -> RenderableType:
-    """One candidate in full."""
     candidate = item.candidate
     grid = new_grid()
     for label, text in _lines(item, findings, at):
@@ -121,7 +119,6 @@ def _lines(item: PlanItem, findings: Mapping[str, Finding], at: datetime) -> Ite
 
 
 def worth(score: Score) -> str:
-    """The score with its inputs."""
     gained = score.gained_gpu_hours * score.confidence_ratio
     return (
         f"saves {gained:,.1f} GPU-hours in {score.horizon_hours:g} h ({score.gained_gpu_hours:,.1f} × confidence "
@@ -131,7 +128,7 @@ def worth(score: Score) -> str:
 
 
 def worth_bases(score: Score) -> Iterator[tuple[str, str]]:
-    """Where its two numbers come from; an older score does not tell."""
+    """Where its two numbers come from; an older score has no basis."""
     if score.gain_basis:
         yield "saves", score.gain_basis
     if score.harm_basis:
@@ -160,7 +157,7 @@ def _concerns(item: PlanItem) -> str:
 
 
 def _annotate(item: PlanItem, cluster: Cluster) -> str:
-    """With what an owner says on the object itself that it is to be left alone; '' where no object is known."""
+    """The command by which an owner exempts the object; '' if no object is known."""
     candidate = item.candidate
     if candidate.action is ActionKind.TAINT_NODE:
         return f"kubectl annotate node {candidate.nodes[0]}" if candidate.nodes else ""
@@ -194,7 +191,7 @@ def _brake(plan: Plan) -> list[RenderableType]:
 
 
 def _budgets(plan: Plan, rows: int) -> list[RenderableType]:
-    """Those that anything weighs on; the others in a line."""
+    """Budgets in use as a table; the others in a line."""
     asked: Counter[str] = Counter()
     for item in plan.items:
         if item.admitted:
@@ -254,7 +251,7 @@ def short_worth(item: PlanItem) -> str:
 
 
 def _for_it(item: PlanItem) -> str:
-    """What it is worth, for whom, and why where no finding says it."""
+    """What it is worth, for whom, and why if no finding says so."""
     waiter = f"; Pod {item.candidate.waiter} waits for it" if item.candidate.waiter else ""
     return "\n".join(filter(None, (item.candidate.reason, f"{short_worth(item)}{waiter}", item.score.gain_basis)))
 
@@ -265,10 +262,6 @@ def _against(item: PlanItem) -> str:
 
 def _score(score: Score) -> str:
     return f"{score.value:+.4f}"
-
-
-def _when(timing: Timing, at: datetime) -> str:
-    return "now" if timing.at is None else f"in {_until(timing.at, at)}"
 
 
 def _until(then: datetime, now: datetime) -> str:

@@ -33,7 +33,7 @@ _COLOUR = {
 def history_tables(
     known: Sequence[Remediation], pause: Pause, gaps: Iterable[Gap], now: datetime, *, rows: int
 ) -> RenderableType:
-    """The newest first, those that wait for a person on top; cut at `rows` lines, and says so."""
+    """Those that wait for a person first, then the newest; cut at `rows` lines, with a note."""
     parts: list[RenderableType] = []
     if pause.paused:
         parts += [Text(pause_text(pause, now), style="bold red"), Text()]
@@ -46,7 +46,7 @@ def history_tables(
         title = f"Remediations: {open_} open, {len(ordered) - open_} ended"
         table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
         for column in ("phase", "name", "action", "target", "GPUs", "age", "last"):
-            # A name is there to be copied.
+            # Unwrapped, so that it can be copied.
             table.add_column(column, overflow="fold", no_wrap=column == "name")
         for each in ordered[:rows]:
             table.add_row(
@@ -66,13 +66,13 @@ def history_tables(
 
 
 def _to_decide(remediation: Remediation) -> bool:
-    """Does it wait for a person? In the mode enforce only where it was put back, which is in its history."""
+    """Does it wait for a person? In the mode enforce only if its history shows that it was returned for approval."""
     asked = remediation.proposal.mode is not Mode.ENFORCE or bool(remediation.history)
     return remediation.phase is Phase.PROPOSED and asked and not remediation.approved and not remediation.rejected
 
 
 def held_up_by(remediation: Remediation) -> str:
-    """What holds it up now, else what was said last."""
+    """What holds it up now, else the last message."""
     step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
     if remediation.phase.open and step is not None and step.error:
         return step.error
@@ -80,7 +80,7 @@ def held_up_by(remediation: Remediation) -> str:
 
 
 def phase_text(remediation: Remediation) -> Text:
-    """The phase, with what a person decided that has not been taken up yet."""
+    """The phase, with a person's decision that has not taken effect yet."""
     decided = ""
     if remediation.undo_asked and remediation.phase not in (Phase.UNDOING, Phase.UNDONE):
         decided = " (undo)"
@@ -92,12 +92,11 @@ def phase_text(remediation: Remediation) -> Text:
 
 
 def as_argument(remediation: Remediation) -> str:
-    """What the commands take to find it, with no more rights than those of its Namespace."""
+    """The argument by which the commands find it with rights in its Namespace only."""
     return remediation.name + (f" -n {remediation.namespace}" if remediation.namespace else "")
 
 
 def remediation_detail(remediation: Remediation, now: datetime) -> RenderableType:
-    """One Remediation in full: why, what was done, what is next."""
     proposal = remediation.proposal
     grid = new_grid()
     grid.add_row("Name", FoldedName(remediation.name))

@@ -1,4 +1,4 @@
-"""Right-sizing and the MIG plan as coloured tables for a terminal. Pure: returns what rich renders, prints nothing."""
+"""Right-sizing and the MIG plan as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _EXAMPLES = 3
 
 
 def patch_yaml(change: Change) -> str:
-    """The change as a YAML document of the owner's kind: what differs, and the names that say of what.
+    """The change as a YAML document of the owner's kind: the differing fields, and the names that identify them.
 
-    What must be there first stands above it as comments. null takes a key away (strategic-merge patch).
+    Prerequisites are comments above it. null removes a key (strategic-merge patch).
     """
     said = [*(f"First: {line}" for line in change.prerequisites), *([change.note] if change.note else [])]
     # A line break within a name must not end the comment.
@@ -61,7 +61,7 @@ def recommend_tables(
     *,
     rows: int = 30,
 ) -> RenderableType:
-    """One line for each workload that should change, most money first, then why the others stay as they are."""
+    """One line per workload that should change, most money first, then why the others stay as they are."""
     ordered = sorted(recommendations, key=by_worth)
     parts: list[RenderableType] = []
     if ordered:
@@ -75,8 +75,8 @@ def recommend_tables(
 
 
 def workload_detail(item: Recommendation | Abstention) -> RenderableType:
-    """Everything about one workload: what is advised or why nothing is, every option with what speaks against it,
-    its memory, and the change as YAML."""
+    """One workload: the advice or why there is none, every option with its drawbacks, its memory, and the change as
+    YAML."""
     grid = new_grid()
     grid.add_row("Workload", FoldedName(f"{item.key.workload}, container {item.key.container}"))
     if isinstance(item, Recommendation):
@@ -97,14 +97,14 @@ def workload_detail(item: Recommendation | Abstention) -> RenderableType:
     if item.options:
         parts += [_options(item), Text()]
     if isinstance(item, Recommendation):
-        # Without colour, for copying. rich crops what it may not wrap, so a name longer than the line is folded;
-        # `patch_yaml` gives it whole.
+        # Without colour, for copying. rich crops text that it may not wrap, so a name longer than the line is folded;
+        # `patch_yaml` has it whole.
         parts += [Text("The change", style="bold"), Text(patch_yaml(item.change), overflow="fold")]
     return Group(*parts)
 
 
 def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
-    """How many GPUs the slices need before and after, what is cut anew in which order, and the files for it."""
+    """GPUs needed before and after, the new partitions in order, and their files."""
     grid = new_grid()
     grid.add_row(
         "GPUs", f"{plan.gpus_before} now → {plan.gpus_after} after; no packing needs fewer than {plan.lower_bound_gpus}"
@@ -190,7 +190,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
 
 
 def _of_cost(item: Recommendation) -> list[RenderableType]:
-    """What it costs as now, in the same week as the saving."""
+    """Today's cost, for the same week as the saving."""
     cost = item.current.projected_cost_per_week
     return [] if cost is None else [Text(f"of {money(cost, item.currency)}", style="dim")]
 
@@ -288,7 +288,7 @@ def _fragmentation(ratio: float | None) -> str:
 
 
 def _in_order(plan: MigPlan) -> list[NodeMigChange]:
-    """By the order of draining; Nodes that it does not name last."""
+    """In the order of draining; other Nodes last."""
     place = {node: index for index, node in enumerate(plan.order)}
     return sorted(plan.changes, key=lambda change: (place.get(change.node, len(place)), change.node, change.index))
 

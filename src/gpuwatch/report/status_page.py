@@ -1,5 +1,5 @@
-"""The controller's own page: what it does now, and what keeps it from more. Pure; in the look of the weekly report, and
-as closed as that: no script, nothing from outside, every name escaped."""
+"""The controller's status page: what it does, and what keeps it from more. Pure. Like the weekly report it has no
+script, loads nothing from outside, and escapes every name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gpuwatch.report.weekly_words import BECAME
 from gpuwatch.report.words import ago, plural
 
 ROWS_SHOWN = 100
-"""Of each table."""
+"""Most rows of each table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTimes:
-    """The last runs of one job. error: of the last run, '' where it succeeded; running_since: None while it rests."""
+    """The last runs of one job. error: of the last run, '' if it succeeded; running_since: None if it is not
+    running."""
 
     name: str
     succeeded_at: datetime | None = None
@@ -33,11 +34,9 @@ class JobTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """All that one replica knows of itself, and where it leads of the fleet. complaints: why it is not ready or not
-    alive. analysis, remediations: of the last look; None before it, and where another replica leads.
-
-    undelivered: notifications that no receiver took. modes: what is set, in words.
-    """
+    """The state of one replica and, if it leads, of the fleet. complaints: why it is not ready or not alive. analysis,
+    remediations: as of the last analysis; None before it, and on replicas that do not lead. undelivered: notifications
+    that no receiver accepted. modes: the configured modes as text."""
 
     at: datetime
     version: str
@@ -59,7 +58,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """A report in the folder, with its files; what is to be read first stands first."""
+    """A report in the folder; its main file comes first."""
 
     id: str
     title: str
@@ -101,7 +100,7 @@ def status_html(status: Status) -> str:
 
 
 def reports_html(reports: Sequence[ReportFiles], total: int) -> str:
-    """The list of the reports in the folder. total: how many there are, of which the newest are given."""
+    """The newest reports of the folder, of which there are `total`."""
     return template("reports.html.j2").render(reports=reports, total=total)
 
 
@@ -119,7 +118,7 @@ def _headline(status: Status) -> str:
 
 
 def _stops(status: Status) -> tuple[tuple[str, str], ...]:
-    """What keeps everything from being done now."""
+    """What blocks all actions now."""
     found = [("Not well", line) for line in status.complaints]
     if status.pause is not None and status.pause.paused:
         found.append(("Pause", pause_text(status.pause, status.at)))

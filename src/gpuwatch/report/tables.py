@@ -1,4 +1,4 @@
-"""The Analysis as coloured tables for a terminal. Pure: returns what rich renders, prints nothing."""
+"""The Analysis as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.I
 
 
 def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
-    """All that a person needs first, most urgent first; tables are cut at `rows` lines and say so."""
+    """The most urgent first; tables are cut at `rows` lines, with a note."""
     by_verdict: dict[tuple[Family, Verdict], list[Finding]] = defaultdict(list)
     for finding in analysis.findings:
         by_verdict[finding.family, finding.verdict].append(finding)
@@ -49,7 +49,7 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
 
 
 def plan_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
-    """What would be done now and what not, with the reasons, and what weighs on the budgets already."""
+    """What would be done now and what not, with the reasons, and the budgets in use."""
     return Group(_head(analysis, source), *plan_parts(analysis, rows), *gap_tables(analysis.gaps, rows=rows))
 
 
@@ -80,7 +80,7 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
 
 
 def _none(how: str, known: int, noun: str) -> str:
-    """Finding nothing where nothing is known is no good news."""
+    """Finding nothing is no good news if nothing is known."""
     return f"none {how} among the {plural(known, noun)} that could be judged" if known > 0 else "[magenta]not known[/]"
 
 
@@ -102,7 +102,7 @@ def _called(subject: Subject) -> str:
 
 
 def evidence_line(item: Evidence) -> str:
-    """'xid_code = 79 (in fatal), 42 peers at 0': one fact in a line."""
+    """One fact in a line: 'xid_code = 79 (in fatal), 42 peers at 0'."""
     window = f" over {duration(item.window_seconds)}" if item.window_seconds else ""
     statistic = f" {item.statistic}" if item.statistic and item.statistic != "last" else ""
     text = f"{item.signal}{statistic}{window} = {quantity(item.value, item.unit)}"
@@ -165,7 +165,7 @@ def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int) -> R
 
 
 def _unknown(findings: list[Finding], rows: int) -> RenderableType:
-    """Findings of one rule that lack the same are one line: a person mends what is missing, not each Pod."""
+    """One line for all findings of a rule that lack the same signals."""
     alike: dict[tuple[str, tuple[str, ...]], list[Finding]] = defaultdict(list)
     for finding in findings:
         alike[finding.rule, finding.missing].append(finding)
@@ -196,7 +196,7 @@ def _limits(analysis: Analysis, rows: int) -> RenderableType:
 
 
 def gap_tables(gaps: Iterable[Gap], *, rows: int = 10) -> list[RenderableType]:
-    """What could not be read, as one table; nothing where everything could."""
+    """What could not be read, as one table; nothing if there are no gaps."""
     found = list(dict.fromkeys(other_gaps(gaps)))
     if not found:
         return []
@@ -207,7 +207,7 @@ def gap_tables(gaps: Iterable[Gap], *, rows: int = 10) -> list[RenderableType]:
 
 
 def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:
-    """All gaps but signals that nothing exports: those are told per rule."""
+    """All gaps but missing signals, which are listed per rule."""
     return [gap for gap in gaps if gap.kind is not GapKind.SIGNAL_MISSING]
 
 

@@ -1,7 +1,8 @@
-"""The weekly report as one HTML page: no script, nothing from outside, readable on paper, in the dark and by ear.
+"""The weekly report as one HTML page, without scripts or external resources, for dark screens, paper and screen
+readers.
 
-The page's own Content-Security-Policy forbids scripts and requests, so that a name that got past the escaping could
-still do nothing. Lists are cut at `ROWS_SHOWN` and its like; the CSV and JSON forms have everything.
+The page's Content-Security-Policy forbids scripts and requests, so that even a name that got past the escaping could do
+nothing. Lists are cut at `ROWS_SHOWN` and the like; the CSV and JSON forms have everything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from gpuwatch.cycle.weekly import by_worth
-from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, Option, OutcomeVerdict, Recommendation
 from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.report import charts
@@ -86,19 +86,19 @@ def weekly_html(report: WeeklyReport) -> str:
         record=say.record(report.outcomes),
         gaps=gaps[:ROWS_SHOWN],
         gap_count=len(gaps),
-        since=lambda finding: _since(finding, report),
+        since=lambda finding: ago(finding.since, report.at) or say.UNKNOWN,
     )
 
 
 def _worth_of(changes: Sequence[Recommendation]) -> Callable[[Option], float | None]:
-    """What the bars compare: money where any price is known, else GPU-hours."""
+    """The value that bars compare: money if any price is known, else GPU-hours."""
     if any(item.chosen.projected_saving_per_week is not None for item in changes):
         return lambda option: option.projected_saving_per_week
     return lambda option: option.projected_saving_gpu_hours_per_week
 
 
 def _abstained(report: WeeklyReport) -> list[tuple[str, str, list[Abstention], int]]:
-    """Heading, meaning, the ones that are shown, and how many there are; kinds without any are left out."""
+    """(heading, meaning, the ones shown, count) of each kind that occurs."""
     found = []
     for kind, (title, meaning) in say.ABSTAINED.items():
         items = [item.abstention for item in report.workloads if item.abstention and item.abstention.kind is kind]
@@ -108,28 +108,24 @@ def _abstained(report: WeeklyReport) -> list[tuple[str, str, list[Abstention], i
 
 
 def _models(team: TeamUse) -> str:
-    """The three GPU models that the team held most."""
+    """The three GPU models with the team's most GPU-hours."""
     ordered = sorted(team.gpu_models.items(), key=lambda item: (-item[1], item[0]))
     more = f", {len(ordered) - 3} more" if len(ordered) > 3 else ""
     return ", ".join(f"{model} {say.gpu_hours(used)}" for model, used in ordered[:3]) + more
 
 
-def _since(finding: Finding, report: WeeklyReport) -> str:
-    return ago(finding.since, report.at) or say.UNKNOWN
-
-
 def _known(text: str | Markup) -> str | Markup:
-    """'unknown' is set apart, so that nobody reads it as a value."""
+    """'unknown' is styled differently, so that nobody reads it as a value."""
     return Markup('<span class="unknown-text">unknown</span>') if text == say.UNKNOWN else text
 
 
 def _code(text: str) -> Markup:
-    """`names` in a sentence, escaped like everything else."""
+    """`names` in a sentence as code, escaped."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))  # noqa: S704
 
 
 def _sm_ratio(use: Use) -> float | None:
-    """SM activity of the held time that was measured."""
+    """SM activity of the allocated time that was measured."""
     known = use.allocated_gpu_hours - use.unknown_gpu_hours
     return use.sm_gpu_hours / known if use.sm_gpu_hours is not None and known > 0 else None
 
@@ -155,8 +151,8 @@ def _size(value: float | None) -> str:
 
 @cache
 def template(name: str) -> Template:
-    """A page of this look, in which everything is escaped."""
-    # Every template is HTML, the style sheet too: it holds nothing that escaping would change.
+    """A template with the shared style; it escapes everything."""
+    # The style sheet too is escaped: it contains nothing that escaping would change.
     environment = Environment(
         loader=PackageLoader("gpuwatch.report"),
         autoescape=True,

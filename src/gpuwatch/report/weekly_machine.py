@@ -1,4 +1,4 @@
-"""The weekly report for machines: JSON with its schema, and CSV files for spreadsheets. Complete, never cut."""
+"""The weekly report as JSON with its schema, and as CSV files. Complete, never cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuwatch.report.weekly_words import busy_gpu_hours, busy_ratio
 
 WEEKLY_SCHEMA_ID = "https://gpuwatch.dev/schemas/weekly-v1.json"
 
-# A spreadsheet takes a cell that begins so for a formula; the last four are the full-width forms of the first.
+# A spreadsheet takes a cell with this start for a formula; the last four are the full-width forms of the first.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
@@ -29,7 +29,7 @@ def weekly_json(report: WeeklyReport) -> str:
 
 
 def weekly_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of `weekly_json`; docs/weekly-v1.schema.json holds it."""
+    """JSON Schema (2020-12) of `weekly_json`; docs/weekly-v1.schema.json is a copy."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": WEEKLY_SCHEMA_ID,
@@ -39,15 +39,15 @@ def weekly_schema() -> dict[str, Any]:
 
 
 def _of_any(kind: type) -> dict[str, Any]:
-    """A change's patch is of the owner's kind, whose schema is the cluster's."""
+    """A change's patch has the schema of the owner's kind, which only the cluster knows."""
     if kind is object:
         return {"description": "Anything that the owner's kind allows."}
     raise NotImplementedError(kind)
 
 
 def weekly_csvs(report: WeeklyReport) -> Mapping[str, str]:
-    """File name → text. Units stand in the names of the columns, an empty cell is unknown or not there, and text that
-    a spreadsheet would run as a formula begins with an apostrophe."""
+    """File name → text. Column names have the units. An empty cell is unknown or absent. Text that a spreadsheet would
+    run as a formula begins with an apostrophe."""
     return {
         "workloads.csv": _workloads(report),
         "teams.csv": _teams(report),
@@ -59,7 +59,7 @@ def weekly_csvs(report: WeeklyReport) -> Mapping[str, str]:
 _Cell = str | float | int | datetime | None
 T = TypeVar("T")
 _Columns = dict[str, Callable[[T], _Cell]]
-"""Heading → what stands below it."""
+"""Heading → the cell of a row."""
 
 
 def _csv(columns: _Columns[T], rows: Iterable[T]) -> str:

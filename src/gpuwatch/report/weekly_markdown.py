@@ -1,4 +1,4 @@
-"""The weekly report as Markdown (GitHub's tables), and a summary short enough for a message."""
+"""The weekly report as GitHub Markdown, and a summary short enough for a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwatch.report.words import ago, plural, short_uuid
 
 T = TypeVar("T")
 
-ROWS_SHOWN = 50  # a message of some 40 kB at most; the CSV and JSON forms have everything
+ROWS_SHOWN = 50  # a message of at most some 40 kB; the CSV and JSON forms have everything
 CHANGES_SHOWN = 10  # with their YAML
 _SUMMARY_CHANGES = 5
 
@@ -30,7 +30,7 @@ def weekly_markdown(report: WeeklyReport) -> str:
 
 
 def weekly_summary(report: WeeklyReport) -> str:
-    """At most 25 lines of Markdown that read well as plain text: for a chat or the top of an e-mail."""
+    """At most 25 lines of Markdown that are readable as plain text, for a chat or the top of an e-mail."""
     lines = [f"**GPUs in the {say.period(report)} of {say.span(report.start, report.end)}**", ""]
     lines += [" ".join(say.headline(report)), ""]
     for item in say.figures(report):
@@ -279,10 +279,10 @@ def _name(item: Recommendation) -> str:
 
 
 def escaped(text: str, *, code: bool = False) -> str:
-    """Text that Markdown, and the chats that speak something like it, show as it is. `code` keeps `code spans`."""
+    """Text that Markdown and chat dialects show literally. `code` keeps `code spans`."""
     flat = " ".join(text.split())
     safe = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # A zero-width space keeps @here and its like from calling anybody.
+    # A zero-width space keeps @here and the like from notifying anybody.
     safe = _SPECIAL.sub(r"\\\1", safe).replace("@", "@\u200b")
     return (
         re.sub(r"\\`(\w+(?:\\[_-]\w+)*)\\`", lambda found: f"`{found[1].replace(chr(92), '')}`", safe) if code else safe
@@ -292,7 +292,7 @@ def escaped(text: str, *, code: bool = False) -> str:
 def _table(
     items: Collection[T], *columns: tuple[str, Callable[[T], str]], numbers: Iterable[int] = ()
 ) -> Iterable[str]:
-    """columns: heading, and what stands below it. numbers: those that are aligned on the right."""
+    """columns: heading, and the text of a cell. numbers: indices of the right-aligned columns."""
     right = set(numbers)
     yield f"| {' | '.join(heading for heading, _ in columns)} |"
     yield f"|{'|'.join('---:' if index in right else '---' for index in range(len(columns)))}|"

@@ -1,4 +1,4 @@
-"""The weekly report's numbers in words, for every form that it is written in. What is not known is 'unknown'."""
+"""The weekly report's numbers as text, for all its forms. Unknown values are 'unknown'."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECTED = (
     "Projected: what a workload's newest seven days come to if they go on for a week; younger work that goes on counts "
     "as if it had been there for all of it."
 )
-"""What every number a week rests on (`gpuwatch.advise.money.pod_hours_per_week`)."""
+"""The basis of all numbers a week (`gpuwatch.advise.money.pod_hours_per_week`)."""
 
 TIER = {
     EvidenceTier.SM: "SM activity",
@@ -67,11 +67,11 @@ BECAME = {
     Phase.REFUSED: "refused",
     Phase.OBSOLETE: "obsolete",
 }
-"""What became of an action, by phase."""
+"""Outcome of an action, by phase."""
 
 
 def number(value: float, digits: int) -> str:
-    """With thousands and a true minus sign; never '-0.0'.
+    """With thousands separators and a true minus sign; never '-0.0'.
 
     >>> number(7289.84, 1), number(-35, 0), number(-0.04, 1)
     ('7,289.8', '−35', '0.0')
@@ -111,7 +111,7 @@ def percent(ratio: float | None, digits: int = 0) -> str:
 
 
 def speed(estimate: SpeedEstimate) -> str:
-    """Low to high, of today's speed.
+    """Low to high, relative to today's speed.
 
     >>> speed(SpeedEstimate(low_ratio=0.93, likely_ratio=0.97, high_ratio=1.0, tier=EvidenceTier.SM, basis=""))
     '93–100 %'
@@ -121,14 +121,14 @@ def speed(estimate: SpeedEstimate) -> str:
 
 
 def saving(option: Option, currency: str) -> str:
-    """What the option is projected to save in a week: money where its price is known, and GPU-hours."""
+    """Projected saving per week: money if the price is known, and GPU-hours."""
     known = option.projected_saving_per_week is not None
     amount = money(option.projected_saving_per_week, currency) if known else "price unknown"
     return f"{amount}, {gpu_hours(option.projected_saving_gpu_hours_per_week)} GPU-hours"
 
 
 def saved(use: WorkloadUse | None, currency: str) -> str:
-    """What would have been saved in the report's time, of what it cost."""
+    """The possible saving in the report's period, and the cost."""
     if use is None:
         return f"{money(0.0, currency)}: it had no GPU in this time"
     if use.cost is None:
@@ -146,7 +146,7 @@ def workload_name(key: WorkloadKey | str) -> str:
 
 
 def workload_place(key: WorkloadKey | str) -> str:
-    """What kind of object it is, and in which namespace.
+    """The object's kind and namespace.
 
     >>> workload_place("Deployment/nlp/reranker"), workload_place("reranker")
     ('Deployment in nlp', '')
@@ -161,9 +161,7 @@ def _parts(key: WorkloadKey | str) -> list[str]:
 
 
 def period(report: WeeklyReport) -> str:
-    """
-    'week' of seven days, else the time's length: '2 d 4 h'.
-    """
+    """'week' for seven days, else the length: '2 d 4 h'."""
     length = report.end - report.start
     if length == timedelta(days=7):
         return "week"
@@ -171,7 +169,7 @@ def period(report: WeeklyReport) -> str:
 
 
 def span(start: datetime, end: datetime) -> str:
-    """Both ends, the clock only where it is not midnight.
+    """Both ends; the clock only if it is not midnight.
 
     >>> from datetime import UTC
     >>> span(datetime(2026, 2, 23, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
@@ -184,23 +182,23 @@ def span(start: datetime, end: datetime) -> str:
 
 
 def measured(use: Use) -> bool:
-    """False where nothing is known at all: then its zeros are none."""
+    """False if nothing is known: then its zeros are no measurements."""
     return use.allocatable_gpu_hours is not None or use.allocated_gpu_hours > 0 or use.unknown_gpu_hours > 0
 
 
 def allocated_ratio(use: Use) -> float | None:
-    """Allocated time of the allocatable; None where either is not known."""
+    """Allocated time of the allocatable time; None if either is unknown."""
     return use.allocated_gpu_hours / use.allocatable_gpu_hours if use.allocatable_gpu_hours else None
 
 
 def busy_ratio(use: Use) -> float | None:
-    """Busy time of the allocated time that was measured; None where nothing was."""
+    """Busy time of the allocated time that was measured; None if nothing was."""
     known = use.allocated_gpu_hours - use.unknown_gpu_hours
     return min(use.busy_gpu_hours / known, 1.0) if known > 0 else None
 
 
 def busy_gpu_hours(use: Use) -> float | None:
-    """None where no allocated time was measured; 0 where nothing was allocated, and that is known."""
+    """None if no allocated time was measured; 0 if it is known that nothing was allocated."""
     if busy_ratio(use) is not None:
         return use.busy_gpu_hours
     return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
@@ -208,7 +206,7 @@ def busy_gpu_hours(use: Use) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UsePart:
-    """One part of the allocatable time. `shade` is its pattern in charts; gpu_hours is None where it is not known."""
+    """One part of the allocatable time. `shade`: its pattern in charts; gpu_hours: None if unknown."""
 
     label: str
     shade: str
@@ -216,11 +214,10 @@ class UsePart:
 
 
 def parts(use: Use) -> tuple[UsePart, ...]:
-    """Where the GPU-hours went: parts that do not overlap and add up to what was allocatable.
+    """Where the GPU-hours went: parts that do not overlap and add up to the allocatable hours.
 
-    Idle allocations count at most the allocated time that is neither busy nor unknown: the stretch that proves an
-    allocation idle may have holes of its own. Lost time is no part: a degraded GPU may be allocated or free, and is in
-    one of these parts already.
+    Idle allocations count at most the allocated time that is neither busy nor unknown: their stretch may contain gaps.
+    Lost time is no part: a degraded GPU may be allocated or free, and is in one of these parts already.
     """
     if not measured(use):
         return ()
@@ -238,7 +235,7 @@ def parts(use: Use) -> tuple[UsePart, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The change against the time before: a direction, a sentence without a full stop, and whether that is good."""
+    """Change since the period before. `text` is a sentence without a full stop."""
 
     arrow: str  # ▲ ▼ or =
     text: str
@@ -251,7 +248,7 @@ class Trend:
 
 
 def points_trend(now: float | None, before: float | None, *, more_is_good: bool) -> Trend | None:
-    """Of two shares, in percentage points; None where one is not known.
+    """Of two shares, in percentage points; None if one is unknown.
 
     >>> points_trend(0.678, 0.637, more_is_good=True).judged
     'up 4.1 points from 63.7 %, better'
@@ -263,7 +260,7 @@ def points_trend(now: float | None, before: float | None, *, more_is_good: bool)
 
 
 def amount_trend(now: float | None, before: float | None, shown: str, *, more_is_good: bool) -> Trend | None:
-    """Of two amounts, in percent; `shown` is the amount before, in words.
+    """Of two amounts, in percent; `shown` is the earlier amount as text.
 
     >>> amount_trend(110.0, 100.0, "100 USD", more_is_good=False).judged
     'up 10 % from 100 USD, worse'
@@ -271,7 +268,7 @@ def amount_trend(now: float | None, before: float | None, shown: str, *, more_is
     if now is None or before is None:
         return None
     change = now - before
-    # From nothing there is no percentage.
+    # A change from 0 has no percentage.
     text = f"from {shown}" if before == 0 else f"{number(abs(change / before) * 100, 0)} % from {shown}"
     return _trend(0.0 if f"{now:.1f}" == f"{before:.1f}" else change, text, more_is_good=more_is_good)
 
@@ -285,7 +282,7 @@ def _trend(change: float, text: str, *, more_is_good: bool) -> Trend:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of the figures that head the report. trend is None where the time before is not known."""
+    """One of the figures at the top of the report. trend: None if the period before is unknown."""
 
     title: str
     value: str
@@ -294,7 +291,7 @@ class Figure:
 
 
 def figures(report: WeeklyReport) -> tuple[Figure, ...]:
-    """What a head of platform reads first: allocation, use, money wasted, money savable, time lost."""
+    """The figures for a head of platform: allocation, use, money wasted, money savable, time lost."""
     use, before, currency = report.fleet, report.previous, report.currency
     changes = sum(1 for item in report.workloads if item.recommendation is not None)
     held = points_trend(allocated_ratio(use), allocated_ratio(before) if before else None, more_is_good=True)
@@ -332,7 +329,7 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
             f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}. Projected, a week: "
             f"{money(use.projected_saving_per_week, currency)}, "
             f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours",
-            None,  # what could have been saved the week before is not kept
+            None,  # the savings of the week before are not stored
         ),
         Figure(
             "GPU-hours lost to degraded GPUs",
@@ -387,7 +384,7 @@ def headline(report: WeeklyReport) -> tuple[str, ...]:
 
 
 def basis(report: WeeklyReport) -> str:
-    """What costs, savings and projections are of."""
+    """What costs, savings and projections are based on."""
     return (
         f"Costs and savings are of this {period(report)}: an advised change saves its share of what the workload cost "
         "in it, an idle allocation the time in which it was proven idle, so that a saving is never more than the cost. "
@@ -397,7 +394,7 @@ def basis(report: WeeklyReport) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """How past advice did. saved_cost is the sum of what is known, None where nothing is."""
+    """Outcomes of past advice. saved_cost: sum of the known ones, None if none is known."""
 
     hits: int
     misses: int
@@ -425,8 +422,6 @@ class Record:
 
 
 def record(outcomes: tuple[Outcome, ...]) -> Record:
-    """Counts and sums of the outcomes."""
-
     def count(verdict: OutcomeVerdict) -> int:
         return sum(1 for item in outcomes if item.verdict is verdict)
 
@@ -442,7 +437,7 @@ def record(outcomes: tuple[Outcome, ...]) -> Record:
 
 
 def none_idle(report: WeeklyReport) -> str:
-    """What to say where no idle allocation was found: nothing found where nothing is known is no good news."""
+    """The text if no idle allocation was found; unknown data is no good news."""
     coverage = report.coverage
     if coverage.devices == 0:
         return "Not known: no GPU was seen."
@@ -452,7 +447,7 @@ def none_idle(report: WeeklyReport) -> str:
 
 
 def none_degraded(report: WeeklyReport) -> str:
-    """What to say where no degraded GPU was found."""
+    """The text if no degraded GPU was found."""
     coverage = report.coverage
     known = coverage.devices - coverage.health_unknown
     if known <= 0:
@@ -483,4 +478,4 @@ _GROUP = {
     Phase.REFUSED: "not done",
     Phase.OBSOLETE: "not done",
 }
-"""How actions are counted, in the order of the sentence."""
+"""Groups in which actions are counted, in the order of the sentence."""

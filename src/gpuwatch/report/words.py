@@ -1,4 +1,4 @@
-"""Values in words: durations, units and names as people read them."""
+"""Durations, units and names as text for people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: datetime | None, now: datetime) -> str:
-    """How long ago, or '' where that is not known."""
+    """How long ago; '' if unknown."""
     return "" if then is None else duration((now - then) / timedelta(seconds=1))
 
 
