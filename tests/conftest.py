@@ -17,8 +17,9 @@ from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
 
 
-def _not_to_be_had(what: str) -> None:
-    reason = f"{what} is not to be had here; tests/parts/install --all puts it in place"
+def _not_to_be_had(what: str, remedy: str = "tests/parts/install --all puts it in place") -> None:
+    """Skips the test, but fails it in CI, where everything has to be there."""
+    reason = f"{what} is not to be had here; {remedy}"
     if in_ci():
         pytest.fail(reason)
     pytest.skip(reason)
@@ -117,10 +118,8 @@ def renderer() -> Path:
     """The page that draws dashboards, built with npm where it is not yet."""
     npm = rendering.find_npm()
     if npm is None:
-        reason = "npm is not to be had here: install Node.js 20 or newer"
-        if in_ci():
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _not_to_be_had("npm", "install Node.js 20 or newer")
+    assert npm is not None
     return rendering.built(npm)
 
 
