@@ -1,7 +1,5 @@
 """Why nothing is advised: the vetoes against the options that would save enough."""
 
-from __future__ import annotations
-
 from gpuwatch.advise.choice import ranked, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.ready import Ready

@@ -1,7 +1,5 @@
 """What a GPU or a MIG slice offers, and what one offers relative to another."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import sqrt
 
@@ -51,7 +49,7 @@ class Span:
     high: float
 
     @classmethod
-    def at(cls, ratio: float) -> Span:
+    def at(cls, ratio: float) -> "Span":
         return cls(ratio, ratio, ratio)
 
 

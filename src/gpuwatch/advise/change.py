@@ -4,8 +4,6 @@ A patch touches only resources and node selectors. `kubectl patch` accepts it fo
 have no strategic merge: there it shows the lines to edit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.advise.facts import Facts, in_service

@@ -1,7 +1,5 @@
 """Which option is best, and whether it is worth a change."""
 
-from __future__ import annotations
-
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready

@@ -6,8 +6,6 @@ the second case gets slower. The model uses the distribution of maximum entropy 
 exponential on [0, 1], which has no parameter to fit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias

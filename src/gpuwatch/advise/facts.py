@@ -1,7 +1,5 @@
 """Look-ups over the cluster, made once for all workloads."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

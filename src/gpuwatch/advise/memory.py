@@ -1,7 +1,5 @@
 """How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Input of a fleet MIG plan: how GPUs are cut now, which Pods hold what, and what may change."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ GPUs that are alike are one variable, so the program has some dozens of integers
 that keep their cut, and Nodes whose GPUs must all be cut alike (MIG strategy `single`), have variables of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

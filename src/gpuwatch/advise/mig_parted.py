@@ -5,8 +5,6 @@ or a list of indices. It must cover every GPU of a Node, or mig-parted's assert 
 mig-parted tries the orders of creation until the instances fit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

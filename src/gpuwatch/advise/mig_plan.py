@@ -4,8 +4,6 @@ Per GPU model: read the present GPUs (mig_fleet), pack (mig_pack), choose GPUs, 
 each Pod a slice. A demand without a place stays where it is and is reported.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -308,7 +306,7 @@ class _Pool:
         free = Counter(gpu.cut) - (self._remaining(gpu) if gpu.uuid in self.fixed else Counter())
         return tuple(sorted(free.elements()))
 
-    def planned(self) -> _Pool:
+    def planned(self) -> "_Pool":
         while True:
             self._sort_out()
             problem, members = self._problem()

@@ -4,8 +4,6 @@ A price for another region or in another currency is not used. Without a price G
 reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

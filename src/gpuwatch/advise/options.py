@@ -1,7 +1,5 @@
 """The options of one workload: every target with its speed, its price and its vetoes."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from gpuwatch.model.telemetry import Vendor
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
 
-def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[SharingGroup, ...]]:
+def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple["SharingGroup", ...]]:
     by_model: dict[str, list[Sharer]] = defaultdict(list)
     for key, item in ready.items():
         one = sharer(item.profile, item.memory, item.tier)

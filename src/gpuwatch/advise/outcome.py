@@ -5,8 +5,6 @@ the share of time in which the engine rests. The host's part of the work takes a
 as the work on the GPU gets slower. Out of memory is a miss at any speed. Without evidence the verdict is UNKNOWN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

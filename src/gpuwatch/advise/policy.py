@@ -1,7 +1,5 @@
 """The bounds of right-sizing, each with its unit and the reason for its default."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from gpuwatch.advise.memory import MemoryPolicy

@@ -1,7 +1,5 @@
 """The gates: what has to be known of a workload before its options are compared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import timedelta
 

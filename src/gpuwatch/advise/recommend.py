@@ -3,8 +3,6 @@
 Gates ▸ options with their vetoes ▸ vetoes across workloads (gangs, partners) ▸ the cheapest option that is left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime

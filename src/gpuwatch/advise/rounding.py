@@ -1,7 +1,5 @@
 """Print two numbers with enough digits to show that they differ."""
 
-from __future__ import annotations
-
 
 def rounded_apart(one: float, other: float, digits: int = 2) -> tuple[str, str]:
     """Both with the fewest decimals that show the difference, from `digits` to 6.

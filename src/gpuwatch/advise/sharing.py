@@ -4,8 +4,6 @@ Profiles do not show which workloads work at the same time, so their demands are
 one process's fault ends all of them: never across namespaces, never for gangs, several GPUs, or services.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

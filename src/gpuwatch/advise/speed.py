@@ -11,8 +11,6 @@ Three answers, by the distribution of the kernels' demand within a window (`dema
             architectures, Amdahl's bound: kernels need all or nothing
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,7 +111,7 @@ class _Supply:
     burst: Floats  # 1 on another architecture, where the kernels' demand is unknown
 
     @classmethod
-    def of(cls, offers: Sequence[Ratios], same: Sequence[bool], other: Sequence[bool]) -> _Supply:
+    def of(cls, offers: Sequence[Ratios], same: Sequence[bool], other: Sequence[bool]) -> "_Supply":
         """same: whether the compute ratio alone counts; else the SMs' work may all be on tensor cores. other: whether
         the architecture differs."""
         rows = np.array(

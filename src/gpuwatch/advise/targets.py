@@ -3,8 +3,6 @@
 A model is a candidate if the cluster has Nodes with it, or its region has a priced instance type with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil

@@ -1,7 +1,5 @@
 """Vetoes across workloads: a gang moves as a whole, and sharing needs all partners."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Their names are stable: reports and docs/sizing.md use them. The present target is never vetoed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Only click is imported here; each command imports the rest when it runs, so that `--help` answers at once.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime

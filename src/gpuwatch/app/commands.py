@@ -1,7 +1,5 @@
 """What each command does: open the sources, take a Snapshot, decide, print. Returns the exit code."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """The jobs of `gpuwatch run`: analyse, propose, advance, profile, report. `jobs` schedules them; `run` handles
 signals."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

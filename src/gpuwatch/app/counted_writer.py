@@ -1,7 +1,5 @@
 """A writer that counts its requests and failures for /metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime

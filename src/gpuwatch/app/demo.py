@@ -1,8 +1,6 @@
 """`gpuwatch demo`: a week of a simulated fleet through the whole cycle, with the findings compared with the planted
 faults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exit codes of all commands; docs/names.md lists them from here."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 
@@ -15,7 +13,7 @@ class ExitCode(IntEnum):
 
     meaning: str
 
-    def __new__(cls, value: int, meaning: str) -> ExitCode:
+    def __new__(cls, value: int, meaning: str) -> "ExitCode":
         code = int.__new__(cls, value)
         code._value_ = value
         code.meaning = meaning

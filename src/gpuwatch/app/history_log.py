@@ -1,7 +1,5 @@
 """Writes each new entry of a Remediation's history once to the log and once to the metrics."""
 
-from __future__ import annotations
-
 import logging
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """/healthz, /readyz, /metrics and the pages, served from threads of their own, so that a hanging job is noticed."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping

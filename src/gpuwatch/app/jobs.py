@@ -1,7 +1,5 @@
 """Periodic jobs: when they run, how long they may take, and how each run ended."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -6,8 +6,6 @@ have passed since it *requested* its last renewal, well before another may take 
 `leaderelection` blocks its caller, has no lease check, and ends the process when the Lease is lost.)
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -1,7 +1,5 @@
 """Log lines as text for people or as one JSON object per line."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

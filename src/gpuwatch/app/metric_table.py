@@ -1,7 +1,5 @@
 """The rows of metrics.yaml, which declares every metric of /metrics and says what its fields mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import product

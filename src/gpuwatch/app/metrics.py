@@ -1,7 +1,5 @@
 """/metrics of `gpuwatch run`, declared in metrics.yaml, plus the Python client's process_… and python_info."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping

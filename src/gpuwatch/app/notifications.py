@@ -1,8 +1,6 @@
 """Notifications: written to the outbox when made, and sent by a job of their own, so that a slow receiver delays
 nothing else."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

@@ -3,8 +3,6 @@
 The status page shows stored values: it waits for no lock, job or server.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`plan`, `history`, `approve`, `reject`, `undo`, `pause` and `resume`. Each returns its exit code."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """The process of `gpuwatch run`: connects the parts, handles signals and changed settings, and shuts down in order. A
 step in progress is finished, or the next leader finds it half done."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

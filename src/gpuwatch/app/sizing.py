@@ -1,7 +1,5 @@
 """One run of right-sizing: updates profiles, advises, and judges earlier advice."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext

@@ -1,7 +1,5 @@
 """`recommend`, `mig-plan` and `report`. Each returns its exit code."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -205,7 +203,7 @@ def week_of(
     advice: Sequence[Recommendation] | None = None,
     abstained: Sequence[Abstention] | None = None,
     end: datetime | None = None,
-    acted: Acted | None = None,
+    acted: "Acted | None" = None,
 ) -> WeeklyReport:
     """The report of the period `length` up to `end`, or up to the moment of the sources."""
     end = end or opened.at
@@ -238,7 +236,7 @@ class Acted:
     gaps: tuple[Gap, ...] = ()
 
     @classmethod
-    def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> Acted:
+    def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> "Acted":
         detectors = tuple(
             DetectorRecord(
                 detector=name,

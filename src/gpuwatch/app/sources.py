@@ -1,7 +1,5 @@
 """Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Terminal output of the commands."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

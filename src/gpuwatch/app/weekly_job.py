@@ -5,8 +5,6 @@ Idempotency-Key derive from that. The destinations that have it are stored in th
 folder, and on the Lease, for another replica.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

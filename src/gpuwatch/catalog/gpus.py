@@ -1,7 +1,5 @@
 """GPU models by the names that exporters and Nodes give them: `gpus.csv`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ its date. It leaves out types with a fraction of a GPU, and GPUs that `gpus.csv`
 and memory, so the price per GPU grows with the host. The host's size has its own source, and is empty without one.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

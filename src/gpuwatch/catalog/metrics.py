@@ -8,8 +8,6 @@ Left out because the unit or the meaning is not documented: Gaudi's energy and P
 (firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

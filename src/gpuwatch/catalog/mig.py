@@ -5,8 +5,6 @@ add up to at most the GPU's, no profile exceeds its own maximum, and at most one
 (`+me`, `+me.all`). Source: NVIDIA MIG user guide; each layout and family in `mig.json` has its own source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache

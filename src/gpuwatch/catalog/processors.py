@@ -1,7 +1,5 @@
 """Processors of each GPU model: `processors.csv`, by the names of `gpus.csv`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Reads and checks the data files beside the code, row by row."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -5,8 +5,6 @@ xids:
   180: {class: application, description: Frobnication error, reason: seen with driver 590 only}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 here from a comparison of nine authorities, which do not agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,8 +1,6 @@
 """Reads telemetry and the cluster once into a Snapshot. Both are optional: without telemetry there are no findings, and
 without a cluster no Pod's owner is known, so the plan refuses everything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime

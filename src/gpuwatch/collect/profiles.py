@@ -3,8 +3,6 @@
 A stretch that could not be read completely is not counted: the book ends before it, and the next update retries it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math

@@ -5,8 +5,6 @@ vocabulary. Replaced: names of Nodes, Pods, containers, namespaces, owners, queu
 UUIDs, and every other label key and value. The key is random and not kept, so that a guessed name cannot be checked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -5,8 +5,6 @@ exporters), or `localhost` (a remote host engine, dcgm-exporter #572). A host th
 nothing is written about its devices.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

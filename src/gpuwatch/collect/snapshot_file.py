@@ -1,7 +1,5 @@
 """A Snapshot in one file of versioned, gzipped JSON."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The GPU, Node and Pod that a finding names, and why health is unknown, for labels of metrics. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ as share it. So all Pods of a Node never have more than its allocatable GPUs. An
 zero; `unpriced` counts its GPUs.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ money from the price of a GPU-hour of each model. Unknown values stay None: a co
 bound, and `limits` says so.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The actions on findings, for the weekly report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

@@ -5,8 +5,6 @@ period, plus the price of the hours in which an allocation was idle. So it is ne
 add up to teams, and teams to the fleet. The saving per week is a separate projection.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Delivers reports: into the outbox first, then to each destination; later runs retry what failed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Destinations of reports: a folder, an S3 bucket, and the services of Apprise. Each sends, or raises SendError."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import mimetypes

@@ -4,8 +4,6 @@ A report appears in the outbox by one rename, complete and on disk. From then on
 by a rename. A report not recorded as sent is sent again, so a destination gets it at least once.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -58,7 +56,7 @@ class Report:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def with_delivery(self, delivery: Delivery) -> Report:
+    def with_delivery(self, delivery: Delivery) -> "Report":
         others = (delivery if item.destination == delivery.destination else item for item in self.deliveries)
         return replace(self, deliveries=tuple(others))
 

@@ -1,7 +1,5 @@
 """Destinations of reports, and retries."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPUs that the cluster counts and telemetry does not show: lost before the inventory window, or never scraped."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -9,8 +9,6 @@ are GPUs of one Node that may share a PCIe switch, as telemetry does not show wh
 UNKNOWN.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

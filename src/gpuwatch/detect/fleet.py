@@ -1,7 +1,5 @@
 """A Snapshot indexed for the health rules: physical GPUs, their readings and peers; builds the findings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,7 +101,7 @@ class Peers:
     def lower(self, deviations: float) -> float:
         return self.median - deviations * self.spread
 
-    def times(self, factor: float) -> Peers:
+    def times(self, factor: float) -> "Peers":
         return replace(self, median=self.median * factor, spread=self.spread * factor)
 
 

@@ -4,8 +4,6 @@ Each rule reads one family of signals and concludes HEALTHY, DEGRADED or UNKNOWN
 exported, a window has too few samples, peers are missing) never causes an action.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

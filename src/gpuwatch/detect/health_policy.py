@@ -1,7 +1,5 @@
 """The bounds of the health rules, each with its unit, its source and the reason for its default."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from gpuwatch.model.bounds import named, require

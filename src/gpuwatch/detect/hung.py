@@ -4,8 +4,6 @@ In a synchronous job the GPUs that wait for a slow or dead peer spin in a pollin
 and traffic near idle. A pattern that several GPUs of one job share is therefore the job's, unless one GPU differs.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

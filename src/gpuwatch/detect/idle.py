@@ -5,8 +5,6 @@ neither the workload's own past nor that of similar workloads explains it (`gpuw
 agrees, and enough of it was observed.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 

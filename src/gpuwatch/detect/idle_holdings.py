@@ -1,7 +1,5 @@
 """Which Pod has which devices, and their activity: a Snapshot indexed for the idle rules."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

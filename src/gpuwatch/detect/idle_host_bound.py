@@ -1,7 +1,5 @@
 """Devices that are busy all the time at a low level, because their host does not feed them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The idle time that the past of each workload, and of similar ones, explains."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ called idle, one of these has to confirm that it does nothing, and none may cont
 only contradict: the first shares its source with engine activity, and work that stays on the card has no PCIe traffic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Judges one allocation: a gang, a Pod, or a single device of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 

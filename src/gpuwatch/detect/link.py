@@ -1,7 +1,5 @@
 """Faults of a GPU's links: PCIe replays and width, NVLink errors."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Faults of a GPU's memory: ECC errors, remapped rows, retired pages."""
 
-from __future__ import annotations
-
 from gpuwatch.detect.fleet import (
     SUSPECTED,
     Conclusion,

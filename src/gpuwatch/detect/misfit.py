@@ -1,7 +1,5 @@
 """Misplaced Pods: those that contend for a shared GPU, and gangs that span too many domains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.detect.contention import Contention, MisfitPolicy, contention_needs

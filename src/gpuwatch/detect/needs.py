@@ -1,7 +1,5 @@
 """What the rules need of telemetry, as one value: `cycle` builds it, `collect` reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpuwatch.model.telemetry import Signal, WindowStat

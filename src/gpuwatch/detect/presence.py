@@ -4,8 +4,6 @@ A GPU that falls off the bus shows hardly any sign before (five of seven such ca
 while those of its siblings go on. Where an exporter, or most of them, have no samples, monitoring is at fault.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Nodes whose provider announced that it takes them back; a spot or preemptible Node alone is not one of them."""
 
-from __future__ import annotations
-
 from gpuwatch.model.cluster import Node
 
 TAINTS = (

@@ -1,7 +1,5 @@
 """Gangs that span more NVLink domains, racks or islands than they need, by the labels of their Nodes."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -5,8 +5,6 @@ slowdown, 0x10 sync boost, 0x20 software thermal, 0x40 hardware thermal, 0x80 ha
 Only 0x8, 0x20, 0x40 and 0x80 are faults; the masks leave out every other bit, and any that a newer driver adds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

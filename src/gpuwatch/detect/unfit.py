@@ -1,7 +1,5 @@
 """Periods in which a GPU was degraded; profiles leave them out of its workload's usage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 

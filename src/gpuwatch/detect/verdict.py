@@ -1,7 +1,5 @@
 """Verdicts of others: the driver's recovery action, DCGM's health watches, a vendor's own health state."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """XIDs: what a recent number says about the GPU that raised it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

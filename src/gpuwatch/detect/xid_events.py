@@ -5,8 +5,6 @@ clears. The exporter's windowed count shows repeats, but forgets an XID after it
 time, and its first sample is 1, so it appears instead of increasing. All counts here are therefore lower bounds.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

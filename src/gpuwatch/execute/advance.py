@@ -4,8 +4,6 @@ A Transition has at most one write. Its `intent` is stored before the write and 
 killed in between leaves a step that was begun and is not done; the next process checks the object itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

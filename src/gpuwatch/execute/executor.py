@@ -1,7 +1,5 @@
 """Reads what a Transition needs, stores its intent, writes once, stores the result. It neither sleeps nor retries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The bounds of remediation, each with its unit and the reason for its default."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """The precision of each detector, measured by the outcomes of the actions it caused. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

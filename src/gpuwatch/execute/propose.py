@@ -1,7 +1,5 @@
 """Turns an admitted plan item into a proposal. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection, Iterable

@@ -1,7 +1,5 @@
 """Rechecks a proposal on fresh facts: all guards, the same targets, and the budgets. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Write requests as values, and how each is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ A step is built from the object each time. If its effect is there already, under
 not in the expected state, it is blocked. So an interrupted step is not done twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Prevents two Remediations on one target at once, and leaves a target alone for a while after one. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import takewhile

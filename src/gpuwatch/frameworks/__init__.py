@@ -3,8 +3,6 @@
 Kinds are looked up by API group and kind, since Volcano's Job is not Kubernetes' own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from gpuwatch.frameworks import (

@@ -1,7 +1,5 @@
 """Why the Pods of a gang or owner must not be released or moved: by the same rules as `release` and `move`. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from gpuwatch.frameworks import BY_NAME, OWNERS

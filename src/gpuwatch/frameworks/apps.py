@@ -1,8 +1,6 @@
 """Deployments, StatefulSets, ReplicaSets, ReplicationControllers and bare Pods. A StatefulSet that starts all its Pods
 at once is treated as a gang. The search for owners handles DaemonSets, whose Pods return to the same Node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

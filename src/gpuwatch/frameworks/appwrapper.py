@@ -1,7 +1,5 @@
 """AppWrapper (CodeFlare): contains a whole gang. Suspending it deletes the wrapped objects; resuming recreates them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

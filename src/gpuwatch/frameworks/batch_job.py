@@ -1,7 +1,5 @@
 """Kubernetes' own Jobs. An Indexed Job is treated as a gang."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

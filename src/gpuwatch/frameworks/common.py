@@ -1,7 +1,5 @@
 """Functions that several frameworks share. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import datetime
 

@@ -4,8 +4,6 @@ An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one
 target has none), but a release would contradict the replicas that the owner asked the autoscaler for.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

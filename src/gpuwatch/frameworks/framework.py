@@ -1,7 +1,5 @@
 """The types that describe a workload framework. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

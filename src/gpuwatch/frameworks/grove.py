@@ -1,7 +1,5 @@
 """Grove: gangs come from its PodGangs; its kinds are only reported."""
 
-from __future__ import annotations
-
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import Framework, Kind, Nature, PodGroups, untried
 from gpuwatch.frameworks.owner import OwnerSpec

@@ -1,7 +1,5 @@
 """JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the failure of one restarts all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

@@ -1,7 +1,5 @@
 """JSON pointers (RFC 6901), and the JSON merge patch (RFC 7396) between two objects."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

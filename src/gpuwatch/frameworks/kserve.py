@@ -1,7 +1,5 @@
 """KServe: InferenceServices; LLMInferenceServices are only reported."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

@@ -1,7 +1,5 @@
 """Kubeflow's training operator (v1) and MPI operator. For Kubeflow Pipelines' ScheduledWorkflow see report_only.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from gpuwatch.frameworks import common

@@ -1,7 +1,5 @@
 """Kueue: where it manages an owner, only its Workload may be written."""
 
-from __future__ import annotations
-
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import WHOLE, Framework, Kind, Never, ReleaseRule
 from gpuwatch.frameworks.json_patch import value_at

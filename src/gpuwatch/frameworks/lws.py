@@ -1,7 +1,5 @@
 """LeaderWorkerSet: each leader and its workers are a gang."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

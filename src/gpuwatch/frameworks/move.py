@@ -1,7 +1,5 @@
 """How the Pods of an owner are moved to other Nodes: some one by one, some only as a whole, some never. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Interactive sessions: Kubeflow's Notebooks and Workspaces, and DevWorkspaces."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from gpuwatch.frameworks import common

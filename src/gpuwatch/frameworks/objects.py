@@ -1,7 +1,5 @@
 """Objects of the API server as JSON, and writes to them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

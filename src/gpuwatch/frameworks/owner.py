@@ -1,7 +1,5 @@
 """Controllers between a Pod and its top owner, reduced to the fields in use. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

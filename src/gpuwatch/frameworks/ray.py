@@ -1,7 +1,5 @@
 """KubeRay: RayJobs, RayClusters and RayServices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from gpuwatch.frameworks import common

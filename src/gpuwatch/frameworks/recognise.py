@@ -5,8 +5,6 @@ the top owner was not found, and last the conventions of plain Jobs and Stateful
 Deployment's, have no gang. The plan handles opt-outs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 

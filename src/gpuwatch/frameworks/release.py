@@ -1,7 +1,5 @@
 """A release is one patch: the released fields, their former values, and the name of the Remediation. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Kinds that are reported and never written."""
 
-from __future__ import annotations
-
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import Framework, GangRule, Kind, Nature, Never
 

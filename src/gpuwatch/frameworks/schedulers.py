@@ -1,7 +1,5 @@
 """Gangs of schedulers: Pods name a PodGroup; release and move depend on their owner."""
 
-from __future__ import annotations
-
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import Framework, Kind, Labels, Never, PodGroups
 

@@ -1,7 +1,5 @@
 """Kubeflow Trainer (v2): a TrainJob owns a JobSet, which gpuwatch does not write."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common

@@ -1,7 +1,5 @@
 """Volcano: its Jobs, and the PodGroups that it also creates for other controllers' Pods."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

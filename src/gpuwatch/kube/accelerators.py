@@ -1,7 +1,5 @@
 """Accelerators as Kubernetes counts them: their resource names and a Pod's total requests."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """From raw objects, of live lists or recorded files, to a Cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

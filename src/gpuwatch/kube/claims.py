@@ -1,7 +1,5 @@
 """Dynamic resource allocation (DRA): which device each ResourceClaim holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from gpuwatch.frameworks.owner import Wire

@@ -1,7 +1,5 @@
 """Decoding the raw JSON of objects, and what is kept of budgets and Namespaces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """The objects of one resource, kept up to date by a thread that watches it."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -4,8 +4,6 @@ The reading thread lists, one resource after the other, only what is not watched
 lost, and where watching is forbidden. Each resource has a thread that only reads its watch.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

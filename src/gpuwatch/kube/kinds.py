@@ -1,7 +1,5 @@
 """The kinds that are listed, beside the owners that `frameworks` knows."""
 
-from __future__ import annotations
-
 from gpuwatch import frameworks
 from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers
 from gpuwatch.frameworks.framework import Kind

@@ -1,7 +1,5 @@
 """A running cluster, read through the official Kubernetes client."""
 
-from __future__ import annotations
-
 import os
 from datetime import datetime
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing is retried here: only the caller knows whether a retry is safe.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

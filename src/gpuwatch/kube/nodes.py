@@ -1,7 +1,5 @@
 """Nodes: their resources, and the labels of GPU Feature Discovery (GFD) and cloud providers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The walk from a Pod to its top controller. Each kind is listed once, level by level."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Where a Pod may be scheduled: the constraints that the scheduler must satisfy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 

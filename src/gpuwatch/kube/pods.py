@@ -1,7 +1,5 @@
 """Pods that request accelerators, Pods of GPU exporters, and the other Pods' CPU and memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Kubernetes quantities: '8', '7910m', '32Gi', '1e3', '1.5G'."""
 
-from __future__ import annotations
-
 import re
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The interface of `live.LiveCluster`, `followed.FollowedCluster` and `recorded.RecordedCluster`."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Protocol
 

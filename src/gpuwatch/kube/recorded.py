@@ -1,7 +1,5 @@
 """A cluster recorded as a folder of `kubectl get … -o json` or `-o yaml` lists."""
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import json

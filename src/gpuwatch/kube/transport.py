@@ -1,7 +1,5 @@
 """Paged lists as raw bytes over the official client, with bounded retries and explained errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """One watch: a stream of JSON events, one per line, until the server ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

@@ -1,7 +1,5 @@
 """The fields that are read of Kubernetes objects; all others are skipped."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import msgspec

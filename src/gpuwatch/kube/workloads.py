@@ -1,7 +1,5 @@
 """Each Pod's Workload, and the gangs among the Pods. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Every write carries the uid of its object, so that it never changes another obje
 seven that state what is known afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Checks that policies run on their own settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of Kubernetes: Nodes, GPU Pods, their owners, gangs and budgets, reduced to the fields in use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Conclusions: findings with evidence, candidates, guards' refusals, scores and the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

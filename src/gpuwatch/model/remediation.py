@@ -4,8 +4,6 @@ A step's intent is stored before the step is written. A restarted controller rea
 from the annotation `gpuwatch.dev/remediation`, which is written in the same request as the change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

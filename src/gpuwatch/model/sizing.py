@@ -1,7 +1,5 @@
 """Right-sizing: alternative GPUs for a workload, its speed on them, and the savings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

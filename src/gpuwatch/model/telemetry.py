@@ -4,8 +4,6 @@ All values are in SI units (bytes, seconds, hertz, watts, degrees Celsius) or ra
 converts each vendor's units and metric names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The weekly report as values, for every output format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What a workload needs, by measurement: aligned windows of samples, and the mergeable profile built from them."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +33,7 @@ class HeldWindows:
     shared: bool  # several Pods on the device: device-wide values cannot be attributed
     start: datetime
     step_seconds: int
-    values: Mapping[Signal, array[float]]
+    values: Mapping[Signal, "array[float]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

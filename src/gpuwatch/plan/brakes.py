@@ -1,7 +1,5 @@
 """Brakes: conditions that stop all actions, such as implausible telemetry, a recent storm, an alert or a freeze."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Budgets and rates: how many GPUs may be out of service or disturbed at once, and how many actions begin an hour."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

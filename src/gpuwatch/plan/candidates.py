@@ -1,7 +1,5 @@
 """Actions that findings call for: one candidate per Node to taint and per gang to move or release."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pending Pods that could be scheduled if idle GPUs were released, and the fewest releases that they need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.model.cluster import Pod

@@ -1,7 +1,5 @@
 """Make the Plan of one moment. Pure, so that it can be replayed, back-tested and diffed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Cached look-ups over one Snapshot, for all candidates and guards."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 A guard fails closed: unknown is a reason. Names are stable: the Plan and the docs use them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ partners of affinity, volumes, host ports, devices of ResourceClaims (a Pod that
 no.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -181,7 +179,7 @@ class Room:
             if pod.node in self._nodes and pod.phase in ("Running", "Pending"):
                 self.put(pod, pod.node)
 
-    def copy(self) -> Room:
+    def copy(self) -> "Room":
         made = object.__new__(Room)
         made._nodes, made._unfit = self._nodes, self._unfit
         made._out, made._free = dict(self._out), dict(self._free)

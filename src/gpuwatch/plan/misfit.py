@@ -1,7 +1,5 @@
 """Workloads in the wrong place or of the wrong size: better places, and sizes that keep other Pods pending."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

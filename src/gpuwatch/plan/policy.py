@@ -1,7 +1,5 @@
 """The bounds of planning, each with its unit and the reason for its default."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

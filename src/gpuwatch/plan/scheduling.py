@@ -1,7 +1,5 @@
 """The scheduler's hard constraints of a Pod on a Node, without free resources (see landing)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from gpuwatch.model.cluster import Node, NodeTerm, Pod, PodTerm, Requirement, Spread, Taint, Toleration

@@ -3,8 +3,6 @@
 Both are fractions of the pool's GPU-hours over the horizon, so that scores of pools of 16 and of 10,000 GPUs compare.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpuwatch.model.cluster import Pod

@@ -4,8 +4,6 @@ The cost of a moment is what waiting for it loses (times confidence), plus the w
 moves have a choice: a taint touches no Pod, and a release takes idle GPUs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 

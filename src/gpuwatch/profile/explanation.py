@@ -1,7 +1,5 @@
 """How long a workload may be idle and still be expected to work: by its own past, by similar workloads, or a prior."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ One update or several smaller ones give the same book, up to rounding: weights d
 lie on a fixed grid, runs and days add up by name.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ merging preserves means. A workload with too many cells gets a grid of half as m
 a coarser cell contains whole finer ones, and the order of merges does not matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,7 +38,7 @@ class Weighted:
     values: Floats  # rows × COLUMNS
 
     @staticmethod
-    def of(rows: Sequence[tuple[int, float, Sequence[Cell]]]) -> Weighted:
+    def of(rows: Sequence[tuple[int, float, Sequence[Cell]]]) -> "Weighted":
         """Cells of many owners as rows: (owner, factor on their weights, cells)."""
         owner = [index for index, _, cells in rows for _ in cells]
         weight = [cell.weight_seconds * factor for _, factor, cells in rows for cell in cells]
@@ -63,7 +61,7 @@ class Weighted:
             np.array(values, dtype=np.float64).reshape(-1, COLUMNS),
         )
 
-    def plus(self, other: Weighted) -> Weighted:
+    def plus(self, other: "Weighted") -> "Weighted":
         return Weighted(
             np.concatenate((self.owner, other.owner)),
             np.concatenate((self.weight, other.weight)),

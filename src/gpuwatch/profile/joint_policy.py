@@ -1,7 +1,5 @@
 """The bounds of profiling, each with its unit and the reason for its default."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpuwatch.model.bounds import require

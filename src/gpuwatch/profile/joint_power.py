@@ -1,7 +1,5 @@
 """Idle and highest power of the fleet's boards, per GPU model: the scale for power as a sign of work."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Windows of many devices as flat columns, and what may be made of each: the arithmetic of profiles without loops."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """GPU-hours of each hour by namespace and GPU model, for the reports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

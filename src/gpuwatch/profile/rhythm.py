@@ -5,8 +5,6 @@ which has not seen a night or a weekend yet, is therefore measured by a clock th
 its kin that work in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

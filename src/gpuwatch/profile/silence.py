@@ -9,8 +9,6 @@ workloads that work on them. An office-hours service is then idle for the same 1
 Monday to Tuesday, in every time zone, because its long silence contains 48 hours of weekend wherever midnight is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Shades (`busy`, `allocated`, `idle`, `unknown`, `free`) differ by pattern as wel
 once per page. Unknown values are drawn as unknown or not at all, never as zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta

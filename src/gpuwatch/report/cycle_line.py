@@ -1,7 +1,5 @@
 """One cycle of the controller as a line of its log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from gpuwatch.model.decision import Analysis, Mode, PlanItem

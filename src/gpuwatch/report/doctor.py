@@ -1,7 +1,5 @@
 """The diagnosis: which sources are connected, which exporters there are, and which metrics each rule lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

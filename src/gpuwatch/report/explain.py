@@ -1,7 +1,5 @@
 """Why something is, or is not, idle or degraded: every rule's conclusion on one subject, and the plan for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Building blocks of all terminal tables: names, truncated tables, pairs of a label and a value."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Analysis as JSON, YAML and CSV, and the JSON Schema of the first two."""
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import Any

@@ -1,7 +1,5 @@
 """The notification of an upcoming action. Pure."""
 
-from __future__ import annotations
-
 from gpuwatch.model.remediation import Remediation, StepKind
 from gpuwatch.report.plan_tables import worth_bases
 from gpuwatch.report.remediation_tables import as_argument

@@ -1,7 +1,5 @@
 """The plan for a terminal: what would be done, when, why, what stops it, what it costs, and how to stop it. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime

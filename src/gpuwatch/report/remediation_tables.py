@@ -1,7 +1,5 @@
 """Remediations as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 

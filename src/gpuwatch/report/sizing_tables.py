@@ -1,7 +1,5 @@
 """Right-sizing and the MIG plan as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The controller's status page: what it does, and what keeps it from more. Pure. Like the weekly report it has no
 script, loads nothing from outside, and escapes every name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The Analysis as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 

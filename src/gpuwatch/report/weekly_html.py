@@ -5,8 +5,6 @@ The page's Content-Security-Policy forbids scripts and requests, so that even a 
 nothing. Lists are cut at `ROWS_SHOWN` and the like; the CSV and JSON forms have everything.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The weekly report as JSON with its schema, and as CSV files. Complete, never cut."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """The weekly report as GitHub Markdown, and a summary short enough for a message."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable

@@ -1,7 +1,5 @@
 """The weekly report's numbers as text, for all its forms. Unknown values are 'unknown'."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta

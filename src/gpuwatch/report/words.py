@@ -1,7 +1,5 @@
 """Durations, units and names as text for people."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400

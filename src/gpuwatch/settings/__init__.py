@@ -4,8 +4,6 @@ Precedence: command line, environment variables, file, defaults in the rooms. Un
 typo in a budget must not become the default budget.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import os

@@ -1,8 +1,6 @@
 """Times in the format of crontab(5), in UTC. APScheduler's own parser differs: day 0 of the week is Monday there, and
 two day fields both have to match."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Policy of `gpuwatch run`; in this room because settings may not import the app."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Silences are what the kinds differ in: a training job stops for minutes, a servi
 hours at night, a notebook rests from evening to morning and over the weekend.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

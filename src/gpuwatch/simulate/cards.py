@@ -5,8 +5,6 @@ The physics of a model is chosen so that the A100 part of a fleet comes near the
 are those of real exposition pages (67 W idle and 114 W with a model on H100; 17 and 29 W on T4).
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass
 

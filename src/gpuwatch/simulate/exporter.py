@@ -5,8 +5,6 @@ staleness marker and another begins; the same happens when a GPU, an exporter or
 Prometheus itself is down there is neither a sample nor a marker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

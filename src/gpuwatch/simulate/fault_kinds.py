@@ -1,7 +1,5 @@
 """What can be planted beside idle allocations: what it is, what should be found, and what it needs and does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ faults share a card at a time, and whatever takes a whole node keeps clear of pl
 Truth stands for itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

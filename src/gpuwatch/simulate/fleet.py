@@ -1,7 +1,5 @@
 """A simulated fleet, built from a plan: its series, its cluster objects at a moment, and the planted truth."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime

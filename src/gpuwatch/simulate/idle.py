@@ -1,7 +1,5 @@
 """Plants idle allocations, and allocations that only look idle, into a filled fleet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

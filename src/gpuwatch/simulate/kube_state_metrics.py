@@ -4,8 +4,6 @@ Each series lasts as long as its object: a finished Job's Pods for an hour more,
 As in a real cluster, a StatefulSet's owner has no series, so a Notebook's deleted Pods resolve to the StatefulSet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

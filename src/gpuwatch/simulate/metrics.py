@@ -3,8 +3,6 @@
 `values` gives the units of dcgm-exporter ≤4.8; where 4.9 has another unit (its release notes), `scale49` converts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

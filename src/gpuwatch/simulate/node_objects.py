@@ -1,7 +1,5 @@
 """Nodes and exporter Pods as `kubectl get -o json` prints them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias

@@ -4,8 +4,6 @@ Existing services, notebooks and recurring batch jobs are changed, so that the r
 option. Their kernels are small, so that a few SMs are about as fast.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ work ─▶ demand in watts ─▶ power (cut at the limit) ─▶ temperature (
                                  └─▶ clock ◀── slow-down temperature, power brake
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

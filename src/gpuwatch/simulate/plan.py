@@ -4,8 +4,6 @@ Seeds 0–99 are for development: thresholds, tests and demos may use them. Seed
 threshold is chosen with them, so that the printed precision and recall are unbiased.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

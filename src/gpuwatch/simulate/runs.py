@@ -1,7 +1,5 @@
 """Allocations over time: workloads, their Pods' lives, and their places on cards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpuwatch.model.decision import FindingKind

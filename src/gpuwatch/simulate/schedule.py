@@ -4,8 +4,6 @@ Every slot (a device, some devices of a node, or several nodes) gets its own seq
 between them. Services and notebooks stay for days; jobs follow each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

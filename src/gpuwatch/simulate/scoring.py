@@ -4,8 +4,6 @@ A finding is correct if a Truth of its kind about the same device, Pod or node h
 last day, because rules look back as far. A health finding of another kind on a GPU that is broken is not wrong.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The troubles of one node, its cards and its exporter. Times are seconds from the window's start."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TypeAlias

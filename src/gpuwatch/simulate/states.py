@@ -1,7 +1,5 @@
 """Simulates one node: the loads of its Pods summed per device and per card, then the sensors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Planted faults and their symptoms on a card. Rates are far above DCGM's bounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

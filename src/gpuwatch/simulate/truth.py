@@ -1,7 +1,5 @@
 """What was planted, to evaluate findings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime

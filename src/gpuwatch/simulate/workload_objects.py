@@ -1,7 +1,5 @@
 """Pods, their owners, budgets, Namespaces and PriorityClasses as `kubectl get -o json` prints them at a moment."""
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes a fleet to files: a recording with its cluster and its truths."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from datetime import datetime

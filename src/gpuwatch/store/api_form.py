@@ -8,8 +8,6 @@ resource.Quantity that converts back exactly. A field that is a number or a text
 A number that is not finite becomes text there, and in an optional field it is left out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import types

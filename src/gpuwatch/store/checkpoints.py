@@ -15,8 +15,6 @@ keeps all versions of the last minutes and has a default quota of 2 GiB. With so
 volume (`state: FILE`), or save it every few hours (what was not saved is read from Prometheus again).
 """
 
-from __future__ import annotations
-
 import base64
 import sqlite3
 import tempfile

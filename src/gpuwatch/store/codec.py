@@ -1,7 +1,5 @@
 """Values as msgpack with field names, so that a new field gets its default. Times are read back in UTC."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Hashable
 from dataclasses import dataclass

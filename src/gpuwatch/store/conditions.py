@@ -3,8 +3,6 @@
 They are not stored: they follow from the Remediation, and their transition times from its history.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

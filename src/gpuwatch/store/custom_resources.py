@@ -1,8 +1,6 @@
 """The custom resources of gpuwatch.dev/v1alpha1. tools/crds.py writes their definitions from these classes and from the
 descriptions in crd_fields.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The SQLite file: creation, integrity check, and errors with advice."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3

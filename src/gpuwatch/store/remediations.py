@@ -7,8 +7,6 @@ person on call can write in gpuwatch's Namespace but seldom to the whole cluster
 custom resource definitions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """State between runs in one SQLite file. Unchanged rows are not written."""
 # ruff: noqa: S608 — all parts of the statements are in this file.
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

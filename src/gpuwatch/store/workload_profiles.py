@@ -4,8 +4,6 @@ gpuwatch itself reads its Store. An object is written when its advice changes an
 measurements would be three writes a second at 10,000 workloads.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ A range query over max_over_time(busy[step]) has one row per device and Pod; eac
 fleets are queried in blocks of devices, so that memory holds the samples of one block only.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """From answer rows to device values, for one WindowStat. A device with several rows is in pieces that are joined."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ A device has one state across all its series: a new Pod, or another err_code lab
 without a change of state. Events behind a windowed count come from occurrences.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

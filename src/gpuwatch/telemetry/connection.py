@@ -1,7 +1,5 @@
 """How to reach a Prometheus-compatible server. Standard library only, so that settings import quickly."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 An absent signal is left out of the Schema; only the absence of all of them is a Gap.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Answers have one row per series and one column per evaluation time, and a mask o
 there is an answer (which may be NaN).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gaps for queries that failed, signals that are missing and values that were dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 

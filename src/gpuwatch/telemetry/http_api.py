@@ -4,8 +4,6 @@
 only one kind of exception.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random
@@ -34,7 +32,7 @@ _KEPT_WARNINGS = 100
 _KEPT_LABELS = 200_000
 
 
-def connect(connection: Connection, session: ApiSession) -> PrometheusConnect:
+def connect(connection: Connection, session: "ApiSession") -> PrometheusConnect:
     """A client whose queries return lists of AnswerRow or Series. The session does the retries."""
     no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
     return PrometheusConnect(url=connection.url, session=session, retry=no_retries, method="POST")
@@ -69,7 +67,7 @@ class ApiSession(requests.Session):
 
     def request(  # type: ignore[override]
         self, method: str, url: str, params: Mapping[str, Any] | None = None, **options: Any
-    ) -> DecodedResponse:
+    ) -> "DecodedResponse":
         """One query, retried where another attempt may succeed. Raises TelemetryError."""
         tries = Retrying(
             stop=stop_after_attempt(self._connection.retries + 1),
@@ -99,7 +97,7 @@ class ApiSession(requests.Session):
         tries, pause = self._connection.retries + 1, state.upcoming_sleep
         _log.info("%s; attempt %d of %d in %.1f s", failure, state.attempt_number + 1, tries, pause)
 
-    def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> DecodedResponse:
+    def _ask(self, method: str, url: str, params: Mapping[str, Any], options: Mapping[str, Any]) -> "DecodedResponse":
         """One attempt. Raises Failed; StoreRefused where a file of the connection is unusable."""
         asked = str(params.get("query") or url.removeprefix(self._connection.url))
         timeout = self._connection.timeout_seconds
@@ -133,7 +131,7 @@ class ApiSession(requests.Session):
             )
             raise Failed(QueryFailed(message)) from error
 
-    def _vector(self, response: requests.Response) -> DecodedResponse | None:
+    def _vector(self, response: requests.Response) -> "DecodedResponse | None":
         known = self._labels.get
         try:
             answer = _VECTOR.decode(response.content)
@@ -155,7 +153,7 @@ class ApiSession(requests.Session):
         _, value = _SCALAR.decode(result.result)
         return {"result": [AnswerRow({}, float(value))]}
 
-    def _series(self, item: _MatrixItem) -> Series:
+    def _series(self, item: "_MatrixItem") -> Series:
         times = array("d", [seconds for seconds, _ in item.values])
         values = array("d", [float(value) for _, value in item.values])
         text = bytes(item.metric)

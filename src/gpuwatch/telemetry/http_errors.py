@@ -4,8 +4,6 @@ The texts of limits are those of Prometheus (promql/engine.go), Thanos (pkg/stor
 Cortex (their runbooks' err-mimir-… identifiers and the older texts) and VictoriaMetrics (lib/storage, app/vmselect).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

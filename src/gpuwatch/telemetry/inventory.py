@@ -1,7 +1,5 @@
 """Inventory: devices and exporters of the look-back, and which of them are present now."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

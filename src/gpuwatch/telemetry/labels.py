@@ -5,8 +5,6 @@ AMD device-metrics-exporter, Intel XPU Manager, Intel Gaudi); no code outside th
 An empty label equals a missing one, as in Prometheus.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping

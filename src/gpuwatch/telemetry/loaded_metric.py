@@ -3,8 +3,6 @@
 What depends on labels only is cached: each cycle evaluates the same expressions of a metric many times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

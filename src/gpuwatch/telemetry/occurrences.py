@@ -5,8 +5,6 @@ default) and writes no row for it afterwards. Ten XIDs, ten minutes apart, are t
 value nor the changes of the series distinguish them from a single XID.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ ends a series with one marker, never two in a row. So in a dump a NaN after a nu
 a staleness marker, any other NaN as a value.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from array import array
@@ -85,8 +83,8 @@ class _Column:
 
     metric: str
     labels: dict[str, str]
-    times: array[float] = field(default_factory=lambda: array("d"))
-    values: array[float] = field(default_factory=lambda: array("d"))
+    times: "array[float]" = field(default_factory=lambda: array("d"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
 
 
 @dataclass(slots=True)

@@ -5,8 +5,6 @@ job-metrics); v1 writes `<none>` where v2 leaves a label empty. Without honorLab
 are those of kube-state-metrics and `exported_*` those of the object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

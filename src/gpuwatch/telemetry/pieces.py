@@ -4,8 +4,6 @@ A new piece begins whenever a label changes, mostly the Pod. Pieces are consecut
 Pods that share a GPU, rows per process beside the device's row, two exporters on one host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

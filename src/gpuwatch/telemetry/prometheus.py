@@ -1,7 +1,5 @@
 """Samples in a server with the Prometheus HTTP API: Prometheus, Thanos, Mimir, VictoriaMetrics."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ lookup would repeat a sample in a gap of up to five minutes, and `timestamp(metr
 60 times as long.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ samples per series. The estimate may be rough: a part that the server refuses is
 Node, and later parts of that size are halved before they are sent.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Sequence

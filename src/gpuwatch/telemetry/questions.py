@@ -5,8 +5,6 @@ Each change of Pod starts a new piece of a device's series. Statistics that join
 inside a query: bounds are converted to the metric's own unit instead.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for

@@ -5,8 +5,6 @@ left. Pieces of a device (consecutive Pods, Pods that share it, its MIG rows) ar
 samples than fit into the window one after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

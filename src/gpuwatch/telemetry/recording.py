@@ -4,8 +4,6 @@ Expressions have the semantics of Prometheus 3 (see evaluate.py). Files may be g
 one recording; where two files have a sample of one series at one time, the file named later wins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +30,7 @@ _CACHE_BYTES = 512 * 1024 * 1024
 _CELLS_AT_ONCE = 4_000_000
 
 
-def open_recording(paths: Sequence[Path], at: datetime | None = None) -> RecordingStore:
+def open_recording(paths: Sequence[Path], at: datetime | None = None) -> "RecordingStore":
     """Opens files and folders as one recording.
 
     The time of samples without a timestamp is `at`, else the time of the file's last change. What cannot be read is in

@@ -6,8 +6,6 @@ values (list of doubles, staleness markers kept as bits). The schema's metadata 
 `gpuwatch.recording`: version, note, interval_seconds (0: unknown).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One file of a recording; its format is detected from its content, not its name."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

@@ -18,8 +18,6 @@ the window, these are the window's samples.
 Labels of answers never include the metric's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -158,7 +156,7 @@ class SampleStore(Protocol):
 
     def evaluate_many(
         self, expressions: Sequence[Expression], at: datetime, partition: Partition | None = None
-    ) -> list[list[AnswerRow] | TelemetryError]:
+    ) -> "list[list[AnswerRow] | TelemetryError]":
         """Answers in the order of the expressions, queried a few at a time."""
 
     def grid(

@@ -3,8 +3,6 @@
 A vector has the time of the query; its samples may be up to five minutes older.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -4,8 +4,6 @@ A staleness marker is the NaN with the bits 0x7ff0000000000002 that Prometheus w
 is a value. NumPy, Arrow and Parquet keep their bits unless something computes with them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -56,7 +54,7 @@ class MetricSamples:
         window = slice(self.starts[index], self.starts[index + 1])
         return self.times_ms[window], self.values[window]
 
-    def parted(self) -> tuple[MetricSamples, MetricSamples]:
+    def parted(self) -> tuple["MetricSamples", "MetricSamples"]:
         """The samples without staleness markers, and the markers. Returns itself as samples where it has no marker."""
         stale = is_stale(self.values)
         markers = np.flatnonzero(stale)
@@ -82,7 +80,7 @@ class MetricSamples:
             low = np.where(searching & ~later, middle + 1, low)
         return low
 
-    def between(self, chosen: IntArray, low: IntArray, high: IntArray) -> MetricSamples:
+    def between(self, chosen: IntArray, low: IntArray, high: IntArray) -> "MetricSamples":
         """A copy of the samples at [low[i], high[i]) for each chosen series i."""
         lengths = high - low
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))

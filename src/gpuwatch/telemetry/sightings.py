@@ -5,8 +5,6 @@ so it covers only devices that are not present now. Before the look-back, instan
 twice as long ago as the one before: they find every device that was present for at least as long as it has been gone.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set

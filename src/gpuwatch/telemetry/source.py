@@ -4,8 +4,6 @@ It uses only `samples.SampleStore`, so that a server and a recording give the sa
 `at` and returns what is unknown as Gaps; none raises because of a server or an exporter.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -112,7 +110,7 @@ class TelemetrySource:
 
     def throttled(
         self, start: datetime, end: datetime, step_seconds: int, schema: Schema, inventory: Inventory
-    ) -> tuple[Mapping[str, array[float]], tuple[Gap, ...]]:
+    ) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
         return throttled_shares(self._store, start, end, step_seconds, schema, inventory)
 
     def pod_owners(

@@ -3,8 +3,6 @@
 As in changes.py, one cheap query finds the devices that were throttled, and windows are queried for those only.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Iterable, Mapping
@@ -43,7 +41,7 @@ def throttled_shares(
     step_seconds: int,
     schema: Schema,
     inventory: Inventory,
-) -> tuple[Mapping[str, array[float]], tuple[Gap, ...]]:
+) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
     """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1.
 
     Windows as in held_windows. The share is the greatest of the throttle counters and of the share of samples with a

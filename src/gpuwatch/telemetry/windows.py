@@ -4,8 +4,6 @@ One range query per metric covers all devices and holders; a window without samp
 within a window has the mean of its own samples.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
