@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.catalog.xids import xids as catalog
-from gpuwatch.collect.collect import Progress, gap_of
+from gpuwatch.collect.collect import Progress
 from gpuwatch.collect.resolve import resolve_nodes
 from gpuwatch.detect.unfit import CAUSES, degrades, unfit_by_changes
 from gpuwatch.model.cluster import Cluster, Pod
@@ -20,10 +20,15 @@ from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Sig
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
-from gpuwatch.telemetry.owners import PastPod
-from gpuwatch.telemetry.samples import TelemetryError
-from gpuwatch.telemetry.source import Inventory, TelemetrySource
-from gpuwatch.telemetry.windows import aligned
+from gpuwatch.telemetry.changes import state_changes
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.owners import PastPod, pod_owners
+from gpuwatch.telemetry.readings import read_stats
+from gpuwatch.telemetry.samples import SampleStore, TelemetryError
+from gpuwatch.telemetry.throttling import throttled_shares
+from gpuwatch.telemetry.windows import aligned, held_windows
 
 SIGNALS = (
     Signal.BUSY_RATIO,
@@ -86,7 +91,7 @@ class FetchPolicy:
 
 def update_profiles(
     book: ProfileBook | None,
-    telemetry: TelemetrySource,
+    telemetry: SampleStore,
     cluster_state: Cluster,
     at: datetime,
     policy: ProfilePolicy,
@@ -129,7 +134,7 @@ def update_profiles(
                     book = update_book(before, stretch.windows, stretch.owners, stretch.pods, found, policy)
             book = replace(book, until=stretch.end)
     except TelemetryError as error:
-        gaps.append(gap_of(error, "profiles"))
+        gaps.append(failed("profiles", error))
     # Most gaps repeat in every stretch.
     return book, tuple({(gap.kind, gap.what): gap for gap in reversed(gaps)}.values())[::-1]
 
@@ -160,7 +165,7 @@ class _Stretch:
 class _StretchReader:
     def __init__(
         self,
-        telemetry: TelemetrySource,
+        telemetry: SampleStore,
         cluster: Cluster,
         fetch: FetchPolicy,
         step_seconds: int,
@@ -175,7 +180,7 @@ class _StretchReader:
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
         """Oldest first; a failed one is the last."""
-        schema, gaps = self._telemetry.discover(end)
+        schema, gaps = discover(self._telemetry, end)
         if not schema.signals or _failed(gaps):
             yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
             return
@@ -190,7 +195,7 @@ class _StretchReader:
         begin, before = start, None
         while begin < end:
             until = min(begin + length, end)
-            now, gaps = (schema, ()) if until == end else self._telemetry.discover(until)
+            now, gaps = (schema, ()) if until == end else discover(self._telemetry, until)
             spoken, more = _both(before, now)
             inventory, found = self._inventory(begin, until, spoken)
             gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
@@ -212,7 +217,7 @@ class _StretchReader:
         """Devices of this time, with their Nodes. The analysis reports unresolved hosts."""
         seconds = round((end - start).total_seconds())
         known = self._cluster.exporter_pods
-        inventory = self._telemetry.inventory(end, schema, seconds, exporter_pods=known)
+        inventory = take_inventory(self._telemetry, end, schema, seconds, exporter_pods=known)
         devices, _, _ = resolve_nodes(inventory.devices, inventory.exporters, self._cluster)
         return replace(inventory, devices=devices), inventory.gaps
 
@@ -228,7 +233,7 @@ class _StretchReader:
     ) -> _Stretch:
         telemetry, step = self._telemetry, self._step_seconds
         with _uncollected():
-            windows, more = telemetry.windows(SIGNALS, start, end, step, schema, inventory)
+            windows, more = held_windows(telemetry, SIGNALS, start, end, step, schema, inventory)
         found = [*gaps, *more]
         if is_newest:
             # Without a sample of any device, late samples are likelier than an outage of the whole fleet.
@@ -236,7 +241,7 @@ class _StretchReader:
             windows = tuple(_cut(each, end) for each in windows)
         if _failed(found) or end <= start:
             return _Stretch(start=start, end=end, gaps=tuple(found), failed=True)
-        shares, more = telemetry.throttled(start, end, step, schema, inventory)
+        shares, more = throttled_shares(telemetry, start, end, step, schema, inventory)
         found += more
         unfit = [
             Unfit(device_uuid=uuid, start=begin, end=until, cause=THROTTLED)
@@ -279,19 +284,19 @@ class _StretchReader:
         if not gone:
             return {}, ()
         namespaces = {ref.partition("/")[0] for ref in gone}
-        return self._telemetry.pod_owners(start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
+        return pod_owners(self._telemetry, start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
 
     def _degraded(
         self, start: datetime, end: datetime, schema: Schema, inventory: Inventory
     ) -> tuple[list[Unfit], tuple[Gap, ...]]:
         """GPUs with a fatal XID or a recovery action, until it is cleared, or the end."""
         telemetry = self._telemetry
-        now, gaps = telemetry.readings((_XID, _RECOVERY), start, schema, inventory)
+        now, gaps = read_stats(telemetry, (_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
         fatal = {uuid: code for uuid, code in _values(now, _XID).items() if degrades(_XID.signal, code, self._xids)}
         if fatal:
             day_before = start - timedelta(seconds=self._fetch.degraded_seconds)
-            earlier, more = telemetry.readings((_XID,), day_before, schema, inventory)
+            earlier, more = read_stats(telemetry, (_XID,), day_before, schema, inventory)
             gaps += more
             old = _values(earlier, _XID)
             open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
@@ -299,7 +304,7 @@ class _StretchReader:
             if degrades(_RECOVERY.signal, code, self._xids):
                 open_since[uuid, _RECOVERY.signal] = start
         seconds = round((end - start).total_seconds())
-        changes, more = telemetry.changes(tuple(CAUSES), end, seconds, schema, inventory)
+        changes, more = state_changes(telemetry, tuple(CAUSES), end, seconds, schema, inventory)
         unfit = unfit_by_changes(open_since, changes, end, self._xids)
         # The analysis reports signals that are not exported.
         return unfit, tuple(gap for gap in (*gaps, *more) if gap.kind in _FAILURES)
