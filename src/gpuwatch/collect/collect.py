@@ -98,7 +98,7 @@ def _read_telemetry(
     devices, exporters, unresolved = resolve_nodes(
         inventory.devices, inventory.exporters, snapshot.cluster, origin.nodes, ours
     )
-    devices, doubted = untrusted(devices, origin, snapshot.cluster)
+    devices, doubted = untrusted(devices, inventory.instances, origin, snapshot.cluster)
     gaps += (*unresolved, *doubted)
     suspects_stat = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, needs.suspect_window_seconds)
     stats = tuple(dict.fromkeys((*needs.stats, suspects_stat) if needs.suspect_window_seconds else needs.stats))

@@ -6,20 +6,20 @@ A target of which nothing is known is shown and never acted on.
 """
 
 import ipaddress
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.collect.resolve import HostNames, host_of
 from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.telemetry import Device, Gap, GapKind, Schema
+from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema
 from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.labels import Labels, is_one_of, node_label
 from gpuwatch.telemetry.promql import any_of, none_of
 from gpuwatch.telemetry.samples import SampleStore
 from gpuwatch.telemetry.scoped import ScopedStore, of_labels
-from gpuwatch.telemetry.targets import CLUSTER_LABELS, Target, exporting, places, targets
+from gpuwatch.telemetry.targets import CLUSTER_LABELS, Target, places, targets
 
 TrustedTargets = Sequence[Mapping[str, str]]
 """prometheus.trusted_targets."""
@@ -75,41 +75,36 @@ def _with_targets(
     store: SampleStore, at: datetime, schema: Schema, cluster: Cluster, trusted: TrustedTargets
 ) -> Origin:
     found, gaps = targets(store, at, schema)
-    nodes: dict[str, str] = {}
-    reasons: dict[str, str] = {}
-    foreign: dict[str, list[Target]] = defaultdict(list)
-    others: set[Target] = set()
-    by_setting = frozenset(item.instance for item in found if _is_set(item, trusted))
-    for target in found:
-        node, known = _judged(target, cluster)
-        if node is not None:
-            nodes[target.instance] = node
-        if known is False and target.instance not in by_setting:
-            foreign[target.job].append(target)
-            continue
-        others.add(target)
-        if known is None and target.instance not in by_setting:
-            reasons[target.instance] = _unknown(target)
-    jobs = {target.job for target in others}
-    if not jobs:  # no exporter is recognised at all, so all are shown
-        reasons = {target.instance: _unknown(target) for target in found}
-        return Origin(store=store, schema=schema, gaps=gaps, reasons=reasons)
-    # Jobs may scrape other Pods beside exporters; those that export GPU metrics are left out by their instance.
-    if mixed := jobs & foreign.keys():
-        wrote, more = exporting(store, at, schema, mixed)
-        gaps += more
-        for job in mixed:
-            foreign[job] = [target for target in foreign[job] if target.instance in wrote]
-    alone = {target.instance for job in mixed for target in foreign[job]} - {target.instance for target in others}
-    left_out = sorted(alone)[:_LEFT_OUT_AT_ONCE]
-    for job in mixed:
-        reasons |= {item.instance: _unknown(item) for item in foreign[job] if item.instance not in left_out}
+    judge = _Judge(cluster)
+    nodes = {item.instance: node for item in found if (node := judge.node(item)) is not None}
+    by_setting = {item for item in found if _is_set(item, trusted)}
+    known = {item for item in found if judge.is_exporter(item)} | by_setting
+    foreign = {item for item in found if judge.is_exporter(item) is False} - known
+    if foreign == set(found):
+        foreign = set()  # no exporter is recognised at all: all are shown
+    # Where a target without devices of its own writes of others' devices, they could not be told apart.
+    unknown = {item for item in found if item.has_devices or not item.writes} - known - foreign
+    jobs = {item.job for item in known | unknown}
+    wrong = {item for item in found if item.writes and item not in known | unknown}
+    shared = {item.instance for item in known | unknown}
+    alone = sorted({item.instance for item in wrong if item.job in jobs} - shared)
+    if len(alone) > _LEFT_OUT_AT_ONCE:
+        gaps += (_too_many(alone),)
     matchers = (any_of("job", sorted(jobs)),) if jobs != {""} else ()
-    store = ScopedStore(store, targets=matchers + ((none_of("instance", left_out),) if left_out else ()))
-    if any(foreign.values()):
+    left_out = (none_of("instance", alone[:_LEFT_OUT_AT_ONCE]),) if alone else ()
+    store = ScopedStore(store, targets=(*matchers, *left_out))
+    if wrong:
         schema, _ = discover(store, at)
-    gaps += tuple(_foreign(job, items) for job, items in sorted(foreign.items()) if items)
-    return Origin(store=store, schema=schema, gaps=gaps, nodes=nodes, reasons=reasons, by_setting=by_setting)
+        gaps += (_foreign(sorted(wrong, key=_named)),)
+    doubted = unknown | {item for item in wrong if item.instance in shared}
+    return Origin(
+        store=store,
+        schema=schema,
+        gaps=gaps,
+        nodes=nodes,
+        reasons={item.instance: _unknown(item) for item in doubted},
+        by_setting=frozenset(item.instance for item in by_setting),
+    )
 
 
 def _chosen(rows: Sequence[Labels], names: HostNames) -> tuple[dict[str, str], tuple[Gap, ...]]:
@@ -141,18 +136,28 @@ def _several(label: str, values: Sequence[str], ours: Sequence[str]) -> Gap:
     )
 
 
-def _judged(target: Target, cluster: Cluster) -> tuple[str | None, bool | None]:
-    """The Node of its exporter, and whether it is one: None where nothing tells. A Pod's name alone is no proof."""
-    host = host_of(target.instance)
-    if _is_address(host) and host in cluster.exporter_nodes:
-        return cluster.exporter_nodes[host], True
-    if target.pods:
-        exporters = frozenset(cluster.exporter_pods)
-        is_exporter = {is_one_of(pod, exporters) for pod in target.pods}
-        here = {cluster.exporter_nodes.get(pod.partition("/")[2]) for pod in target.pods & exporters}
-        return (here.pop() if len(here) == 1 else None), (None if len(is_exporter) == 2 else is_exporter.pop())
-    node = cluster.node_addresses.get(host) or next((each.name for each in cluster.nodes if each.name == host), None)
-    return node, True if node else None
+class _Judge:
+    def __init__(self, cluster: Cluster) -> None:
+        self._of_exporter = cluster.exporter_nodes
+        self._exporters = frozenset(cluster.exporter_pods)
+        self._of_host = {**cluster.node_addresses, **{node.name: node.name for node in cluster.nodes}}
+
+    def node(self, target: Target) -> str | None:
+        """The Node of its exporter. A Pod's name alone is no proof: its Namespace has to be the exporter's."""
+        host = host_of(target.instance)
+        if _is_address(host) and host in self._of_exporter:
+            return self._of_exporter[host]
+        if not target.pods:
+            return self._of_host.get(host)
+        here = {self._of_exporter.get(pod.partition("/")[2]) for pod in target.pods & self._exporters}
+        return here.pop() if len(here) == 1 else None
+
+    def is_exporter(self, target: Target) -> bool | None:
+        """None where nothing tells."""
+        are = {is_one_of(pod, self._exporters) for pod in target.pods}
+        if len(are) == 1 and not (are == {False} and host_of(target.instance) in self._of_exporter):
+            return are.pop()
+        return True if self.node(target) is not None else None
 
 
 def _is_address(host: str) -> bool:
@@ -180,24 +185,38 @@ def _unknown(target: Target) -> str:
     )
 
 
-def _foreign(job: str, items: Sequence[Target]) -> Gap:
+def _foreign(items: Sequence[Target]) -> Gap:
     return Gap(
         kind=GapKind.UNTRUSTED,
-        what=f"job {job!r}",
-        detail=f"{len(items)} targets with GPU metrics are Pods of no known exporter, such as {_named(items[0])}; "
-        "their rows count for nothing. An exporter's Pod mounts the kubelet's pod-resources from its Node; trust "
-        f"another one by prometheus.trusted_targets, for example [{{job: {job}}}].",
+        what=f"{len(items)} targets",
+        detail=f"They export GPU metrics and belong to no known exporter, such as {_named(items[0])}; their rows count "
+        "for nothing. An exporter's Pod mounts the kubelet's pod-resources from its Node. To trust another one, set "
+        f"prometheus.trusted_targets, for example [{{job: {items[0].job}}}].",
     )
 
 
-def untrusted(devices: Sequence[Device], found: Origin, cluster: Cluster) -> tuple[tuple[Device, ...], list[Gap]]:
-    """The devices with the reason why nothing may be done about them, and one Gap per reason."""
+def _too_many(instances: Sequence[str]) -> Gap:
+    return Gap(
+        kind=GapKind.AMBIGUOUS,
+        what="telemetry",
+        detail=f"{len(instances)} targets of the exporters' own jobs export GPU metrics and are no exporters, such as "
+        f"{instances[0]}; only {_LEFT_OUT_AT_ONCE} can be left out. Nothing is done until exporters have a job of "
+        "their own, or prometheus.trusted_targets names them.",
+    )
+
+
+def untrusted(
+    devices: Sequence[Device], instances: Mapping[DeviceId, Collection[str]], found: Origin, cluster: Cluster
+) -> tuple[tuple[Device, ...], list[Gap]]:
+    """The devices with the reason why nothing may be done about them, and one Gap per reason. instances: of the targets
+    that export a device."""
     held = {node.name: node.gpu_count for node in cluster.nodes if not node.mig_layout}
     seen = Counter(node for node, _ in {(device.node, device.uuid) for device in devices if device.present})
     reasons: Counter[str] = Counter()
     judged = []
     for device in devices:
-        reason = device.untrusted or found.reasons.get(device.exporter, "")
+        sources = (*instances.get(device.id, ()), device.exporter)
+        reason = device.untrusted or next((found.reasons[item] for item in sources if item in found.reasons), "")
         there = found.nodes.get(device.exporter) if device.exporter not in found.by_setting else None
         if not reason and device.node and there not in (None, device.node):
             reason = f"its rows name the Node {device.node}, and its exporter {device.exporter} runs on {there}"

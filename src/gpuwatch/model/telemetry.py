@@ -329,7 +329,6 @@ class Schema:
     pod_labels: str = ""  # 'exported_*', 'native' or '' where no Pod attribution exists
     interval_seconds: float = 0.0  # median sampling interval; 0: unknown
     backend: str = ""  # kind of server: 'prometheus 2', 'prometheus 3', 'recording', …
-    jobs: tuple[str, ...] = ()  # `job` of the targets that export them
     matchers: Mapping[str, str] = field(default_factory=dict)  # labels found to tell this cluster's series from others
 
     def has(self, signal: Signal) -> bool:

@@ -55,8 +55,10 @@ def _clusters(facts: PlanFacts, _: PlanPolicy) -> str:
 
 
 def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
-    present = [device for device in facts.snapshot.devices if device.present]
-    known = len(facts.snapshot.devices)
+    # Forged devices must not make a storm look small.
+    devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
+    present = [device for device in devices if device.present]
+    known = len(devices)
     if not known:
         return "Telemetry shows no device at all."
     partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)

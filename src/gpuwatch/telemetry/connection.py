@@ -128,5 +128,5 @@ class Connection:
         for item in self.trusted_targets:
             if unknown := sorted(item.keys() - set(TARGET_LABELS)):
                 raise ValueError(f"trusted_targets: {', '.join(unknown)} is none of {', '.join(TARGET_LABELS)}")
-            if not any(item.values()):
-                raise ValueError("trusted_targets: an item without a value would trust every target")
+            if not item or not all(item.values()):
+                raise ValueError("trusted_targets: an item without a label or a value would trust too much")

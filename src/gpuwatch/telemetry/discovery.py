@@ -63,7 +63,7 @@ def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]
     if not spoken:
         return Schema(backend=store.description), (_nothing(store),)
     gaps: list[Gap] = []
-    found, jobs = _counted(store, spoken, at, gaps)
+    found = _counted(store, spoken, at, gaps)
     samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
     for vocabulary in dict.fromkeys(each.row.vocabulary for each in found):
@@ -94,7 +94,6 @@ def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]
         pod_labels=_pod_labels(everywhere),
         interval_seconds=_interval(store, references, samples, at, gaps),
         backend=store.description,
-        jobs=tuple(sorted(jobs)),
     )
     return schema, tuple(gaps)
 
@@ -115,33 +114,30 @@ def _spoken(names: frozenset[str]) -> list[MetricRow]:
     return list(chosen.values())
 
 
-def _counted(
-    store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap]
-) -> tuple[list[_Found], set[str]]:
-    """Rows that have series, and their jobs. A row whose count failed is kept: its metric exists."""
-    jobs: set[str] = set()
+def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap]) -> list[_Found]:
+    """Rows that have series. A row whose count failed is kept: its metric exists."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}
     # Series that have ended still show how the signal is exported, so the look-back is searched too.
     for function, window in ((Function.LAST, 0), (Function.LAST_IN_WINDOW, LOOKBACK_SECONDS)):
-        expressions = [
-            Expression(each, function, window, combine=Combine.COUNT, by=("job",)) for each in open_selectors
-        ]
+        expressions = [Expression(each, function, window, combine=Combine.COUNT) for each in open_selectors]
         for chosen, answer in zip(open_selectors, store.evaluate_many(expressions, at), strict=True):
             if isinstance(answer, TelemetryError):
                 unanswered[chosen] = answer
             elif answer:
                 counts[chosen] = int(sum(row.value for row in answer))
-                jobs.update(job for row in answer if (job := row.labels.get("job")))
                 unanswered.pop(chosen, None)
         open_selectors = [each for each in open_selectors if each not in counts]
     if unanswered:
         first, error = next(iter(unanswered.items()))
         others = f" and {len(unanswered) - 1} other metrics" if len(unanswered) > 1 else ""
         gaps.append(failed(f"series of {first.metric}{others}", error))
-    known = [row for row in rows if selector(row) in counts or selector(row) in unanswered]
-    return [_Found(row, counts.get(selector(row), 0)) for row in known], jobs
+    return [
+        _Found(row, counts.get(selector(row), 0))
+        for row in rows
+        if selector(row) in counts or selector(row) in unanswered
+    ]
 
 
 def _as_reference(found: _Found) -> tuple[bool, bool, int, bool]:

@@ -44,6 +44,7 @@ class Inventory:
     exporters: tuple[Exporter, ...] = ()
     gaps: tuple[Gap, ...] = ()
     scrape_targets: frozenset[PodRef] = frozenset()
+    instances: Mapping[DeviceId, frozenset[str]] = field(default_factory=dict)  # that export a device
     matchers: Mapping[DeviceId, tuple[Matcher, ...]] = field(default_factory=dict)
     per_process: frozenset[tuple[str, str]] = frozenset()
     partition: Partition | None = None
@@ -87,6 +88,10 @@ def take_inventory(
         exporters=exporters,
         gaps=tuple(gaps),
         scrape_targets=targets,
+        instances={
+            device: frozenset(labels.get("instance", "") for labels in sighting.rows())
+            for device, sighting in devices.items()
+        },
         matchers={
             device: door.device_matchers(sighting.rows()[0], sighting.row.vendor)
             for device, sighting in devices.items()

@@ -1,6 +1,6 @@
 """The scrape targets of GPU metrics, and the clusters that series name."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,28 +30,36 @@ as long as its samples count."""
 @dataclass(frozen=True, slots=True)
 class Target:
     """instance, job: '' where the rows lack them. pods: the target's own, by its series `up`; none where that names
-    none."""
+    none. writes: it has GPU metrics now or in the look-back. has_devices: among them one that shows every device."""
 
     instance: str
     job: str
-    pods: frozenset[PodRef] = frozenset()
+    pods: frozenset[PodRef]
+    writes: bool
+    has_devices: bool
 
 
 def targets(store: SampleStore, at: datetime, schema: Schema) -> tuple[tuple[Target, ...], tuple[Gap, ...]]:
-    """Targets with devices in the look-back, and all targets in the last day of jobs that have GPU metrics."""
-    found, gaps = _rows(store, at, schema, ("instance", "job"))
-    pods: dict[tuple[str, str], set[PodRef]] = {(row.get("instance", ""), row.get("job", "")): set() for row in found}
-    if jobs := {job for _, job in pods if job} | set(schema.jobs):
-        chosen = Selector("up", (any_of("job", sorted(jobs)),))
-        wanted = Expression(chosen, Function.LAST_IN_WINDOW, UP_SECONDS, by=("instance", "job", "pod", "namespace"))
+    """Targets with GPU metrics, and all targets in the last day of their jobs."""
+    place = ("instance", "job")
+    shown, gaps = _rows(store, at, schema, place)
+    any_metric = [Selector(name) for name in dict.fromkeys(item.metric for item in schema.signals)]
+    wrote, more = _asked(store, at, any_metric, place, Function.LAST)
+    devices = {(row.get("instance", ""), row.get("job", "")) for row in shown}
+    writing = devices | {(row.get("instance", ""), row.get("job", "")) for row in wrote}
+    pods: dict[tuple[str, str], set[PodRef]] = {key: set() for key in writing}
+    if jobs := sorted({job for _, job in pods if job}):
+        chosen = Selector("up", (any_of("job", jobs),))
+        wanted = Expression(chosen, Function.LAST_IN_WINDOW, UP_SECONDS, by=(*place, "pod", "namespace"))
         try:
             for row in store.evaluate(wanted, at):
                 own = pods.setdefault((row.labels.get("instance", ""), row.labels.get("job", "")), set())
                 if pod := door.target({**row.labels, "__name__": "up"}):
                     own.add(pod)
         except TelemetryError as error:
-            gaps.append(failed("targets of the exporters' jobs", error))
-    return tuple(Target(*place, frozenset(own)) for place, own in sorted(pods.items())), tuple(gaps)
+            more.append(failed("targets of the exporters' jobs", error))
+    found = (Target(*key, frozenset(own), key in writing, key in devices) for key, own in sorted(pods.items()))
+    return tuple(found), (*gaps, *more)
 
 
 def places(store: SampleStore, at: datetime, schema: Schema) -> tuple[list[door.Labels], tuple[Gap, ...]]:
@@ -64,27 +72,16 @@ def places(store: SampleStore, at: datetime, schema: Schema) -> tuple[list[door.
     return found, (*gaps, *more)
 
 
-def exporting(
-    store: SampleStore, at: datetime, schema: Schema, jobs: Collection[str]
-) -> tuple[frozenset[str], tuple[Gap, ...]]:
-    """Instances of these jobs that have any GPU metric in the look-back."""
-    metrics = [Selector(name, (any_of("job", sorted(jobs)),)) for name in {item.metric for item in schema.signals}]
-    found, gaps = _asked(store, at, metrics, ("instance",))
-    return frozenset(row.get("instance", "") for row in found), tuple(gaps)
-
-
 def _rows(store: SampleStore, at: datetime, schema: Schema, by: Sequence[str]) -> tuple[list[door.Labels], list[Gap]]:
-    return _asked(store, at, [selector(row) for row in looked_back_metrics(schema)], by)
+    return _asked(store, at, [selector(row) for row in looked_back_metrics(schema)], by, Function.LAST_IN_WINDOW)
 
 
 def _asked(
-    store: SampleStore, at: datetime, selectors: Sequence[Selector], by: Sequence[str]
+    store: SampleStore, at: datetime, selectors: Sequence[Selector], by: Sequence[str], function: Function
 ) -> tuple[list[door.Labels], list[Gap]]:
-    """Distinct labels of the series in the look-back."""
-    wanted = [
-        Expression(each, Function.LAST_IN_WINDOW, LOOKBACK_SECONDS, combine=Combine.COUNT, by=tuple(by))
-        for each in selectors
-    ]
+    """Distinct labels of the series, now or in the look-back."""
+    window = LOOKBACK_SECONDS if function is Function.LAST_IN_WINDOW else 0
+    wanted = [Expression(each, function, window, combine=Combine.COUNT, by=tuple(by)) for each in selectors]
     answers = store.evaluate_many(wanted, at) if wanted else []
     gaps = [failed("targets of GPU metrics", answer) for answer in answers if isinstance(answer, TelemetryError)][:1]
 
