@@ -15,6 +15,7 @@ from gpuwatch.catalog.xids import xids as catalog
 from gpuwatch.collect.collect import Progress
 from gpuwatch.collect.resolve import resolve_nodes
 from gpuwatch.detect.unfit import CAUSES, degrades, unfit_by_changes
+from gpuwatch.model.bounds import require
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Signal, Statistic, WindowStat
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
@@ -80,13 +81,10 @@ class FetchPolicy:
     values_at_once: int = 4_000_000
 
     def __post_init__(self) -> None:
-        for name in ("step_seconds", "history_seconds", "degraded_seconds", "values_at_once"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"fetch.{name} is {getattr(self, name)!r}; it has to be greater than 0")
-        if self.settle_seconds < 0:
-            raise ValueError(f"fetch.settle_seconds is {self.settle_seconds!r}; it has to be 0 or more")
-        if not 0 <= self.throttled_ratio <= 1:
-            raise ValueError(f"fetch.throttled_ratio is {self.throttled_ratio!r}; it has to be a ratio from 0 to 1")
+        counts = ("step_seconds", "history_seconds", "degraded_seconds", "values_at_once")
+        require(self, "fetch.", counts, lambda value: value > 0, "greater than 0")
+        require(self, "fetch.", ("settle_seconds",), lambda value: value >= 0, "0 or more")
+        require(self, "fetch.", ("throttled_ratio",), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
 
 
 def update_profiles(
@@ -404,6 +402,5 @@ def _pod(ref: PodRef, past: PastPod, workload: str) -> Pod:
         started=past.started,
         cpu_cores=past.cpu_cores or 0.0,
         memory_bytes=round(past.memory_bytes or 0),
-        restarts=past.restarts or 0,
         workload=workload,
     )

@@ -17,8 +17,6 @@ from gpuwatch.telemetry.samples import (
     AnswerRow,
     Expression,
     Function,
-    Matcher,
-    MatchOp,
     SampleStore,
     Selector,
     TelemetryError,
@@ -39,15 +37,12 @@ class PastPod:
 
     workload: Workload.id (`Kind/namespace/name`) of the top owner, the Pod itself without a controller; '' if unknown.
     cpu_cores, memory_bytes: requests, summed over containers.
-    restarts: summed over containers. out_of_memory: the last termination of some container was OOMKilled.
     """
 
     workload: str = ""
     cpu_cores: float | None = None
     memory_bytes: float | None = None
     started: datetime | None = None
-    restarts: int | None = None
-    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +76,14 @@ def pod_owners(
     tops = _tops(asked, owners)
     requests = asked.about_pods("kube_pod_container_resource_requests", pods, ("resource", *_CONTAINER))
     starts = asked.about_pods("kube_pod_start_time", pods, ())
-    restarts = asked.about_pods("kube_pod_container_status_restarts_total", pods, _CONTAINER)
-    reason = Matcher("reason", MatchOp.EQUAL, "OOMKilled")
-    killed = asked.about_pods("kube_pod_container_status_last_terminated_reason", pods, _CONTAINER, reason)
     found: dict[PodRef, PastPod] = {}
     for pod in sorted(owners.keys() | requests.keys() | starts.keys()):
         began = max((row.value for row in starts.get(pod, ())), default=None)
-        counted = _by_container(restarts.get(pod, ()))
         found[pod] = PastPod(
             workload=tops.get(pod, ""),
             cpu_cores=_requested(requests.get(pod, ()), "cpu"),
             memory_bytes=_requested(requests.get(pod, ()), "memory"),
             started=datetime.fromtimestamp(began, UTC) if began else None,
-            restarts=int(sum(counted.values())) if counted else None,
-            out_of_memory=any(row.value > 0 for row in killed.get(pod, ())),
         )
     return found, tuple(asked.gaps)
 
@@ -149,13 +138,11 @@ class _KubeStateMetrics:
                 found += answer
         return found
 
-    def about_pods(
-        self, metric: str, pods: Collection[PodRef], more: tuple[str, ...], *matchers: Matcher
-    ) -> dict[PodRef, list[AnswerRow]]:
+    def about_pods(self, metric: str, pods: Collection[PodRef], more: tuple[str, ...]) -> dict[PodRef, list[AnswerRow]]:
         wanted = frozenset(pods)
         names = sorted({pod.partition("/")[2] for pod in pods})
         chosen = [
-            Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]), *matchers))
+            Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]),))
             for label in self._labels
             for begin in range(0, len(names), _NAMES_AT_ONCE)
         ]
@@ -229,15 +216,11 @@ def _namespace(labels: Labels) -> str:
     return labels.get("exported_namespace") or labels.get("namespace", "")
 
 
-def _by_container(rows: Iterable[AnswerRow]) -> dict[str, float]:
-    """Greatest value per container: after a restart kube-state-metrics has a second series of each."""
+def _requested(rows: Iterable[AnswerRow], resource: str) -> float | None:
+    """The greatest value of each container: after a restart kube-state-metrics has a second series of each."""
     values: dict[str, float] = {}
     for row in rows:
-        name = row.labels.get("exported_container") or row.labels.get("container", "")
-        values[name] = max(values.get(name, row.value), row.value)
-    return values
-
-
-def _requested(rows: Iterable[AnswerRow], resource: str) -> float | None:
-    values = _by_container(row for row in rows if row.labels.get("resource") == resource)
+        if row.labels.get("resource") == resource:
+            name = row.labels.get("exported_container") or row.labels.get("container", "")
+            values[name] = max(values.get(name, row.value), row.value)
     return sum(values.values()) if values else None
