@@ -112,7 +112,11 @@ def update_profiles(
     if book is None:
         book = ProfileBook(until=earliest, step_seconds=step)
     elif book.until < earliest:
-        gaps.append(_left_out(book.until, earliest))
+        detail = (
+            f"nothing was read between {book.until:%Y-%m-%d %H:%M} and {earliest:%Y-%m-%d %H:%M} UTC: the last update "
+            "is longer ago than fetch.history_seconds"
+        )
+        gaps.append(Gap(kind=GapKind.PARTIAL, what="profiles", detail=detail))
         book = replace(book, until=earliest)
     if book.until >= end:
         return book, tuple(gaps)
@@ -120,7 +124,7 @@ def update_profiles(
     try:
         for stretch in reader.stretches(book.until, end):
             gaps += stretch.gaps
-            if stretch.failed:
+            if stretch.end == stretch.start:
                 break
             progress(f"profiles: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
             known = [each for each in unfit if each.start < stretch.end and each.end > stretch.start]
@@ -137,23 +141,13 @@ def update_profiles(
     return book, tuple({(gap.kind, gap.what): gap for gap in reversed(gaps)}.values())[::-1]
 
 
-def _left_out(until: datetime, earliest: datetime) -> Gap:
-    return Gap(
-        kind=GapKind.PARTIAL,
-        what="profiles",
-        detail=f"nothing was read between {until:%Y-%m-%d %H:%M} and {earliest:%Y-%m-%d %H:%M} UTC: the last update is "
-        "longer ago than fetch.history_seconds",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """The data of (start, end]."""
+    """The data of (start, end]; nothing, and end is start, where it could not all be read."""
 
     start: datetime
     end: datetime
     gaps: tuple[Gap, ...]
-    failed: bool = False
     windows: Sequence[HeldWindows] = ()
     owners: Mapping[PodRef, str] = field(default_factory=dict)
     pods: Mapping[PodRef, Pod] = field(default_factory=dict)
@@ -177,14 +171,14 @@ class _StretchReader:
         self._live = {pod.ref: pod for pod in cluster.pods}
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
-        """Oldest first; a failed one is the last."""
+        """Oldest first; those after one that could not be read are of no use."""
         schema, gaps = discover(self._telemetry, end)
         if not schema.signals or _failed(gaps):
-            yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
+            yield _Stretch(start=start, end=start, gaps=gaps)
             return
         inventory, gaps = self._inventory(start, end, schema)
         if _failed(gaps):
-            yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
+            yield _Stretch(start=start, end=start, gaps=gaps)
             return
         length = self._length(len(inventory.devices))
         if end - start <= length:
@@ -198,12 +192,9 @@ class _StretchReader:
             inventory, found = self._inventory(begin, until, spoken)
             gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
             if _failed(gaps):
-                yield _Stretch(start=begin, end=until, gaps=gaps, failed=True)
+                yield _Stretch(start=begin, end=begin, gaps=gaps)
                 return
-            stretch = self._read(begin, until, spoken, inventory, gaps, is_newest=until == end)
-            yield stretch
-            if stretch.failed:
-                return
+            yield self._read(begin, until, spoken, inventory, gaps, is_newest=until == end)
             begin, before = until, now
 
     def _length(self, devices: int) -> timedelta:
@@ -238,7 +229,7 @@ class _StretchReader:
             end = max((_last_sample(each) for each in windows), default=start)
             windows = tuple(_cut(each, end) for each in windows)
         if _failed(found) or end <= start:
-            return _Stretch(start=start, end=end, gaps=tuple(found), failed=True)
+            return _Stretch(start=start, end=start, gaps=tuple(found))
         shares, more = throttled_shares(telemetry, start, end, step, schema, inventory)
         found += more
         unfit = [
@@ -253,11 +244,12 @@ class _StretchReader:
         found += more
         owners = {ref: self._live[ref].workload for ref in refs if ref in self._live and self._live[ref].workload}
         owners |= _past_owners(past, owners)
+        if _failed(found):
+            return _Stretch(start=start, end=start, gaps=tuple(found))
         return _Stretch(
             start=start,
             end=end,
             gaps=tuple(found),
-            failed=_failed(found),
             windows=self._attributed(windows),
             owners=owners,
             pods={ref: self._live[ref] for ref in refs if ref in self._live}

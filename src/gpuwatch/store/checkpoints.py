@@ -140,17 +140,18 @@ class _Checkpoints:
         self._pieces, self._sweep = tuple(pieces), tuple(sweep)
 
     def _make(self, name: str, body: bytes) -> None:
+        piece = self._object(name, {"data": base64.b64encode(body).decode("ascii")})
         try:
-            self._writer.create(self._object(name, {"data": base64.b64encode(body).decode("ascii")}))
+            self._writer.create(piece)
         except WriteError as error:
             if error.failure is not Failure.CONFLICT:
                 raise
             # Left by a process that was killed: it has the same content, or it is damaged.
-            there = self._writer.get(self._ref(name))
-            if there is not None and _is_whole(name, there):
-                return
-            self._delete(name)
-            self._writer.create(self._object(name, {"data": base64.b64encode(body).decode("ascii")}))
+            try:
+                _rows_of(name, self._writer.get(self._ref(name)))
+            except _LostError:
+                self._delete(name)
+                self._writer.create(piece)
 
     def _delete(self, name: str) -> None:
         try:
@@ -209,14 +210,6 @@ def _name(table: str, body: bytes) -> str:
 
 def _table(name: str) -> str:
     return name.rpartition("-")[0].replace("-", "_")
-
-
-def _is_whole(name: str, piece: Object) -> bool:
-    try:
-        _rows_of(name, piece)
-    except _LostError:
-        return False
-    return True
 
 
 def _rows_of(name: str, piece: Object | None, schema: int = SCHEMA) -> list[list[Any]]:

@@ -257,7 +257,11 @@ def move_aside(path: Path, found: os.stat_result) -> Path | None:
     try:
         # One process at a time, and only the file that was checked: by now a new one may have its name.
         fcntl.flock(file, fcntl.LOCK_EX)
-        if not _is_at(found, path):
+        try:
+            now = path.stat()
+        except FileNotFoundError:
+            return None
+        if (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
             return None
         aside = next(
             name
@@ -272,14 +276,6 @@ def move_aside(path: Path, found: os.stat_result) -> Path | None:
         return aside
     finally:
         os.close(file)
-
-
-def _is_at(found: os.stat_result, path: Path) -> bool:
-    try:
-        now = path.stat()
-    except FileNotFoundError:
-        return False
-    return (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -240,7 +240,7 @@ class Store:
                 digest, data = encode(value)
                 now[key] = (value, digest)
                 if digest != same.get(key):
-                    yield (*key, *_columns(row(digest, data)))
+                    yield (*key, *row(digest, data))
 
         places = ", ".join("?" * (columns.count(",") + 4))
         self._db.executemany(
@@ -289,7 +289,7 @@ class Store:
         ).lastrowid
         self._db.execute(
             "INSERT INTO advice_body (id, version, digest, body) VALUES (?, ?, ?, ?)",
-            (number, *_columns(row(*encode(replace(given, options=()))))),
+            (number, *row(*encode(replace(given, options=())))),
         )
         self._db.execute(
             "UPDATE advice_body SET (profile_version, profile_digest, profile) = "
@@ -314,7 +314,7 @@ class Store:
                 " a.last_at = (SELECT max(n.last_at) FROM advice AS n"
                 "   WHERE n.workload = a.workload AND n.container = a.container) OR a.applied_at IS NOT NULL)"
                 " ORDER BY a.at, a.workload, a.container, a.gpu_model, a.mig_profile",
-                (_since(since),),
+                (-(2**63) if since is None else _micros(since),),
             )
             return tuple(self._whole(rows, Recommendation, "advice to"))
 
@@ -406,10 +406,6 @@ def _names(key: WorkloadKey) -> _Names:
     return key.workload, key.container, key.gpu_model, key.mig_profile
 
 
-def _columns(kept: StoredRow) -> tuple[int, bytes, bytes]:
-    return kept.version, kept.digest, kept.body
-
-
 def _micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
@@ -419,7 +415,3 @@ def _utc(micros: int) -> str:
         return f"{_EPOCH + micros * _MICROSECOND:%Y-%m-%d %H:%M} UTC"
     except OverflowError:  # damaged
         return str(micros)
-
-
-def _since(at: datetime | None) -> int:
-    return -(2**63) if at is None else _micros(at)

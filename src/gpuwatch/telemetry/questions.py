@@ -6,12 +6,14 @@ inside a query: bounds are converted to the metric's own unit instead.
 """
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
+from gpuwatch.telemetry.series import FloatArray
 from gpuwatch.telemetry.sightings import INSTANT_SECONDS
 
 _FUNCTIONS = {
@@ -40,6 +42,9 @@ IN_UNITS = frozenset(Statistic) - {Statistic.COUNT, Statistic.CHANGES, *FRACTION
 _PLACE = Matcher("__device__", MatchOp.EQUAL, "$device")
 
 
+Raw = TypeVar("Raw", float, FloatArray)
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One WindowStat of one metric.
@@ -66,7 +71,7 @@ class Question:
         return replace(self.counts, selector=selector(self.row, *only))
 
 
-def in_si(raw: float, scale: float) -> float:
+def in_si(raw: Raw, scale: float) -> Raw:
     """raw × scale; divides where only that is exact (35 / 100 is 0.35, 35 · 0.01 is not)."""
     return raw / (1 / scale) if scale < 1 else raw * scale
 
