@@ -17,7 +17,7 @@ from gpuwatch.collect.resolve import resolve_nodes
 from gpuwatch.detect.unfit import CAUSES, degrades, unfit_by_changes
 from gpuwatch.model.bounds import require
 from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Signal, Statistic, WindowStat
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Schema, Signal, Statistic, WindowStat
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
@@ -283,14 +283,16 @@ class _StretchReader:
         telemetry = self._telemetry
         now, gaps = read_stats(telemetry, (_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
-        fatal = {uuid: code for uuid, code in _values(now, _XID).items() if degrades(_XID.signal, code, self._xids)}
+        fatal = {
+            uuid: code for uuid, code in now.values.get(_XID.key, {}).items() if degrades(_XID.signal, code, self._xids)
+        }
         if fatal:
             day_before = start - timedelta(seconds=self._fetch.degraded_seconds)
             earlier, more = read_stats(telemetry, (_XID,), day_before, schema, inventory)
             gaps += more
-            old = _values(earlier, _XID)
+            old = earlier.values.get(_XID.key, {})
             open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
-        for uuid, code in _values(now, _RECOVERY).items():
+        for uuid, code in now.values.get(_RECOVERY.key, {}).items():
             if degrades(_RECOVERY.signal, code, self._xids):
                 open_since[uuid, _RECOVERY.signal] = start
         seconds = round((end - start).total_seconds())
@@ -366,10 +368,6 @@ def _above(shares: Sequence[float], bound: float, start: datetime, step: int) ->
         elif begin is not None:
             yield start + timedelta(seconds=begin * step), start + timedelta(seconds=index * step)
             begin = None
-
-
-def _values(readings: Readings, stat: WindowStat) -> Mapping[str, float]:
-    return readings.values.get(stat.key, {})
 
 
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from gpuwatch.model.telemetry import Gap, GapKind, PodRef
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.labels import Labels
-from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.promql import in_batches
 from gpuwatch.telemetry.samples import (
     AnswerRow,
     Expression,
@@ -140,11 +140,9 @@ class _KubeStateMetrics:
 
     def about_pods(self, metric: str, pods: Collection[PodRef], more: tuple[str, ...]) -> dict[PodRef, list[AnswerRow]]:
         wanted = frozenset(pods)
-        names = sorted({pod.partition("/")[2] for pod in pods})
+        names = {pod.partition("/")[2] for pod in pods}
         chosen = [
-            Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]),))
-            for label in self._labels
-            for begin in range(0, len(names), _NAMES_AT_ONCE)
+            Selector(metric, (one,)) for label in self._labels for one in in_batches(label, names, _NAMES_AT_ONCE)
         ]
         found: dict[PodRef, list[AnswerRow]] = {}
         present: set[str] = set()
@@ -181,11 +179,8 @@ def _tops(asked: _KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]
 def _parents(asked: _KubeStateMetrics, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
     """Workload.id of the owner of each ReplicaSet or Job, itself without a controller; left out where unknown."""
     metric, label = _PARENTS[kind]
-    names = sorted({name for _, name in children})
-    chosen = [
-        Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]),))
-        for begin in range(0, len(names), _NAMES_AT_ONCE)
-    ]
+    names = {name for _, name in children}
+    chosen = [Selector(metric, (one,)) for one in in_batches(label, names, _NAMES_AT_ONCE)]
     found: dict[_Name, list[AnswerRow]] = {}
     for row in asked.rows(chosen, ("namespace", "exported_namespace", label, *_OWNER)) if chosen else ():
         found.setdefault((_namespace(row.labels), row.labels.get(label, "")), []).append(row)
