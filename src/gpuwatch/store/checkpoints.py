@@ -96,7 +96,9 @@ class _Checkpoints:
                 with _told("reading the state"):
                     piece = self._writer.get(self._ref(name))
                 try:
-                    _insert(db, name, _rows_of(name, piece, self._schema))
+                    rows = _rows_of(name, piece, self._schema)
+                    places = ", ".join("?" * len(rows[0]))
+                    db.executemany(f"INSERT INTO {_table(name)} VALUES ({places})", rows)  # noqa: S608 — of TABLES
                 except (_LostError, sqlite3.Error) as lost:
                     what = f"Checkpoint {self._namespace}/{name}"
                     detail = f"damaged ({lost}); what it had of the table {_table(name)} begins anew"
@@ -223,12 +225,6 @@ def _rows_of(name: str, piece: Object | None, schema: int = SCHEMA) -> list[list
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise _LostError(f"not a whole value: {error}") from error
     return rows
-
-
-def _insert(db: sqlite3.Connection, name: str, rows: list[list[Any]]) -> None:
-    if rows:
-        places = ", ".join("?" * len(rows[0]))
-        db.executemany(f"INSERT INTO {_table(name)} VALUES ({places})", rows)  # noqa: S608 — of TABLES
 
 
 @contextmanager

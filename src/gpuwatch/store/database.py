@@ -39,35 +39,28 @@ _SINCE_1 = {
         id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
         profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
 }
-TABLES: Mapping[int, Mapping[str, str]] = {
-    1: {
-        **_SINCE_1,
-        "advice": """CREATE TABLE advice (
+_ADVICE_1 = """CREATE TABLE advice (
         id INTEGER PRIMARY KEY,
         workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
         at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
-        UNIQUE (workload, container, gpu_model, mig_profile, at))""",
-        "outcome": """CREATE TABLE outcome (
+        UNIQUE (workload, container, gpu_model, mig_profile, at))"""
+_OUTCOME_1 = """CREATE TABLE outcome (
         workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
         recommended_at INTEGER NOT NULL, applied_at INTEGER,
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
-    },
-    2: {
-        **_SINCE_1,
-        # last_at changes with every run, so that it stands apart from the bodies.
-        "advice": """CREATE TABLE advice (
-        id INTEGER PRIMARY KEY,
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL, applied_at INTEGER,
-        UNIQUE (workload, container, gpu_model, mig_profile, at))""",
-    },
+        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))"""
+# last_at changes with every run, so that it stands apart from the bodies. applied_at is null where nothing was applied.
+_ADVICE_2 = _ADVICE_1.replace("target BLOB NOT NULL,", "target BLOB NOT NULL, applied_at INTEGER,")
+
+TABLES: Mapping[int, Mapping[str, str]] = {
+    1: {**_SINCE_1, "advice": _ADVICE_1, "outcome": _OUTCOME_1},
+    2: {**_SINCE_1, "advice": _ADVICE_2},
 }
-"""Statements by schema and table; applied_at is null where the advice was not applied."""
+"""Statements by schema and table."""
 
 _FROM_1 = (
     "ALTER TABLE advice RENAME TO advice_1",
-    TABLES[2]["advice"],
+    _ADVICE_2,
     "INSERT INTO advice SELECT a.*, o.applied_at FROM advice_1 AS a LEFT JOIN outcome AS o ON a.at = o.recommended_at "
     "AND a.workload = o.workload AND a.container = o.container AND a.gpu_model = o.gpu_model "
     "AND a.mig_profile = o.mig_profile",
@@ -101,6 +94,7 @@ def usable(path: Path) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
+        # Another process may make the file, or move it aside, between two of these looks.
         if _mode(each) is not None and not os.access(each, os.W_OK, effective_ids=True) and _mode(each) is not None:
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"

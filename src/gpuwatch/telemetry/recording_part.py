@@ -4,10 +4,10 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,19 +22,11 @@ _GZIP = b"\x1f\x8b"
 _JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
 
 
-class RecordingPart(Protocol):
-    """Series of one file. Parquet is read metric by metric, text is held in memory."""
-
-    @property
-    def spans_ms(self) -> Mapping[str, tuple[int, int] | None]:
-        """Metric → Unix milliseconds of its first and last sample; None where it has staleness markers only."""
-
-    def read(self, metric: str) -> MetricSamples:
-        """All series of one metric; none where the file lacks it."""
-
-
 class TextFile:
-    """Series of one text or JSON file, sorted, each time once."""
+    """Series of one text or JSON file, sorted, each time once, held in memory.
+
+    spans_ms: metric → Unix milliseconds of its first and last sample; None where it has staleness markers only.
+    """
 
     def __init__(self, series: Iterable[RecordedSeries]) -> None:
         by_metric: dict[str, list[RecordedSeries]] = {}
@@ -53,6 +45,10 @@ class TextFile:
 
     def read(self, metric: str) -> MetricSamples:
         return self._metrics.get(metric, stacked((), ()))
+
+
+RecordingPart: TypeAlias = RecordingFile | TextFile
+"""Series of one file."""
 
 
 def opened(path: Path, at: datetime | None) -> tuple[RecordingPart, list[Gap]]:
