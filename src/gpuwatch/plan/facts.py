@@ -41,7 +41,7 @@ class PlanFacts:
     recommendations: Sequence[Recommendation] = ()
     alerts: Sequence[str] | None = ()
     pause: Pause = Pause()
-    precision: Mapping[str, float] = field(default_factory=dict)
+    precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     last_storm: datetime | None = None
 
     @cached_property
