@@ -452,7 +452,7 @@ def test_a_storm_stops_everything() -> None:
     state = snapshot(nodes, devices)
     assert draw_plan(state, tuple(sick(item) for item in devices[:16]), POLICY).brake == ""
     storm = draw_plan(state, tuple(sick(item) for item in devices[:17]), POLICY)
-    assert storm.brake.startswith("17 of 80 devices")
+    assert storm.brake.startswith("17 of 80 GPUs")
     assert all("brake" in guards(item) for item in storm.items)
 
 
