@@ -86,7 +86,7 @@ def test_scraped_without_honor_labels(tmp_path: Path) -> None:
     assert found == {"ml/web-6f-x": PastPod(workload="Deployment/ml/web", cpu_cores=2.5)}
 
 
-def test_requests_starts_restarts_and_ends(tmp_path: Path) -> None:
+def test_requests_and_starts(tmp_path: Path) -> None:
     timeline = Timeline().add(POD, of("a"), 1).add(POD, of("b"), 1)
     for instance in ("10.0.0.9:8080", "10.0.0.10:8080"):  # it moved: every series there is twice
         target = {"instance": instance}
@@ -94,12 +94,7 @@ def test_requests_starts_restarts_and_ends(tmp_path: Path) -> None:
             labels = of("a") | target | {"container": container}
             timeline.add("kube_pod_container_resource_requests", labels | {"resource": "cpu", "unit": "core"}, 4)
             timeline.add("kube_pod_container_resource_requests", labels | {"resource": "memory"}, 2**30)
-            timeline.add("kube_pod_container_status_restarts_total", labels, lambda ago: 3 if ago < 900 else 1)
     timeline.add("kube_pod_start_time", of("a"), NOW - 7200)
-    killed = of("a") | {"container": "main", "reason": "OOMKilled"}
-    timeline.add("kube_pod_container_status_last_terminated_reason", killed, 1)
-    other = of("b") | {"container": "main", "reason": "Error"}
-    timeline.add("kube_pod_container_status_last_terminated_reason", other, 1)
     found, _ = pod_owners(timeline.store(tmp_path), AT - HOUR, AT, ["ml/a", "ml/b"])
     assert found == {
         "ml/a": PastPod(
@@ -107,8 +102,6 @@ def test_requests_starts_restarts_and_ends(tmp_path: Path) -> None:
             cpu_cores=8,
             memory_bytes=2**31,
             started=datetime.fromtimestamp(NOW - 7200, UTC),
-            restarts=6,
-            out_of_memory=True,
         ),
         "ml/b": PastPod(workload="Pod/ml/b"),
     }
