@@ -195,6 +195,5 @@ def _too_little(
 
 
 def usable_bytes(target: Target, policy: AdvicePolicy) -> float:
-    gpu = gpu_of(target)
-    nominal = capability_of(gpu, target.mig_profile).memory_bytes if gpu is not None else 0.0
-    return nominal * policy.usable_ratio(target.mig_profile)
+    nominal = capability_of(gpu_of(target), target.mig_profile).memory_bytes
+    return nominal * (policy.usable_slice_ratio if target.mig_profile else policy.usable_memory_ratio)

@@ -164,7 +164,7 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
 def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
     found = [f"Prices: {item.now.price_source}; {target.price_source}."]
     there = gpu_of(target)
-    if there is not None and there.architecture != item.gpu.architecture:
+    if there.architecture != item.gpu.architecture:
         found.append(
             f"{there.name} is {there.architecture}, not {item.gpu.architecture}: the image has to be built for it, and "
             "a number format that only one of them has (FP8, FP4) changes the comparison."

@@ -2,27 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 from gpuwatch.catalog.mig import families, geometry
 from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
 from gpuwatch.model.telemetry import Vendor
-
-_COLUMNS = (
-    "name",
-    "vendor",
-    "aliases",
-    "memory_bytes",
-    "memory_bandwidth_bytes_per_second",
-    "fp16_dense_flops_per_second",
-    "power_limit_watts",
-    "link_bytes_per_second",
-    "mig_family",
-    "architecture",
-    "idle_power_watts",
-    "source",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +78,7 @@ def parse_gpus(text: str, file: str) -> tuple[Gpu, ...]:
     """Models of a GPU table. Raises CatalogError that names file and line; one name may not mean two models."""
     found = []
     owners: dict[str, str] = {}
-    for row in read_csv(text, file, _COLUMNS):
+    for row in read_csv(text, file, tuple(column.name for column in fields(Gpu))):
         gpu = _gpu(row)
         for spelling in {_normal(alias) for alias in (gpu.name, *gpu.aliases)}:
             if spelling in owners:

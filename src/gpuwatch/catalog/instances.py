@@ -7,7 +7,7 @@ and memory, so the price per GPU grows with the host. The host's size has its ow
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -24,10 +24,6 @@ CURRENCY = "USD"
 ANY_REGION = "*"
 
 _HOST = ("vcpus", "host_memory_bytes", "host_source")
-_COLUMNS = (
-    *("name", "vendor", "region", "gpu", "gpu_count", "price_per_hour", "currency", "price_date", "source"),
-    *_HOST,
-)
 _REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
 
 _Brackets = tuple[tuple[float, float], ...]  # (upper bound, share of the amount in the bracket)
@@ -81,6 +77,9 @@ class InstanceType:
         if self.host_memory_bytes is None:
             return None
         return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)
+
+
+_COLUMNS = tuple(column.name for column in fields(InstanceType))
 
 
 @cache
