@@ -1,8 +1,6 @@
 """How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from gpuwatch.model.bounds import require
 from gpuwatch.model.sizing import MemoryNeed
@@ -22,8 +20,6 @@ class MemoryPolicy:
         default, vLLM 0.9.
     elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
         0.02: an allocator that fills the card at once has nothing left to take.
-    out_of_memory_ratio: share of the device from which a run that restarted counts as out of memory. 0.95.
-        out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
     """
 
     headroom_ratio: float = 0.10
@@ -32,28 +28,19 @@ class MemoryPolicy:
     context_bytes: float = 0.5 * _GIB
     elastic_fill_ratio: float = 0.75
     elastic_growth_ratio: float = 0.02
-    out_of_memory_ratio: float = 0.95
-    out_of_memory_headroom_ratio: float = 0.20
 
     def __post_init__(self) -> None:
-        added = ("headroom_ratio", "headroom_few_runs_ratio", "elastic_growth_ratio", "out_of_memory_headroom_ratio")
+        added = ("headroom_ratio", "headroom_few_runs_ratio", "elastic_growth_ratio")
         require(self, "", added, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
-        shares = ("elastic_fill_ratio", "out_of_memory_ratio")
-        require(self, "", shares, lambda value: 0 < value <= 1, "above 0 and at most 1")
+        require(self, "", ("elastic_fill_ratio",), lambda value: 0 < value <= 1, "above 0 and at most 1")
         if self.headroom_few_runs_ratio < self.headroom_ratio:
             raise ValueError("headroom_few_runs_ratio is below headroom_ratio; fewer runs cannot need less headroom")
         require(self, "", ("many_runs",), lambda value: value >= 1, "1 or more")
         require(self, "", ("context_bytes",), lambda value: 0 <= value < float("inf"), "finite, 0 or more")
 
 
-def memory_need(
-    profile: WorkloadProfile, policy: MemoryPolicy | None = None, restarts: Sequence[datetime] = ()
-) -> MemoryNeed | None:
-    """What the workload needs per GPU; None where no run was measured.
-
-    restarts: of the workload's containers. A run that held nearly all of its device and restarted may have run out of
-    memory, which telemetry does not show: its need is then above its peak.
-    """
+def memory_need(profile: WorkloadProfile, policy: MemoryPolicy | None = None) -> MemoryNeed | None:
+    """What the workload needs per GPU; None where no run was measured."""
     policy = policy or MemoryPolicy()
     runs = [run for run in profile.runs if run.peak_bytes]
     peak = max((run.peak_bytes for run in runs if run.peak_bytes), default=None)
@@ -61,13 +48,11 @@ def memory_need(
         return None
     count = max(profile.run_count, len(runs))
     elastic = [run for run in runs if _is_elastic(run, policy)]
-    starved = [run for run in runs if _ran_out(run, restarts, policy)]
     headroom = policy.headroom_ratio if count >= policy.many_runs else policy.headroom_few_runs_ratio
-    reason = f"The largest peak of {count} run{'' if count == 1 else 's'} is {_gib(peak)}"
-    if starved:
-        headroom = max(headroom, policy.out_of_memory_headroom_ratio)
-        reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
-    reason += f"; {headroom:.0%} are added for what no sample shows, and {policy.context_bytes / _MIB:.0f} MiB."
+    reason = (
+        f"The largest peak of {count} run{'' if count == 1 else 's'} is {peak / _GIB:.1f} GiB; {headroom:.0%} are "
+        f"added for what no sample shows, and {policy.context_bytes / _MIB:.0f} MiB."
+    )
     if elastic:
         share = max(_filled_ratio(run) or 0.0 for run in elastic)
         reason = (
@@ -95,17 +80,6 @@ def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
     return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
 
 
-def _ran_out(run: MemoryRun, restarts: Sequence[datetime], policy: MemoryPolicy) -> bool:
-    filled = _filled_ratio(run)
-    if filled is None or filled < policy.out_of_memory_ratio:
-        return False
-    return any(run.first_seen < at <= run.last_seen for at in restarts)
-
-
 def _filled_ratio(run: MemoryRun) -> float | None:
     """Peak as a share of the device."""
     return run.peak_bytes / run.capacity_bytes if run.peak_bytes is not None and run.capacity_bytes else None
-
-
-def _gib(value: float) -> str:
-    return f"{value / _GIB:.1f} GiB"

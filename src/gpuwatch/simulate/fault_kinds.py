@@ -38,9 +38,11 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A row of faults.csv. findings: kinds that it should lead to, or for a harmless one must not lead to.
 
     hours: the median time that it lasts until somebody repairs it, inf where nobody does; sigma: of its logarithm.
+    xid: that it begins with; 0 for none. state, watch: what changes while it lasts: a state of CardScript.states, and a
+    health watch of DCGM with its status (10 warn, 20 fail) and error code.
     extended: shows only in metrics outside of the exporter's default list; ten XIDs 119 look like one on the gauge.
     remaps: needs a card that can remap rows. stops_work: the job that runs there dies with it. follows_job: needs the
-    right work at the right time. fails_watch: DCGM's health watches fail. harmless: must not be taken for a broken GPU.
+    right work at the right time. harmless: must not be taken for a broken GPU.
     """
 
     kind: FaultKind
@@ -48,14 +50,23 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hours: float
     sigma: float
     repair: Literal["", "reset", "reboot"] = ""
+    xid: int = 0
+    state: str = ""
+    state_value: int = 1
+    watch: str = ""
+    watch_status: int = 0
+    watch_error: str = ""
     extended: bool = False
     remaps: bool = False
     whole_node: bool = False
     stops_work: bool = False
     follows_job: bool = False
-    fails_watch: bool = False
     harmless: bool = False
     note: str
+
+    @property
+    def fails_watch(self) -> bool:
+        return self.watch_status >= 20
 
 
 FAULTS: Mapping[FaultKind, Traits] = {traits.kind: traits for traits in read_table("faults.csv", Traits)}
