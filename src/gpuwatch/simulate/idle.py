@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import names
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
+from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.schedule import Scheduler, Slot
@@ -95,15 +95,15 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
         end = start + lasts
         if end > window:
             end = float("inf")
-    namespace = str(rng.choice(names.PRODUCTS if wish.framework == "Deployment" else names.TEAMS))
+    namespace = str(rng.choice(NAMES.products if wish.framework == "Deployment" else NAMES.teams))
     name = {"Deployment": "api", "Notebook": "notebook", "Bare": "dev"}.get(wish.framework, "train")
-    person = str(rng.choice(names.PEOPLE))
+    person = str(rng.choice(NAMES.people))
     workload = scheduler.new_workload(
         wish.framework,
         namespace,
         f"{person}-{name}",
         start,
-        names.IMAGES["human" if name == "notebook" else "training"],
+        NAMES.images["human" if name == "notebook" else "training"],
     )
     behaviour = _behaviour(wish, rng)
     if wish.kind in (FindingKind.ABANDONED, FindingKind.MODEL_LOADED):
