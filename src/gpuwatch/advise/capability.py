@@ -114,7 +114,7 @@ def ratios(now: Capability, target: Capability) -> Ratios:
     fp32 = _ratio(now.fp32_flops_per_second, target.fp32_flops_per_second)
     measures = [one for one in (issue, fp32) if one is not None] or ([tensor] if tensor is not None else [])
     if not measures:
-        raise ValueError(f"nothing tells how {target.name} computes against {now.name}; add both to processors.csv")
+        raise ValueError(f"no compute rate of both {target.name} and {now.name} is known; add both to processors.csv")
     if now.gpu_model == target.gpu_model:
         compute = Span(measures[0], sqrt(measures[0] * max(measures[0], memory)), max(measures[0], memory))
         if measures[0] > 1:  # from a slice to more of the card: the loss by less bandwidth per SM is unknown

@@ -231,11 +231,11 @@ def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capab
         "tensor cores": tensor / offer.tensor.likely,
     }
     scarce = max(need, key=lambda name: need[name])
-    bound = f"what it lacks most is {scarce}" if need[scarce] > busy else "nothing is lacking on average"
+    bound = f"its tightest resource is {scarce}" if need[scarce] > busy else "every resource suffices on average"
     across = (
         ""
         if now.gpu_model == target.gpu_model
-        else " Across models the span covers what the peak rates say, and the host's part is taken to stay as it is."
+        else " Across models the range covers the peak rates of both; the host's part is taken as unchanged."
     )
     return (
         f"Busy {busy:.0%} of the time; on {target.name} {bound}: {offer.compute.likely:.2f} of the compute and "
