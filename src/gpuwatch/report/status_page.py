@@ -9,8 +9,7 @@ from gpuwatch.model.decision import Analysis, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.report.remediation_tables import held_up_by, pause_text
 from gpuwatch.report.tables import other_gaps
-from gpuwatch.report.weekly_html import template
-from gpuwatch.report.weekly_words import BECAME
+from gpuwatch.report.templating import template
 from gpuwatch.report.words import ago, plural
 
 ROWS_SHOWN = 100
@@ -90,7 +89,6 @@ def status_html(status: Status) -> str:
         free_budgets=len(plan.budgets) - len(used) if plan is not None else 0,
         gaps=gaps[:ROWS_SHOWN],
         gap_count=len(gaps),
-        became=BECAME,
         held_up=held_up_by,
         since=lambda then: ago(then, status.at) or "now",
         waiting=sum(each.phase is Phase.PROPOSED for each in open_),

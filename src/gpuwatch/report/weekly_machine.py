@@ -13,7 +13,7 @@ from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
 from gpuwatch.report.machine import to_json
 from gpuwatch.report.sizing_tables import patch_yaml
-from gpuwatch.report.weekly_words import busy_gpu_hours, busy_ratio
+from gpuwatch.report.weekly_words import busy_gpu_hours, busy_ratio, use_of
 
 WEEKLY_SCHEMA_ID = "https://gpuwatch.dev/schemas/weekly-v1.json"
 
@@ -151,7 +151,7 @@ def _teams(report: WeeklyReport) -> str:
 
 
 def _recommendations(report: WeeklyReport) -> str:
-    uses = {use.recommendation.key: use for use in report.workloads if use.recommendation}
+    uses = use_of(report)
     columns: _Columns[Recommendation] = {
         "workload": lambda item: item.key.workload,
         "namespace": lambda item: item.key.namespace,

@@ -1,12 +1,21 @@
 """The weekly report's numbers as text, for all its forms. Unknown values are 'unknown'."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.cycle.weekly_actions import NOT_READ
 from gpuwatch.model.remediation import Phase
-from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, Outcome, OutcomeVerdict, SpeedEstimate
+from gpuwatch.model.sizing import (
+    Abstention,
+    AbstentionKind,
+    EvidenceTier,
+    Option,
+    Outcome,
+    OutcomeVerdict,
+    SpeedEstimate,
+)
 from gpuwatch.model.weekly import Use, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.words import duration, plural
@@ -66,6 +75,12 @@ BECAME = {
     Phase.OBSOLETE: "obsolete",
 }
 """Outcome of an action, by phase."""
+
+
+def abstained(found: Sequence[Abstention]) -> list[tuple[str, str, list[Abstention]]]:
+    """(heading, meaning, abstentions) of each kind that occurs."""
+    alike = ((*words, [item for item in found if item.kind is kind]) for kind, words in ABSTAINED.items())
+    return [(title, meaning, items) for title, meaning, items in alike if items]
 
 
 def number(value: float, digits: int) -> str:
@@ -134,6 +149,11 @@ def saved(use: WorkloadUse | None, currency: str) -> str:
     return f"{money(use.saving, currency)} of {money(use.cost, currency)}"
 
 
+def use_of(report: WeeklyReport) -> dict[WorkloadKey, WorkloadUse]:
+    """The workloads for which a change is advised."""
+    return {use.recommendation.key: use for use in report.workloads if use.recommendation}
+
+
 def workload_name(key: WorkloadKey | str) -> str:
     """The last part of `Kind/namespace/name`; the whole of anything else.
 
@@ -193,6 +213,12 @@ def busy_ratio(use: Use) -> float | None:
     """Busy time of the allocated time that was measured; None if nothing was."""
     known = use.allocated_gpu_hours - use.unknown_gpu_hours
     return min(use.busy_gpu_hours / known, 1.0) if known > 0 else None
+
+
+def sm_ratio(use: Use) -> float | None:
+    """SM activity of the allocated time that was measured."""
+    known = use.allocated_gpu_hours - use.unknown_gpu_hours
+    return use.sm_gpu_hours / known if use.sm_gpu_hours is not None and known > 0 else None
 
 
 def busy_gpu_hours(use: Use) -> float | None:

@@ -1,5 +1,6 @@
 """Durations, units and names as text for people."""
 
+import re
 from datetime import datetime, timedelta
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -75,3 +76,17 @@ def plural(count: int, noun: str) -> str:
     ('1 GPU', '3 Pods', '2 allocations')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+
+
+def escaped(text: str, *, code: bool = False) -> str:
+    """Text that Markdown and chat dialects show literally. `code` keeps `code spans`."""
+    flat = " ".join(text.split())
+    safe = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # A zero-width space keeps @here and the like from notifying anybody.
+    safe = _SPECIAL.sub(r"\\\1", safe).replace("@", "@\u200b")
+    return (
+        re.sub(r"\\`(\w+(?:\\[_-]\w+)*)\\`", lambda found: f"`{found[1].replace(chr(92), '')}`", safe) if code else safe
+    )
