@@ -460,6 +460,11 @@ def record(outcomes: tuple[Outcome, ...]) -> Record:
     )
 
 
+def idle_pods(report: WeeklyReport) -> str:
+    """How many Pods the idle allocations have: '3 Pods'."""
+    return plural(sum(len(item.pods) for item in report.idle), "Pod")
+
+
 def none_idle(report: WeeklyReport) -> str:
     """The text if no idle allocation was found; unknown data is no good news."""
     coverage = report.coverage
