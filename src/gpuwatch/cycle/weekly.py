@@ -59,9 +59,13 @@ def assemble_weekly(
     shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
     workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
     teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
-    saved, projected = _sum(savings.in_span.values()), _sum(savings.projected.values())
     gone = _gone_gpu_hours(analysis, start, end, shares)
-    fleet = _use(hours, price_per_gpu_hour, fleet=True)
+    fleet = _with_savings(
+        _use(hours, price_per_gpu_hour, fleet=True),
+        sum(team.use.idle_gpu_hours for team in teams),
+        _sum(savings.in_span.values()),
+        _sum(savings.projected.values()),
+    )
     fleet = replace(
         fleet,
         # A GPU that fell off the bus is paid for, but has no samples to count.
@@ -69,11 +73,6 @@ def assemble_weekly(
         if fleet.allocatable_gpu_hours is None
         else fleet.allocatable_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
-        idle_gpu_hours=sum(team.use.idle_gpu_hours for team in teams),
-        saving=saved.known_cost,
-        saving_gpu_hours=saved.gpu_hours,
-        projected_saving_per_week=projected.known_cost,
-        projected_saving_gpu_hours_per_week=projected.gpu_hours,
     )
     degraded = tuple(
         item
@@ -186,13 +185,11 @@ def _teams(
         models: dict[str, float] = defaultdict(float)
         for row in found:
             models[row.gpu_model] += row.allocated_gpu_hours
-        use = replace(
+        use = _with_savings(
             _use(found, prices, fleet=False),
-            idle_gpu_hours=savings.idle_gpu_hours[namespace],
-            saving=savings.in_span[namespace].known_cost,
-            saving_gpu_hours=savings.in_span[namespace].gpu_hours,
-            projected_saving_per_week=savings.projected[namespace].known_cost,
-            projected_saving_gpu_hours_per_week=savings.projected[namespace].gpu_hours,
+            savings.idle_gpu_hours[namespace],
+            savings.in_span[namespace],
+            savings.projected[namespace],
         )
         teams.append(
             TeamUse(
@@ -204,6 +201,17 @@ def _teams(
             )
         )
     return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
+
+
+def _with_savings(use: Use, idle_gpu_hours: float, in_span: Sum, projected: Sum) -> Use:
+    return replace(
+        use,
+        idle_gpu_hours=idle_gpu_hours,
+        saving=in_span.known_cost,
+        saving_gpu_hours=in_span.gpu_hours,
+        projected_saving_per_week=projected.known_cost,
+        projected_saving_gpu_hours_per_week=projected.gpu_hours,
+    )
 
 
 def _sum(parts: Iterable[Sum]) -> Sum:
