@@ -2,7 +2,7 @@
 
 Three ways to the same numbers, side by side on one real Prometheus, each in a process of its own:
   bare      the cheapest server-side expression per statistic, sent one after the other; the sum of their times
-  gpuwatch  TelemetrySource.readings: discovery, splitting by Node, attribution, units
+  gpuwatch  read_stats: discovery, splitting by Node, attribution, units
   ranges    prometheus-api-client: fetch every sample into a MetricRangeDataFrame, then pandas (week only)
 
 Ratios matter, not seconds: `python benchmarks/window_statistics.py week` and `… health`; --help for the sizes.
@@ -93,15 +93,17 @@ def measure_bare(url: str, stats: list[WindowStat]) -> dict[str, float]:
 
 def measure_gpuwatch(url: str, stats: list[WindowStat]) -> dict[str, float]:
     from gpuwatch.telemetry.connection import Connection
+    from gpuwatch.telemetry.discovery import discover
+    from gpuwatch.telemetry.inventory import take_inventory
     from gpuwatch.telemetry.prometheus import PrometheusStore
-    from gpuwatch.telemetry.source import TelemetrySource
+    from gpuwatch.telemetry.readings import read_stats
 
-    source = TelemetrySource(PrometheusStore(Connection(url=url)))
+    store = PrometheusStore(Connection(url=url))
     began = time.perf_counter()
-    schema, gaps = source.discover(load.END)
-    inventory = source.inventory(load.END, schema)
+    schema, gaps = discover(store, load.END)
+    inventory = take_inventory(store, load.END, schema, 3600)
     found = time.perf_counter()
-    readings, more = source.readings(stats, load.END, schema, inventory)
+    readings, more = read_stats(store, stats, load.END, schema, inventory)
     ended = time.perf_counter()
     problems = [*gaps, *inventory.gaps, *more]
     if problems:

@@ -16,7 +16,6 @@ from gpuwatch.detect.health import HealthPolicy, assess_health, needs, state_sig
 from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.model.decision import Finding, Snapshot, Verdict
 from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.source import TelemetrySource
 
 START = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 MINUTES_10 = 600
@@ -66,7 +65,7 @@ def recorded(tmp_path: Path, series: dict[tuple[str, str, str], Samples], at: da
         activity_bound_ratio=0.01,
         suspect_window_seconds=0,
     )
-    return collect(TelemetrySource(open_recording([page], at)), None, at, wanted)
+    return collect(open_recording([page], at), None, at, wanted)
 
 
 def judged(
@@ -178,7 +177,7 @@ def test_a_real_page_condemns_nothing(page: Path) -> None:
         activity_step_seconds=60,
         activity_bound_ratio=0.01,
     )
-    snapshot = collect(TelemetrySource(store), None, store.end, wanted)
+    snapshot = collect(store, None, store.end, wanted)
     assert snapshot.devices
     found = assess_health(snapshot, POLICY)
     assert {item.verdict for item in found} <= {Verdict.UNKNOWN}
