@@ -14,7 +14,7 @@ _SUMMARY_KINDS = 4  # of degraded GPUs
 
 def weekly_markdown(report: WeeklyReport) -> str:
     """The whole report but the list of all workloads. Names are escaped: they make neither markup nor mentions."""
-    return weekly_text("weekly.md.j2", report, rows_shown=ROWS_SHOWN, changes_shown=_CHANGES_SHOWN, fenced=_fenced)
+    return weekly_text("weekly.md.j2", report, rows_shown=ROWS_SHOWN, changes_shown=_CHANGES_SHOWN, code_block=_code_block)
 
 
 def weekly_summary(report: WeeklyReport) -> str:
@@ -23,7 +23,7 @@ def weekly_summary(report: WeeklyReport) -> str:
     return weekly_text("summary.md.j2", report, changes_shown=_SUMMARY_CHANGES, degraded_kinds=kinds)
 
 
-def _fenced(text: str) -> str:
+def _code_block(text: str) -> str:
     """A YAML block. Its fence is longer than any run of backticks within, so that no name can close it."""
     fence = "`" * max(3, max(map(len, re.findall(r"`+", text)), default=0) + 1)
     return f"{fence}yaml\n{text}{fence}"
