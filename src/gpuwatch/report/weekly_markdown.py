@@ -14,7 +14,9 @@ _SUMMARY_KINDS = 4  # of degraded GPUs
 
 def weekly_markdown(report: WeeklyReport) -> str:
     """The whole report but the list of all workloads. Names are escaped: they make neither markup nor mentions."""
-    return weekly_text("weekly.md.j2", report, rows_shown=ROWS_SHOWN, changes_shown=_CHANGES_SHOWN, code_block=_code_block)
+    return weekly_text(
+        "weekly.md.j2", report, rows_shown=ROWS_SHOWN, changes_shown=_CHANGES_SHOWN, code_block=_code_block
+    )
 
 
 def weekly_summary(report: WeeklyReport) -> str:
