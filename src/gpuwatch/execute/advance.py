@@ -337,7 +337,7 @@ def _acting(
         late = remediation.deadline_at is not None and now >= remediation.deadline_at
         if late and not step.kind.only_notes:
             return _late(remediation, now, policy)
-        if inputs.pause.stops(gives_back=_gives_back(remediation, step)):
+        if _held_up(remediation, step, inputs.pause):
             return None
     # A Command that was begun is sent again, other steps are taken up anew; what has happened is only recorded.
     again = step.begun_at is None or step.kind is StepKind.COMMAND
@@ -416,6 +416,11 @@ def _call_due(remediation: Remediation, policy: ExecutePolicy) -> datetime | Non
     return since + timedelta(seconds=policy.stopped_gang_seconds)
 
 
+def _held_up(remediation: Remediation, step: Step, pause: Pause) -> bool:
+    """Does the pause stop this step? None stops the call of a person."""
+    return "call" not in step.parameters and pause.stops(gives_back=_gives_back(remediation, step))
+
+
 def _gives_back(remediation: Remediation, step: Step) -> bool:
     return remediation.phase is Phase.UNDOING or step.kind.gives_back or "touch" in step.parameters
 
@@ -454,8 +459,7 @@ def _gate(remediation: Remediation, step: Step, inputs: StepInputs, now: datetim
 
 def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> Transition | None:
     step = remediation.steps[remediation.step]
-    gives_back, called = _gives_back(remediation, step), "call" in step.parameters
-    held = not called and inputs.pause.stops(gives_back=gives_back)
+    held = _held_up(remediation, step, inputs.pause)
     if step.begun_at is None and held:
         return None
     built = acts.build(step, inputs.state, remediation, now)
@@ -464,8 +468,10 @@ def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: E
     touch = acts.touch_step(step, now) if step.begun_at is not None and inputs.state.object is not None else None
     if touch is not None and not _touched(remediation, step) and remediation.phase is Phase.ACTING:
         # Another process may still have its write in hand; from the next version on it comes too late.
-        at = remediation.step
-        steps = (*remediation.steps[:at], touch, *remediation.steps[at:])
+        at, behind = remediation.step, remediation.steps[remediation.step :]
+        clear = Step(kind=StepKind.CLEAR, target=step.target)
+        cleared = any((each.kind, each.target) == (clear.kind, clear.target) for each in behind)
+        steps = (*remediation.steps[:at], touch, *behind, *(() if cleared else (clear,)))
         return Transition(replace(remediation, steps=steps, next_at=None))
     if isinstance(built, Blocked):
         if remediation.phase is Phase.UNDOING or built.passing:
@@ -496,7 +502,8 @@ def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: E
     whole = (*remediation.steps[: remediation.step], begun, *following, *behind)
     intent = _saving(replace(remediation, steps=whole, next_at=settled), built.saved)
     then = replace(_passed(intent, now, ""), next_at=None)
-    return Transition(intent, built.request, then, under_pause=gives_back, under_any_pause=called)
+    gives_back, calls = _gives_back(remediation, step), "call" in step.parameters
+    return Transition(intent, built.request, then, under_pause=gives_back, under_any_pause=calls)
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:

@@ -249,6 +249,11 @@ class Remediation:
         return max(called, default=None)
 
     @property
+    def overdue(self) -> bool:
+        """Whether a person was called for a gang that still does not run again."""
+        return self.called_at is not None and self.stopped_since is not None
+
+    @property
     def stopped_since(self) -> datetime | None:
         """Since when a gang stands still that is to run again; None where none does, or it was idle and is released."""
         if self.phase is Phase.UNDOING and any(step.kind is StepKind.RESTORE for step in self.steps[self.step :]):
