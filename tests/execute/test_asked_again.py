@@ -379,7 +379,7 @@ def test_what_stands_with_our_mark_can_be_undone_after_any_end(store: Remediatio
     late = fleet.find("chat")
     found = only(store)
     told = tuple(step for step in found.steps if step.kind is StepKind.NOTIFY)
-    store.save(replace(found, phase=Phase.REJECTED, steps=told, step=len(told), saved=()))
+    store.save(replace(found, phase=Phase.REJECTED, steps=told, step=len(told)))
     fleet.cluster.put(late)
     store.ask_undo(only(store).id)
     drive(fleet, executor, 0.2)

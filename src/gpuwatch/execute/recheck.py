@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.precision import BUSY_AGAIN, Precision, poor
+from gpuwatch.execute.precision import BUSY_AGAIN, Place, Precision, poor
 from gpuwatch.execute.targets import occupied
 from gpuwatch.frameworks.objects import Object
 from gpuwatch.model.cluster import DisruptionBudget, Pod
@@ -46,7 +46,7 @@ class FreshFacts:
     recommendations: tuple[Recommendation, ...] = ()
     storm_at: datetime | None = None
 
-    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[str, float] | None = None) -> PlanFacts:
+    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[Place, float] | None = None) -> PlanFacts:
         return PlanFacts(
             self.snapshot,
             self.findings,
@@ -78,7 +78,7 @@ class FreshFacts:
         )
         return replace(self, snapshot=replace(self.snapshot, cluster=cluster))
 
-    def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[str, float]) -> Plan:
+    def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[Place, float]) -> Plan:
         return draw_plan(
             self.snapshot,
             self.findings,
@@ -141,7 +141,7 @@ def recheck(
     now: datetime,
     plan_policy: PlanPolicy,
     policy: ExecutePolicy,
-    measured: Mapping[str, Precision],
+    measured: Mapping[Place, Precision],
     step: Step | None = None,
 ) -> Check:
     """Checks everything that must hold before a step that disrupts. others: all stored Remediations but this one. step:
