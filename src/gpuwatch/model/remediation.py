@@ -57,7 +57,7 @@ class Phase(StrEnum):
     REJECTED = "Rejected"  # a person rejected it, or an owner objected
     EXPIRED = "Expired"  # nobody approved it, or no opening was found, in time
     REFUSED = "Refused"  # a guard refused it on fresh facts
-    OBSOLETE = "Obsolete"  # the reason for it went away before anything was done
+    OBSOLETE = "Obsolete"  # the reason for it went away before all of it was done
 
     @property
     def open(self) -> bool:
