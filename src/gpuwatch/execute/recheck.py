@@ -59,21 +59,20 @@ class FreshFacts:
 
     def read_again(self, live: "LiveFacts") -> "FreshFacts":
         """The same with labels, annotations and PodDisruptionBudgets as they were just read."""
-        metadata = {item["metadata"].get("uid") or item["metadata"]["name"]: item["metadata"] for item in live.objects}
+        read = {_named(item["kind"], item["metadata"]): item["metadata"] for item in live.objects}
 
-        def said(item: Any, key: str) -> Any:
-            now = metadata.get(key)
-            said = {name: (now or {}).get(name) or {} for name in ("labels", "annotations")}
-            return item if now is None else replace(item, **said)
+        def said(kind: str, item: Any) -> Any:
+            now = read.get((kind, getattr(item, "namespace", ""), item.name))
+            return item if now is None else replace(item, **{key: now.get(key) or {} for key in _TOLD})
 
         old = self.snapshot.cluster
         others = (each for each in old.budgets if live.budgets_of not in ("", each.namespace))
         cluster = replace(
             old,
-            nodes=tuple(said(each, each.uid) for each in old.nodes),
-            pods=tuple(said(each, each.uid) for each in old.pods),
-            workloads=tuple(said(each, each.uid) for each in old.workloads),
-            namespaces=tuple(said(each, live.namespaces.get(each.name, "")) for each in old.namespaces),
+            nodes=tuple(said("Node", each) for each in old.nodes),
+            pods=tuple(said("Pod", each) for each in old.pods),
+            workloads=tuple(said(each.kind, each) for each in old.workloads),
+            namespaces=tuple(said("Namespace", each) for each in old.namespaces),
             budgets=old.budgets if live.budgets is None else (*others, *live.budgets),
         )
         return replace(self, snapshot=replace(self.snapshot, cluster=cluster))
@@ -100,11 +99,12 @@ class LiveFacts:
     budgets: tuple[DisruptionBudget, ...] | None = None
     budgets_of: str = ""
 
-    @property
-    def namespaces(self) -> dict[str, str]:
-        """Name → uid, or name where it has none."""
-        found = (item["metadata"] for item in self.objects if item["kind"] == "Namespace")
-        return {item["name"]: item.get("uid") or item["name"] for item in found}
+
+_TOLD = ("labels", "annotations")
+
+
+def _named(kind: str, metadata: Object) -> tuple[str, str, str]:
+    return kind, metadata.get("namespace", ""), metadata["name"]
 
 
 class Clearance(StrEnum):

@@ -11,18 +11,9 @@ def notification(remediation: Remediation) -> tuple[str, str]:
     """Title, and Markdown with what, why, when, and how to stop it. Names are escaped."""
     proposal = remediation.proposal
     title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
-    calls = [step for step in remediation.steps[remediation.step :][:1] if "call" in step.parameters]
-    if calls:
-        title = f"gpuwatch needs a person: {proposal.target} is stopped"
-        lines = [
-            escaped(calls[0].parameters["text"].removeprefix(f"{remediation.name}: ")),
-            "",
-            f"- See what it waits for: gpuwatch history {as_argument(remediation)}",
-            f"- Resume it, and give up the move: gpuwatch undo {as_argument(remediation)}",
-        ]
-        return title, "\n".join(lines) + "\n"
+    steps = (*remediation.steps[remediation.step :][:1], *remediation.steps)  # the one that is under way first
     said = next(
-        (step.parameters["text"] for step in remediation.steps if step.kind is StepKind.NOTIFY and step.parameters),
+        (step.parameters["text"] for step in steps if step.kind is StepKind.NOTIFY and step.parameters),
         proposal.reason,
     )
     lines = [
