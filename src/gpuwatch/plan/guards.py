@@ -71,6 +71,15 @@ def _node_known(case: GuardCase) -> str | None:
     return None
 
 
+def _telemetry_trusted(case: GuardCase) -> str | None:
+    candidate, facts = case.candidate, case.facts
+    there = {device.id: device for name in candidate.nodes for device in facts.devices_of_node.get(name, ())}
+    held = {item.id: item for item in facts.snapshot.devices if not set(candidate.pods).isdisjoint(item.pods)}
+    own = {name: facts.devices[name] for name in candidate.devices if name in facts.devices}
+    doubted = [device for device in {**there, **held, **own}.values() if device.untrusted]
+    return f"Device {doubted[0].id} is not trusted: {doubted[0].untrusted}." if doubted else None
+
+
 def _evidence(case: GuardCase) -> str | None:
     findings = case.facts.findings_of(case.candidate)
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
@@ -355,6 +364,7 @@ def _already_open(case: GuardCase) -> str | None:
 GUARDS: dict[str, Guard] = {
     "cluster_known": Guard(_cluster_known, RefusalNature.TRANSIENT),
     "node_known": Guard(_node_known, RefusalNature.TRANSIENT),
+    "telemetry_trusted": Guard(_telemetry_trusted, RefusalNature.TRANSIENT),
     "evidence": Guard(_evidence, RefusalNature.LASTING),
     "worth_it": Guard(_worth_it, RefusalNature.LASTING),
     "opted_out": Guard(_opted_out, RefusalNature.OBJECTION),
