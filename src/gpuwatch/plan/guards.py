@@ -255,12 +255,29 @@ def _disruption_budget(case: GuardCase) -> str | None:
     pods = case.facts.pods_of(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
-        if hit > budget.disruptions_allowed:
+        held = in_flight(budget, case.facts, but=str(case.candidate.target)) if hit else 0
+        if hit + held > budget.disruptions_allowed:
             return (
                 f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
-                f"disruptions; this needs {hit}."
+                f"disruptions; this needs {hit}{f', and {held} are in flight' if held else ''}."
             )
     return None
+
+
+def in_flight(budget: DisruptionBudget, facts: PlanFacts, but: str = "") -> int:
+    """Pods that the budget selects and that Remediations disturb, or are about to. They count until they run again: an
+    owner that is suspended asks for fewer Pods, so its budget soon allows as many disruptions as before. but: the
+    target that does not count."""
+    found = 0
+    for item in facts.weighing:
+        proposal = item.proposal
+        if proposal.namespace == budget.namespace and proposal.pods and proposal.target != but:
+            there = (facts.pods[ref] for ref in proposal.pods if ref in facts.pods)
+            found += max(
+                sum(pod.uid in proposal.pod_uids and selected(budget, pod) for pod in there),
+                proposal.budgets.get(budget.name, 0),
+            )
+    return found
 
 
 def _already_tainted(case: GuardCase) -> str | None:
