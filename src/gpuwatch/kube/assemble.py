@@ -108,12 +108,12 @@ def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[Held
 
 def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
     by_name: dict[tuple[KindKey, str, str], Owner] = {}
-    by_job: dict[str, Owner] = {}
+    by_job: dict[tuple[str, str], Owner] = {}
     for item in admitted:
         by_name[item.key, item.namespace, item.name] = item
         job = item.labels.get("kueue.x-k8s.io/job-uid") or (item.controller.uid if item.controller else "")
         if job:
-            by_job[job] = item
+            by_job[item.namespace, job] = item
     for kind in group_kinds(members):
         for item in reading.objects(kind, TakeOwner(kind)).items:
             by_name[item.key, item.namespace, item.name] = item

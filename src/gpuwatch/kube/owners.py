@@ -90,10 +90,15 @@ class OwnerIndex:
         self.by_name[owner.key, owner.namespace, owner.name] = owner
 
     def find(self, ref: OwnerRef, namespace: str) -> Owner | None:
-        """By uid; by name only when one side has no uid, because a new object may have the owner's name."""
+        """By uid; by name only when one side has no uid, because a new object may have the owner's name.
+
+        As for Kubernetes' garbage collector, an owner is in the dependant's Namespace or cluster-scoped, and its kind
+        and name are those of the reference. Anybody who may create a Pod can write any uid into it.
+        """
         found = self.by_uid.get(ref.uid) if ref.uid else None
         if found is not None:
-            return found
+            named = (found.group, found.kind, found.name) == (ref.group, ref.kind, ref.name)
+            return found if named and found.namespace in (namespace, "") else None
         for place in (namespace, ""):  # a cluster-scoped owner has no Namespace
             namesake = self.by_name.get(((ref.group, ref.kind), place, ref.name))
             if namesake is not None and not (ref.uid and namesake.uid):
@@ -109,6 +114,8 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
         if key == ("apps", "DaemonSet"):
             return Reached(OwnerStatus.DAEMON, tuple(chain), ref)
         owner = index.find(ref, namespace)
+        if owner is None and ref.uid in index.by_uid:
+            return Reached(OwnerStatus.FOREIGN, tuple(chain), ref)
         if owner is None and key not in LISTED_OWNERS:
             return Reached(OwnerStatus.UNKNOWN_KIND, tuple(chain), ref)
         if owner is None and key in index.unread:
@@ -116,7 +123,7 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
         if owner is None or owner in chain or len(chain) == _MAX_DEPTH:
             return Reached(OwnerStatus.MISSING, tuple(chain), ref)
         chain.append(owner)
-        api_version, ref = ref.api_version, owner.controller
+        api_version, ref, namespace = ref.api_version, owner.controller, owner.namespace
     # A bare Pod may own other Pods, such as a Spark driver without its application.
     bare = not chain or chain[-1].key == ("", "Pod")
     return Reached(OwnerStatus.BARE if bare else OwnerStatus.FOUND, tuple(chain), None, api_version)

@@ -150,6 +150,7 @@ class OwnerStatus(StrEnum):
     BARE = "bare"  # the Pod has no controller
     FORBIDDEN = "forbidden"
     MISSING = "missing"  # an owner reference points to an object that is gone
+    FOREIGN = "foreign"  # an owner reference has the uid of an object of another Namespace, kind or name
     UNKNOWN_KIND = "unknown_kind"  # gpuwatch does not know the controller's kind: report, never act
     STATIC = "static"  # a mirror Pod of the kubelet
     DAEMON = "daemon"
