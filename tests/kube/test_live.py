@@ -20,7 +20,7 @@ from gpuwatch.kube.live import LiveCluster, connect
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.kube.transport import Limits
-from gpuwatch.model.cluster import Cluster, OwnerStatus
+from gpuwatch.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
 from kube.cluster_json import controlled_by, metadata, node, owner, pod
@@ -110,7 +110,7 @@ def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
         served = reader.read(NOW)
     recorded = RecordedCluster(tmp_path).read(NOW)
     assert len(served.gangs) > 20
-    assert replace(served, gaps=()) == replace(recorded, gaps=())
+    assert replace(served, gaps=(), unread=()) == replace(recorded, gaps=(), unread=())
 
 
 class Times:
@@ -164,6 +164,58 @@ def test_lasting_trouble_costs_that_part_only(answer: Answer, kind: GapKind, sai
     assert (cluster.pods, cluster.known) == ((), False)
     assert [(gap.kind, gap.what) for gap in cluster.gaps] == [(kind, "pods")]
     assert said in cluster.gaps[0].detail
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (NODES, FactKind.NODES),
+        (PODS, FactKind.PODS),
+        ("/api/v1/namespaces", FactKind.NAMESPACES),
+        ("/apis/policy/v1/poddisruptionbudgets", FactKind.BUDGETS),
+        ("/apis/scheduling.k8s.io/v1/priorityclasses", FactKind.PRIORITIES),
+        ("/apis/kueue.x-k8s.io/v1beta2/workloads", FactKind.GANGS),
+        (CLAIMS.format("v1"), FactKind.CLAIMS),
+        (JOBS, FactKind.OWNERS),
+    ],
+)
+@pytest.mark.parametrize("answer", [status(403, "no"), status(504, "etcd"), Answer(200, '{"items": [', close_after=5)])
+def test_a_list_that_failed_is_unread_and_not_empty(path: str, kind: FactKind, answer: Answer) -> None:
+    found = lists(**{PODS: [pod(meta=controlled_by("Job", "j", "batch/v1"))], JOBS: [owner("Job", "j", "batch/v1")]})
+    found |= {"/apis/kueue.x-k8s.io/v1beta2/workloads": [], CLAIMS.format("v1"): [], SLICES.format("v1"): []}
+    with live(found) as (_, reader):
+        assert reader.read(NOW).unread == ()
+    with live(found, Times(path, answer, 99)) as (_, reader):
+        (lost,) = reader.read(NOW).unread
+    # Pods whose owners cannot be read leave open what else of their Namespace belongs to whom.
+    assert (lost.kind, lost.namespace) == (kind, "ml" if kind is FactKind.OWNERS else "")
+    assert len(lost.why) > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "broken", "kind", "namespace"),
+    [
+        (PODS, {**pod("p9", "web"), "spec": {"containers": "none"}}, FactKind.PODS, "web"),
+        (NODES, {"metadata": metadata("gpu-9"), "status": 7}, FactKind.NODES, ""),
+        ("/api/v1/namespaces", {"metadata": {**metadata("web"), "labels": 7}}, FactKind.NAMESPACES, "web"),
+        (
+            "/apis/policy/v1/poddisruptionbudgets",
+            {"metadata": metadata("b", "web"), "status": {"disruptionsAllowed": "many"}},
+            FactKind.BUDGETS,
+            "web",
+        ),
+        ("/apis/policy/v1/poddisruptionbudgets", {"metadata": 7}, FactKind.BUDGETS, ""),
+    ],
+)
+def test_an_object_that_cannot_be_decoded_costs_its_namespace(
+    path: str, broken: dict[str, Any], kind: FactKind, namespace: str
+) -> None:
+    found = lists()
+    found[path] = [*found[path], broken]
+    with live(found) as (_, reader):
+        (lost,) = reader.read(NOW).unread
+    assert (lost.kind, lost.namespace) == (kind, namespace)
+    assert "could not be read" in lost.why
 
 
 def test_half_a_list_is_no_list() -> None:

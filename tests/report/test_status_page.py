@@ -139,6 +139,7 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
         "Pause Paused since",
         "Brake An alert fires",
         "Notifications No receiver took 2 notifications.",
+        "Not read nodes, pods, owners, gangs, budgets, namespaces, priorities, claims, at least in part.",
         " UTC, 40 s ago",
         "Mode of taint node observe",
         "UTC: not everywhere yet",

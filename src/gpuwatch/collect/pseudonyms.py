@@ -22,6 +22,7 @@ from gpuwatch.model.cluster import (
     Pod,
     PodTerm,
     Requirement,
+    Unread,
     Workload,
 )
 from gpuwatch.model.decision import Snapshot
@@ -144,6 +145,7 @@ def _cluster(item: Cluster, alias: _Alias) -> Cluster:
         exporter_pods=tuple(alias.ref(pod) for pod in item.exporter_pods),
         node_addresses={alias("address", name): alias("node", node) for name, node in item.node_addresses.items()},
         gaps=tuple(_gap(gap) for gap in item.gaps),
+        unread=tuple(Unread(each.kind, alias("ns", each.namespace), "The reason is left out.") for each in item.unread),
     )
 
 

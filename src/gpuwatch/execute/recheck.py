@@ -27,6 +27,7 @@ from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
+from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
@@ -245,6 +246,8 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
         if pod.node in proposal.nodes and pod.phase in ("Running", "Pending"):
             groups.setdefault(pod.gang or pod.workload, []).append(pod)
     findings = tuple(name for name in proposal.findings if name in facts.findings_by_id)
+    if missing := unread(facts, ActionKind.EVICT_GANG):
+        return missing  # there may be Pods here that no list has
     for key, pods in sorted(groups.items()):
         whole = facts.members.get(key) or pods
         candidate = Candidate(

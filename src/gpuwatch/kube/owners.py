@@ -76,12 +76,16 @@ class TakeOwner:
 
 @dataclass(slots=True)
 class OwnerIndex:
-    """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed."""
+    """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed, and why.
+
+    bad_places: namespace/name of owners that could not be decoded.
+    """
 
     by_uid: dict[str, Owner] = field(default_factory=dict)
     by_name: dict[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
     whole: set[KindKey] = field(default_factory=set)
-    unread: set[KindKey] = field(default_factory=set)
+    unread: dict[KindKey, str] = field(default_factory=dict)
+    bad_places: set[str] = field(default_factory=set)
     gaps: list[Gap] = field(default_factory=list)
 
     def add(self, owner: Owner) -> None:
@@ -162,8 +166,9 @@ def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[OwnerRef], listed: 
     select = frozenset() if not kind.metadata_only or "" in uids else frozenset(uids)
     listing = listed(kind, refs[0].version, select)
     index.gaps.extend(listing.bad)
+    index.bad_places |= listing.bad_places
     if listing.failure is not None:
-        index.unread.add(kind.key)
+        index.unread[kind.key] = listing.failure.detail
         index.gaps.append(listing.failure)
     elif not select:
         index.whole.add(kind.key)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpuwatch.frameworks import keys
+from gpuwatch.model.cluster import FactKind
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
@@ -92,6 +93,11 @@ def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tupl
     scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
     scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
     offers = [(scope.mode, f"Settings for {scope}.")]
+    offers += [
+        (Mode.OBSERVE, f"The mode of Namespace {candidate.namespace} was not read: {each.why}")
+        for each in facts.snapshot.cluster.unread
+        if each.kind is FactKind.NAMESPACES and candidate.namespace and each.namespace in ("", candidate.namespace)
+    ]
     asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
     if asked is not None:
         # An invalid value counts as observe.

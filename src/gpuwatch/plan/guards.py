@@ -15,6 +15,7 @@ from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
+from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
@@ -59,9 +60,9 @@ def guard(case: GuardCase) -> tuple[Refusal, ...]:
 
 
 def _cluster_known(case: GuardCase) -> str | None:
-    if not case.facts.snapshot.cluster.known:
-        return "No cluster state was read, so nobody knows what would be disturbed."
-    return None
+    candidate = case.candidate
+    spaces = {candidate.namespace, *(ref.partition("/")[0] for ref in candidate.pods)}
+    return unread(case.facts, candidate.action, spaces) or None
 
 
 def _node_known(case: GuardCase) -> str | None:
