@@ -23,7 +23,7 @@ from gpuwatch.kube.transport import Limits
 from gpuwatch.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
-from kube.cluster_json import controlled_by, metadata, node, owner, pod
+from kube.cluster_json import container, controlled_by, metadata, node, owner, pod
 
 FRAMEWORKS = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -481,3 +481,41 @@ def test_a_broken_service_account_is_a_clear_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ClusterError, match="service account"):
         connect()
+
+
+def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them() -> None:
+    """Of an owner that has GPU Pods too, or on a GPU Node; others are only counted."""
+
+    def cpu(name: str, namespace: str = "ml", **more: Any) -> dict[str, Any]:
+        return pod(name, namespace, containers=[container(requests={"cpu": "1"})], **more)
+
+    by_api = controlled_by("Deployment", "api")
+    marked = {**by_api, "labels": {"app": "api"}, "annotations": {"gpuwatch.dev/opt-out": "true", "note": "x"}}
+    elsewhere = {"nodeName": "cpu-0"}
+    found = lists(
+        **{
+            PODS: [
+                pod("gpu", meta=by_api),
+                cpu("worker", meta=marked, priority=7, **elsewhere),
+                cpu("waits", meta=by_api, nodeName=None),
+                cpu("over", meta=by_api, status={"phase": "Succeeded"}, **elsewhere),
+                cpu("other", meta=controlled_by("Deployment", "other"), **elsewhere),
+                cpu("forger", "evil", meta=by_api, **elsewhere),
+                cpu("agent", "system", meta=controlled_by("DaemonSet", "agent")),
+            ],
+            "/apis/apps/v1/deployments": [owner("Deployment", "api"), owner("Deployment", "other")],
+        }
+    )
+    with live(found) as (_, reader):
+        cluster = reader.read(NOW)
+    beside = {item.ref: item for item in cluster.companions}
+    assert {name: item.workload for name, item in beside.items()} == {
+        "ml/worker": "Deployment/ml/api",
+        "ml/waits": "Deployment/ml/api",
+        "system/agent": "",
+    }
+    worker = beside["ml/worker"]
+    assert (worker.labels, worker.annotations) == ({"app": "api"}, {"gpuwatch.dev/opt-out": "true"})
+    assert (worker.priority, worker.node, worker.phase) == (7, "cpu-0", "Running")
+    assert [item.ref for item in cluster.pods] == ["ml/gpu"]
+    assert [item.id for item in cluster.workloads] == ["Deployment/ml/api"]

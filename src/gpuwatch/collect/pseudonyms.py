@@ -127,6 +127,7 @@ def _cluster(item: Cluster, alias: _Alias) -> Cluster:
         item,
         nodes=tuple(_node(node, alias) for node in item.nodes),
         pods=tuple(_pod(pod, alias) for pod in item.pods),
+        companions=tuple(_pod(pod, alias) for pod in item.companions),
         workloads=tuple(_workload(owner, alias) for owner in item.workloads),
         gangs=tuple(_gang(gang, alias) for gang in item.gangs),
         budgets=tuple(_budget(budget, alias) for budget in item.budgets),

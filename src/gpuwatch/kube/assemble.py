@@ -15,11 +15,11 @@ from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace
-from gpuwatch.kube.nodes import node_names, take_node
+from gpuwatch.kube.nodes import TakenNode, node_names, take_node
 from gpuwatch.kube.owners import TakeOwner, read_owners
-from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod, with_others
+from gpuwatch.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.workloads import climb_all, tie
+from gpuwatch.kube.workloads import climb_all, tie, tie_beside
 from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -79,11 +79,13 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading)
     admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
-    index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version))
+    others = _beside(held, [taken.other for taken in pods.items if taken.other is not None], nodes.items)
+    index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
+    beside = climb_all(others, index)
     reading.lose(FactKind.OWNERS, index.bad_places, " ".join(gap.detail for gap in index.gaps))
-    for end in climbed:
+    for end in (*climbed, *beside):
         if end.reached.status is OwnerStatus.FORBIDDEN and end.reached.ref is not None:
             # Above it may be the owner of any Pod of its Namespace.
             ref = end.reached.ref
@@ -91,11 +93,15 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
             reading.lose(FactKind.OWNERS, (end.held.pod.ref,), why)
     objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
     tied, workloads, gangs = tie(climbed, objects)
+    gpu_nodes = {item.node.name for item in nodes.items if item.node.accelerators}
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
         nodes=with_others((item.node for item in nodes.items), (item.other for item in pods.items if item.other)),
         pods=tied,
+        companions=tuple(
+            pod for pod in tie_beside(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
+        ),
         workloads=workloads,
         gangs=gangs,
         budgets=tuple(budgets.items),
@@ -110,6 +116,13 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         unread=tuple(reading.unread.values()),
         known=pods.failure is None,
     )
+
+
+def _beside(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:
+    """Pods without accelerators that an action on the others may end: of their Namespaces, or on GPU Nodes."""
+    spaces = {item.pod.namespace for item in held}
+    gpu_nodes = {item.node.name for item in nodes if item.node.accelerators}
+    return [companion(item) for item in others if item.namespace in spaces or item.node in gpu_nodes]
 
 
 def _until(now: datetime, held: Sequence[HeldPod], reading: _ReadProgress) -> list[HeldPod]:

@@ -34,7 +34,7 @@ _bare = msgspec.json.Decoder(wire.Bare)
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
     """The annotations that gpuwatch reads."""
-    return {key: value for key, value in (annotations or {}).items() if key.startswith(_ANNOTATIONS_KEPT)}
+    return {key: annotations[key] for key in annotations if key.startswith(_ANNOTATIONS_KEPT)} if annotations else {}
 
 
 @dataclass(slots=True)

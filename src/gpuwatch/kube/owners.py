@@ -133,8 +133,8 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
     return Reached(OwnerStatus.BARE if bare else OwnerStatus.FOUND, tuple(chain), None, api_version)
 
 
-def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
-    """List the kinds between these Pods and their top controllers, level by level.
+def read_owners(pods: Sequence[HeldPod], listed: ListOwners, beside: Sequence[HeldPod] = ()) -> OwnerIndex:
+    """List the kinds between these Pods and their top controllers, level by level. beside: Pods without accelerators.
 
     Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the wanted owners are kept. Such
     a kind is listed again when a higher level needs it too.
@@ -142,7 +142,8 @@ def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
     index = OwnerIndex()
     for item in pods:
         index.add(_pod_owner(item))
-    starts = {(item.controller, item.pod.namespace) for item in pods if item.controller is not None and not item.static}
+    every = (*pods, *beside)
+    starts = {(item.controller, item.pod.namespace) for item in every if item.controller and not item.static}
     asked: set[tuple[KindKey, str, str]] = set()
     for _ in range(_MAX_DEPTH):
         wanted: dict[KindKey, list[OwnerRef]] = {}

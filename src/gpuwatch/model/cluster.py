@@ -287,6 +287,8 @@ class Cluster:
 
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
+    # Pods without accelerators, of a Workload that owns some with, or on a Node with accelerators.
+    companions: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     gangs: tuple[Gang, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()

@@ -102,14 +102,12 @@ def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, st
     """(object, key, value) of all labels and annotations of its Pods, their owners and Namespace, and its Nodes."""
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
-    for ref in candidate.pods:
-        pod = facts.pods.get(ref)
-        if pod is not None:
-            spaces.add(pod.namespace)
-            objects.append((f"Pod {ref}", {**pod.labels, **pod.annotations}))
-            owner = facts.workloads.get(pod.workload)
-            if owner is not None:
-                objects.append((owner.id, {**owner.labels, **owner.annotations}))
+    for pod in facts.ended_by(candidate):
+        spaces.add(pod.namespace)
+        objects.append((f"Pod {pod.ref}", {**pod.labels, **pod.annotations}))
+        owner = facts.workloads.get(pod.workload)
+        if owner is not None:
+            objects.append((owner.id, {**owner.labels, **owner.annotations}))
     objects += [(f"Namespace {name}", facts.namespaces.get(name, {})) for name in sorted(spaces)]
     for name in candidate.nodes:
         node = facts.nodes.get(name)
@@ -198,6 +196,15 @@ def _whole_group_idle(case: GuardCase) -> str | None:
     working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
     if working:
         return f"{len(working)} of its owner's Pods are not proven idle, such as {working[0]}."
+    # Without a GPU no Pod is ever proven idle; one that its framework counts to the gang has no work without it.
+    gangs = {pod.gang for pod in group}
+    beside = sorted(
+        pod.ref
+        for pod in facts.ended_by(case.candidate)
+        if not (pod.accelerators or pod.claims) and not (pod.gang and pod.gang in gangs)
+    )
+    if beside:
+        return f"{len(beside)} Pods without a GPU have the same owner and would end with it, such as {beside[0]}."
     return None
 
 
@@ -213,10 +220,9 @@ def _attribution(case: GuardCase) -> str | None:
 def _priority(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None
-    for ref in case.candidate.pods:
-        pod = case.facts.pods.get(ref)
-        if pod is not None and pod.priority >= case.policy.protected_priority:
-            return f"Pod {ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
+    for pod in case.facts.ended_by(case.candidate):
+        if pod.priority >= case.policy.protected_priority:
+            return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
     return None
 
 
@@ -242,7 +248,7 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
 def _disruption_budget(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None
-    pods = case.facts.pods_of(case.candidate)
+    pods = case.facts.ended_by(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
         if hit > budget.disruptions_allowed:
