@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.advise.capability import Capability, capability_of, ratios
-from gpuwatch.advise.speed import SpeedPolicy, predict_speed, predict_speeds
+from gpuwatch.advise.demand import SpeedPolicy
+from gpuwatch.advise.speed import predict_speed, predict_speeds
 from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
 from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
@@ -295,7 +296,7 @@ def test_what_power_tells_is_not_enough_across_architectures() -> None:
 
 
 def test_what_cannot_be_compared_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="Gaudi computes against A100-SXM4-40GB"):
+    with pytest.raises(ValueError, match="of both Gaudi and A100-SXM4-40GB"):
         ratios(WHOLE, capability_of(gpu("Gaudi")))
     same = capability_of(gpu("Gaudi"))
     assert ratios(same, same).compute.low == 1.0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 
+from gpuwatch.advise.capability import times
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of, region_of, regions, source_of
 from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus
@@ -17,17 +18,13 @@ from gpuwatch.model.sizing import Target, TargetKind
 from gpuwatch.model.telemetry import Vendor
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
+# Resource names of whole GPUs.
 _WHOLE = {
     Vendor.NVIDIA: "nvidia.com/gpu",
     Vendor.AMD: "amd.com/gpu",
     Vendor.INTEL: "gpu.intel.com/i915",
     Vendor.GAUDI: "habana.ai/gaudi",
 }
-
-
-def whole_resource(vendor: Vendor) -> str:
-    """The resource name of a whole GPU."""
-    return _WHOLE[vendor]
 
 
 def strategy(nodes: Sequence[Node]) -> str:
@@ -39,10 +36,8 @@ def strategy(nodes: Sequence[Node]) -> str:
 def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
     """The resource that a Pod asks for: nvidia.com/mig-1g.5gb, or nvidia.com/gpu with strategy single."""
     if strategy(nodes) == "single":
-        return whole_resource(gpu.vendor)
-    shape = geometry(gpu.mig_family)
-    profile = shape.profile(mig_profile) if shape is not None else None
-    return f"nvidia.com/mig-{profile.resource_suffix if profile is not None else mig_profile}"
+        return _WHOLE[gpu.vendor]
+    return f"nvidia.com/mig-{resource_suffix(gpu, mig_profile)}"
 
 
 def shared_resource(nodes: Sequence[Node], sharing: Sharing) -> str:
@@ -59,7 +54,7 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
     price = facts.prices.of_nodes(nodes)
     asked = {name for pod in facts.pods.get(profile.key.workload, ()) for name in pod.accelerators}
     mig = profile.key.mig_profile
-    usual = mig_resource(gpu, mig, nodes) if mig else whole_resource(gpu.vendor)
+    usual = mig_resource(gpu, mig, nodes) if mig else _WHOLE[gpu.vendor]
     return Target(
         kind=TargetKind.SAME,
         gpu_model=gpu.name,
@@ -69,7 +64,7 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
         resource=_common(asked) or usual,
         instance_type=_common(map(instance_type_of, nodes)),
         region=_common(regions(nodes)),
-        price_per_hour=_times(price.price_per_gpu_hour, share * count),
+        price_per_hour=times(price.price_per_gpu_hour, share * count),
         price_source=price.reason,
     )
 
@@ -90,7 +85,7 @@ def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts
         partners=tuple(sorted(partners)),
         resource=shared_resource(facts.nodes_of.get(now.gpu_model, ()), sharing),
         instance_type="",
-        price_per_hour=_times(now.price_per_hour, share),
+        price_per_hour=times(now.price_per_hour, share),
     )
 
 
@@ -151,10 +146,10 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
         kind=TargetKind.MODEL,
         gpu_model=model.name,
         gpus_per_pod=count,
-        resource=whole_resource(model.vendor),
+        resource=_WHOLE[model.vendor],
         instance_type=_common(map(instance_type_of, usable)),
         region=_common(map(region_of, usable)),
-        price_per_hour=_times(price.price_per_gpu_hour, count),
+        price_per_hour=times(price.price_per_gpu_hour, count),
         price_source=price.reason,
     )
 
@@ -183,7 +178,7 @@ def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, n
         kind=TargetKind.MODEL,
         gpu_model=model.name,
         gpus_per_pod=count,
-        resource=whole_resource(model.vendor),
+        resource=_WHOLE[model.vendor],
         instance_type=best.name,
         region=best.region,
         price_per_hour=price if price < float("inf") else None,
@@ -197,7 +192,7 @@ def _host_share(offer: InstanceType, count: int) -> tuple[float | None, float | 
     """CPU cores and bytes of memory in proportion to `count` of its GPUs."""
     part = min(count / offer.gpu_count, 1.0)
     cores, memory = offer.allocatable_cpu_cores, offer.allocatable_memory_bytes
-    return None if cores is None else cores * part, None if memory is None else memory * part
+    return times(cores, part), times(memory, part)
 
 
 def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
@@ -215,9 +210,14 @@ def _common(values: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _times(price: float | None, factor: float) -> float | None:
-    return None if price is None else price * factor
+def gpu_of(target: Target) -> Gpu:
+    gpu = find_gpu(target.gpu_model)
+    assert gpu is not None  # every target is made from a model of the catalog
+    return gpu
 
 
-def gpu_of(target: Target) -> Gpu | None:
-    return find_gpu(target.gpu_model)
+def resource_suffix(gpu: Gpu, mig_profile: str) -> str:
+    """The profile in names of resources and labels."""
+    shape = geometry(gpu.mig_family)
+    profile = shape.profile(mig_profile) if shape is not None else None
+    return profile.resource_suffix if profile is not None else mig_profile

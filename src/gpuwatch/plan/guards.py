@@ -99,7 +99,9 @@ def _worth_it(case: GuardCase) -> str | None:
 
 
 def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, str, str]]:
-    """(object, key, value) of all labels and annotations of its Pods, their owners and Namespace, and its Nodes."""
+    """(object, key, value) of all labels and annotations of its Nodes, and of the Pods that it ends, their owners and
+    Namespaces. A taint ends no Pod, so its Nodes' alone count: a tenant cannot keep a degraded Node in service. What
+    NoExecute ends is asked for each gang (`no_execute_refused`)."""
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
     for pod in facts.ended_by(candidate):
