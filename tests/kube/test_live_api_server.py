@@ -335,8 +335,9 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
     cluster = connect(allowed("only-namespaces", lambda name: name == "namespaces")).read(_now())
     assert replace(cluster, gaps=(), unread=Cluster().unread) == Cluster(namespaces=live.namespaces)
     assert not cluster.known
-    # Without Pods no owner is asked for.
-    assert {item.kind for item in cluster.unread} == {*FactKind} - {FactKind.NAMESPACES, FactKind.OWNERS}
+    # Without Pods no owner is asked for, and this cluster does not serve Kueue.
+    read = {FactKind.NAMESPACES, FactKind.OWNERS, FactKind.GANGS}
+    assert {item.kind for item in cluster.unread} == {*FactKind} - read
     assert _kinds(cluster.gaps) == [
         (GapKind.REFUSED, what)
         for what in (
