@@ -63,12 +63,14 @@ _OWN_NAMESPACE = "request.userInfo.username.split(':')[2]"
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
 
 _HEAD = """\
-# Written by `python -m tools.guardrails` (make names). What the API server takes from gpuwatch's own account: the fields,
-# subresources and kinds that its code writes, and nothing else, whatever RBAC allows and whatever a bug would do. They
-# hold no other account. ValidatingAdmissionPolicy is there since Kubernetes 1.30; deploy/README.md says how to leave the
-# policies out before.
+# Written by `python -m tools.guardrails` (make names). The API server takes from gpuwatch's own account the fields,
+# subresources and kinds that its code writes, and nothing else, whatever RBAC allows and whatever a bug would do. The
+# policies hold no other account. ValidatingAdmissionPolicy is there since Kubernetes 1.30; deploy/README.md says how to
+# leave the policies out before.
 #
-# The account is not named here: every policy looks it up in the ClusterRoleBindings with the label gpuwatch.dev/account.
+# The account is not named here: every policy looks it up in the ClusterRoleBindings with the label
+# gpuwatch.dev/account.
+#
 """
 
 
@@ -169,8 +171,10 @@ def policies() -> list[Policy]:
 
 
 def _nodes() -> Policy:
-    fields = Fields(*(f"/metadata/annotations/{_escaped(key)}" for key in NODE_MARKS), "/spec/taints", metadata=["labels"])
-    now, was = fields.both(("metadata", "annotations"))
+    fields = Fields(
+        *(f"/metadata/annotations/{_escaped(key)}" for key in NODE_MARKS), "/spec/taints", metadata=["labels"]
+    )
+    now, _ = fields.both(("metadata", "annotations"))
     labels, labels_before = fields.both(("metadata", "labels"))
     own, own_before = (f"{_at(which, ('spec', 'taints'))}.orValue([])" for which in ("object", "oldObject"))
     key = f"taint.key != {text(keys.DEGRADED)}"
@@ -238,7 +242,8 @@ def shapes() -> dict[Shape, list[Kind]]:
         if isinstance(kind.release, ReleaseRule) and kind.release.commands is None:
             rule = kind.release
             set_ = tuple(
-                (path, None if rule.any_value else value) for path, value in rule.fields({}, datetime.fromtimestamp(0, UTC))
+                (path, None if rule.any_value else value)
+                for path, value in rule.fields({}, datetime.fromtimestamp(0, UTC))
             )
         found.setdefault(Shape(set_, ROLLED_OUT.get(kind.key, "")), []).append(kind)
     return found
@@ -336,6 +341,7 @@ def _commands() -> list[Policy]:
             owner_of: Object = {**owner, "metadata": {"name": "x", "namespace": "x", "uid": "x"}}
             orders += [commands.release(owner_of, "x"), commands.restore(owner_of, "x")]
         actions = sorted({order["action"] for order in orders})
+        target = "object.?target.?apiVersion.orValue('') + ' ' + object.?target.?kind.orValue('')"
         targets = sorted({f"{order['target']['apiVersion']} {order['target']['kind']}" for order in orders})
         made += [
             Policy(
@@ -349,7 +355,7 @@ def _commands() -> list[Policy]:
                         f"gpuwatch orders {' and '.join(actions)} alone",
                     ),
                     Check(
-                        f"object.?target.?apiVersion.orValue('') + ' ' + object.?target.?kind.orValue('') in {text(targets)}",
+                        f"{target} in {text(targets)}",
                         f"gpuwatch orders about {', '.join(targets)} alone",
                     ),
                     Check(
@@ -490,11 +496,13 @@ def _other(held: Sequence[Policy]) -> Policy:
         | {framework.groups.kind.group for framework in FRAMEWORKS if framework.groups}
         | {rule.group for policy in held for rule in policy.rules if "." in rule.group}
     )
-    changed = f"dyn(request.operation == 'CREATE' ? object : oldObject).?metadata[?'annotations'][?{text(keys.REMEDIATION)}]"
+    changed = (
+        f"dyn(request.operation == 'CREATE' ? object : oldObject).?metadata[?'annotations'][?{text(keys.REMEDIATION)}]"
+    )
     return Policy(
         "gpuwatch-other",
-        "Everything else is refused: every kind, subresource and operation that no policy above names. A repair system's\n"
-        "object (execute.hand_off_object) is of any other kind that a role of yours allows; it carries gpuwatch's mark.",
+        "Everything else is refused: every kind, subresource and operation that no policy above names. A repair\n"
+        "system's object (execute.hand_off_object) is of any other kind that a role of yours allows, with our mark.",
         (Rule("*", "*/*", ("CREATE", "UPDATE", "DELETE", "CONNECT")),),
         (
             Check(

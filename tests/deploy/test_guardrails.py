@@ -22,7 +22,10 @@ from tools.guardrails import ACCOUNT, BY_GPUWATCH, LEFT_TO_RBAC, MARKS, NODE_MAR
 
 GUARDRAILS, ADMISSION = DEPLOY / "base" / "guardrails.yaml", DEPLOY / "base" / "admission.yaml"
 OPERATIONS = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
-OF_GPUWATCH = ("base", *(f"roles/{name}.yaml" for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release")))
+OF_GPUWATCH = (
+    "base",
+    *(f"roles/{name}.yaml" for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release")),
+)
 
 Operations = set[tuple[str, str, str]]
 """API group, resource with its subresource, operation."""
@@ -61,7 +64,9 @@ def test_every_right_to_write_has_a_policy_or_is_named_as_having_none() -> None:
 def test_no_policy_lets_through_what_no_role_permits() -> None:
     # Finalizers of Remediations wait for the role that lets gpuwatch write them.
     finalizers = {("gpuwatch.dev", each, "UPDATE") for each in ("remediations", "noderemediations")}
-    reviews = {each for each in left_to_rbac() if each[0].endswith("zation.k8s.io") or each[0].endswith("cation.k8s.io")}
+    reviews = {
+        each for each in left_to_rbac() if each[0].endswith("zation.k8s.io") or each[0].endswith("cation.k8s.io")
+    }
     assert held() - permitted() <= finalizers
     assert left_to_rbac() - permitted() == reviews
 
@@ -104,9 +109,7 @@ def test_every_key_of_ours_is_a_mark_or_a_persons_word() -> None:
     people = {keys.OPT_OUT, keys.SNOOZE_UNTIL, keys.OBJECTION, keys.MODE, keys.POOL}
     people |= {keys.LAST_CHECKPOINT, keys.EXPECTED_END}
     elsewhere = {keys.PREFIX, keys.DEGRADED, keys.LAST_STORM}  # a taint's key; on the Lease
-    every = {
-        value for name, value in vars(keys).items() if name.isupper() and str(value).startswith(keys.PREFIX)
-    }
+    every = {value for name, value in vars(keys).items() if name.isupper() and str(value).startswith(keys.PREFIX)}
     assert every == {*MARKS, *NODE_MARKS} | people | elsewhere
     assert not people & {*MARKS, *NODE_MARKS}
 

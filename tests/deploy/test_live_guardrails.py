@@ -4,10 +4,9 @@ writes passes and all else is refused. The account has another name, in another 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,11 @@ from gpuwatch.frameworks.objects import key_of, ref_of
 from gpuwatch.frameworks.release import Release, Restoration, release, restore, saved_state
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter, event_of
-from gpuwatch.kube.writer import PatchKind
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.store.api_form import to_api
 from parts.processes import wait_until
 from store.remediation_stores import JOB, NODE, gang_proposal, of_team, proposal, remediation
-from tools.guardrails import LEFT_TO_RBAC, policies, shapes
+from tools.guardrails import policies
 
 OPS, KEEPER, TEAM = "gpu-ops", "gpu-keeper", "team-a"
 NAME = "release-4f2a"
@@ -112,9 +110,7 @@ def definitions() -> Iterator[Object]:
             "group": "nodemaintenance.medik8s.io",
             "scope": "Cluster",
             "names": {"plural": "nodemaintenances", "kind": "NodeMaintenance", "singular": "nodemaintenance"},
-            "versions": [
-                {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-            ],
+            "versions": [{"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
         },
     }
 
@@ -515,7 +511,10 @@ def own_refusals(api: Api) -> Iterator[Case]:
     for body in bodies:
         yield Case("gpuwatch-events-counted", change(api, own_event(), body))
     yield Case("gpuwatch-events-counted", change(api, foreign_event(), series))
-    for each in (changed(LEASE, "/spec/leaseTransitions", 1), {**LEASE, "metadata": {"name": "gpuwatch", "namespace": TEAM}}):
+    for each in (
+        changed(LEASE, "/spec/leaseTransitions", 1),
+        {**LEASE, "metadata": {"name": "gpuwatch", "namespace": TEAM}},
+    ):
         yield Case("gpuwatch-lease", creation(api, each))
     for body in (*metadata_changes(), *annotation_changes()):
         yield Case("gpuwatch-lease-held", change(api, LEASE, body))
@@ -564,9 +563,9 @@ def other_refusals(api: Api) -> Iterator[Case]:
         yield Case("gpuwatch-other", change(api, owner(id_), {"spec": {"replicas": 0}}, "/scale"))
     for id_ in ("deployment", "job", "statefulset"):
         yield Case("gpuwatch-other", change(api, owner(id_), {"metadata": {"annotations": MARK}}, "/status"))
-    for id_ in OWNERS:
+    for id_, sample in OWNERS.items():
         yield Case("gpuwatch-other", deletion(api, owner(id_)))
-        clone = OWNERS[id_].named(TEAM, annotations=MARK)
+        clone = sample.named(TEAM, annotations=MARK)
         clone["metadata"]["name"] = "gpuwatch-made"
         yield Case("gpuwatch-other", creation(api, clone))
     pods = f"/api/v1/namespaces/{TEAM}/pods"
@@ -775,6 +774,7 @@ def test_each_expression_that_is_replaced_by_true_is_missed(administrator: Api, 
         answer = case.request.sent(administrator if case.by_administrator else keeper)
         if denied_by(answer) == case.policy:
             against.setdefault(case.policy, []).append(case)
+
     def missed(site: Site) -> bool:
         """Whether a request of the tables is answered otherwise."""
         name, part, _ = site
