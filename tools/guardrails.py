@@ -397,7 +397,7 @@ def _device_taints() -> list[Policy]:
 def _events() -> list[Policy]:
     made = event_of(ObjectRef("v1", "Node", "x"), at=datetime.fromtimestamp(0, UTC), reason="x", action="x", note="x")
     ours = text(made["reportingController"])
-    fields = Fields("/series", served_apart=False)
+    fields = Fields("/series")  # the server itself lets nothing else of an Event change
     return [
         Policy(
             "gpuwatch-events",

@@ -16,6 +16,7 @@ import yaml
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents, renamed
+from deploy.test_roles import rights
 from frameworks.samples import SAMPLES, VOLCANO
 from gpuwatch.execute.requests import write
 from gpuwatch.frameworks import WRITTEN, keys
@@ -94,12 +95,21 @@ def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
         yield started
 
 
+def _opened(schema: Object) -> None:
+    if "properties" in schema:
+        schema["x-kubernetes-preserve-unknown-fields"] = True
+        for each in schema["properties"].values():
+            _opened(each)
+
+
 def definitions() -> Iterator[Object]:
-    """Of the frameworks, with status beside spec: as far as the API server goes, a patch may change all of it."""
+    """Of the frameworks, with status beside spec and with further fields: a patch may change all of it, as far as the
+    API server goes."""
     for file in sorted((DEPLOY.parent / "tests" / "cluster" / "crds").glob("*.yaml")):
         for each in yaml.safe_load_all(file.read_text(encoding="utf-8")):
             for version in each["spec"]["versions"]:
                 version.pop("subresources", None)
+                _opened(version["schema"]["openAPIV3Schema"]["properties"].get("spec", {}))
             yield each
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     yield {
@@ -295,6 +305,7 @@ def administrator(plane: ControlPlane) -> Api:
     assert api.answer("PATCH", "/api/v1/nodes/gpu-1", {"spec": NODE_BODY["spec"]}, content_type=MERGE).ok
     made = [each for id_ in OWNERS for each in (owner(id_), held(owner(id_)))]
     made += [*others(), RULE, COMMAND, MAINTENANCE, CHECKPOINT, LEASE, own_event(), foreign_event()]
+    made += [{**CHECKPOINT, "metadata": {"name": "state", "namespace": TEAM}}]
     made += [PROFILE, proposed(of_team()), proposed(remediation())]
     for each in made:
         answer = api.answer("POST", path_of(api, each).rpartition("/")[0], each)
@@ -413,6 +424,8 @@ def owner_refusals(api: Api, policy: str, id_: str) -> Iterator[Request]:
         yield change(api, made, body)
     ours = [path for path, _ in fields_of(made)]
     beside = [(path, "x") for path in OTHER_FIELDS.get(made["kind"], ())]
+    if "." in made["apiVersion"].split("/")[0]:
+        beside += [(f"{path.rpartition('/')[0]}/more", "x") for path in ours] + [("/spec/more", "x")]
     for path, value in (*leaves({key: made.get(key, {}) for key in ("spec", "status")}), *beside):
         builtin = path.startswith("/status") and "." not in made["apiVersion"].split("/")[0]
         if not builtin and path not in ours and value != {}:
@@ -521,6 +534,7 @@ def own_refusals(api: Api) -> Iterator[Case]:
         yield Case("gpuwatch-checkpoints-written", change(api, CHECKPOINT, body))
     elsewhere = {**CHECKPOINT, "metadata": {"name": "state", "namespace": TEAM}}
     yield Case("gpuwatch-checkpoints", creation(api, elsewhere))
+    yield Case("gpuwatch-checkpoints", deletion(api, elsewhere))
     for like in (of_team(), remediation()):
         for body in (*metadata_changes(), *annotation_changes(), {"metadata": {"annotations": MARK}}):
             yield Case("gpuwatch-finalizers", change(api, proposed(like), body))
@@ -732,6 +746,84 @@ def test_a_node_gets_the_label_that_a_role_names_and_no_other(administrator: Api
             administrator.delete(each)
 
 
+# What each role gives, and what becomes of everybody else
+
+
+MODES = ("base", *(f"roles/{name}.yaml" for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release")))
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+def every_resource(api: Api) -> set[tuple[str, str]]:
+    """API group and resource of all that is served, subresources too."""
+    found = set()
+    for version in {each.api_version for each in api.resources()}:
+        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        found |= {(version.rpartition("/")[0], item["name"]) for item in api.get(base)["resources"]}
+    return found
+
+
+@pytest.mark.parametrize("place", MODES)
+def test_each_role_permits_its_writes_and_no_other_of_all_that_is_served(administrator: Api, place: str) -> None:
+    rbac = "rbac.authorization.k8s.io"
+    account = place.rpartition("/")[2].removesuffix(".yaml")
+    roles = [each["metadata"]["name"] for each in documents(DEPLOY / place) if each["kind"] == "ClusterRole"]
+    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": "modes"}]
+    for role in roles:
+        to = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
+        name = f"only-{account}-{role}"
+        apply(administrator, [named("ClusterRoleBinding", name, "", f"{rbac}/v1", roleRef=to, subjects=subjects)])
+
+    def may(group: str, resource: str, verb: str) -> bool:
+        name, _, subresource = resource.partition("/")
+        asked = {"group": group, "resource": name, "subresource": subresource, "verb": verb}
+        spec = {"user": f"system:serviceaccount:modes:{account}", "resourceAttributes": asked}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        answer = administrator.answer("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        return bool(answer.json()["status"]["allowed"])
+
+    given = {each for each in rights(DEPLOY / place) if each[2] in WRITES}
+    wait_until(lambda: all(may(*each) for each in given), lambda: f"{account}'s rights do not count")
+    walked = {(*each, verb) for each in every_resource(administrator) for verb in WRITES}
+    assert {each for each in walked if may(*each)} == given
+
+
+def test_after_the_api_server_has_started_anew_they_hold_at_once(
+    plane: ControlPlane, administrator: Api, keeper: Api
+) -> None:
+    with plane.gone():
+        pass
+    cordon = change(administrator, NODE_BODY, {"spec": {"unschedulable": True}})
+    assert denied_by(cordon.sent(keeper)) == "gpuwatch-nodes"
+    assert cordon.sent(administrator).ok
+
+
+def test_without_any_binding_nobody_is_held_and_nobody_is_gpuwatch(administrator: Api, keeper: Api) -> None:
+    label = "gpuwatch.dev/account"
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    bindings = [each for each in administrator.get(path)["items"] if label in each["metadata"].get("labels", {})]
+    assert len(bindings) == 7
+
+    def relabel(value: str | None, each: Object) -> None:
+        body = {"metadata": {"labels": {label: value}}}
+        answer = administrator.answer("PATCH", f"{path}/{each['metadata']['name']}", body, content_type=MERGE)
+        assert answer.ok, answer.text
+
+    cordon = change(administrator, NODE_BODY, {"spec": {"unschedulable": True}})
+    proposing = creation(administrator, proposed(remediation(), "n"))
+    try:
+        for each in bindings:
+            relabel(None, each)
+        wait_until(lambda: cordon.sent(keeper).ok, lambda: cordon.sent(keeper).text)
+        assert cordon.sent(administrator).ok
+        wait_until(lambda: not proposing.sent(keeper).ok, lambda: "anybody is gpuwatch")
+        assert not proposing.sent(administrator).ok
+    finally:
+        for each in bindings:
+            relabel(each["metadata"]["labels"][label], each)
+        wait_until(lambda: denied_by(cordon.sent(keeper)) != "", lambda: "nobody is held")
+        wait_until(lambda: proposing.sent(keeper).ok, lambda: "nobody is gpuwatch")
+
+
 # Each expression matters
 
 
@@ -814,7 +906,7 @@ def test_each_expression_that_is_replaced_by_true_is_missed(administrator: Api, 
             return not back  # noqa: B023
 
         wait_until(all_back, lambda: str(back))  # noqa: B023
-    assert survivors == []
+    assert not survivors, "\n".join(map(str, survivors))
 
 
 def test_no_variable_that_is_replaced_by_true_is_taken(administrator: Api) -> None:
