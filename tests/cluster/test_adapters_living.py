@@ -13,15 +13,15 @@ import yaml
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
 from gpuwatch.execute.executor import read_surroundings
 from gpuwatch.execute.requests import write
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.fights import Surroundings, fights
 from gpuwatch.frameworks.framework import How, MovePlan
 from gpuwatch.frameworks.move import move, rollout
-from gpuwatch.frameworks.objects import Object, Refused, Write, ref_of
-from gpuwatch.frameworks.release import Release, Restoration, release, released, restore, saved_state
+from gpuwatch.frameworks.objects import Object, Write, ref_of
+from gpuwatch.frameworks.release import Release, Restoration, release, released, restore
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
@@ -99,9 +99,8 @@ def do_release(writer: ClusterWriter, object_: Object) -> Release:
 def do_restore(writer: ClusterWriter, object_: Object) -> Restoration:
     def attempt() -> Restoration:
         current = now(writer, object_)
-        saved = saved_state(current)
-        assert not isinstance(saved, Refused)
-        plan = restore(current, saved, remediation=NAME)
+        marked = keys.SAVED_STATE in current["metadata"].get("annotations", {})
+        plan = restore(current, told_state(current) if marked else (), remediation=NAME)
         assert isinstance(plan, Restoration), plan
         send(writer, plan.writes)
         return plan
@@ -143,7 +142,7 @@ def test_every_kind_is_released_in_one_write_and_comes_back_byte_for_byte(
     gone = now(writer, before)
     assert plan.saved[0].path == sample.path
     assert gone["metadata"]["annotations"][keys.REMEDIATION] == NAME
-    assert saved_state(gone) == plan.saved
+    assert told_state(gone) == plan.saved
     (ours,) = [
         item
         for item in gone["metadata"]["managedFields"]

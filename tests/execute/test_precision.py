@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from execute.living import ENFORCE, START, Fleet, quick
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision
+from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
 from gpuwatch.execute.propose import propose
 from gpuwatch.model.decision import ActionKind, PlanItem, Refusal
 from gpuwatch.model.remediation import Phase, Remediation
@@ -84,17 +84,35 @@ def test_a_move_that_worked_does_not_prove_the_fault() -> None:
 def test_one_trusted_detector_is_enough() -> None:
     both = proposed()
     both = replace(both, proposal=replace(both.proposal, detectors=("abandoned", "never_used")))
-    wrong = {"abandoned": Precision(0, 4)}
+    wrong = {("ml", "abandoned"): Precision(0, 4)}
     assert distrusted(both, wrong, 0.8) == ""
-    assert "never_used was right in 1 of 9" in distrusted(both, {**wrong, "never_used": Precision(1, 8)}, 0.8)
+    assert "never_used was right in 1 of 9" in distrusted(both, {**wrong, ("ml", "never_used"): Precision(1, 8)}, 0.8)
+
+
+def test_the_owners_of_one_namespace_teach_a_detector_for_that_namespace_alone() -> None:
+    rejected = [proposed(name=f"r{index}", phase=Phase.REJECTED) for index in range(20)]
+    here = proposed(name="here")
+    elsewhere = replace(here, proposal=replace(here.proposal, namespace="web"))
+    node = replace(here, proposal=replace(here.proposal, namespace=""))
+    measured = precision_by_place(rejected)
+    assert distrusted(here, measured, 0.8)
+    assert not distrusted(elsewhere, measured, 0.8)
+    assert not distrusted(node, measured, 0.8)
+    assert precision(rejected) == {"abandoned": Precision(0, 20)}
+
+
+def test_what_is_decided_on_nodes_counts_in_each_namespace() -> None:
+    found = proposed()
+    measured = {("", "abandoned"): Precision(0, 4), ("ml", "abandoned"): Precision(16, 0)}
+    assert "or on Nodes" in distrusted(found, measured, 0.8)
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_what_the_plan_is_told_is_below_its_bound(successes: int, failures: int) -> None:
     """The plan compares the lower bound alone; whoever is trusted is not named to it."""
-    told = poor({"xid": Precision(successes, failures)}, 0.8)
+    told = poor({("", "xid"): Precision(successes, failures)}, 0.8)
     assert all(value < 0.8 for value in told.values())
-    assert ("xid" in told) is not Precision(successes, failures).trusted(0.8)
+    assert (("", "xid") in told) is not Precision(successes, failures).trusted(0.8)
 
 
 def test_what_the_plan_refused_is_not_proposed() -> None:

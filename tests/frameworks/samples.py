@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwatch.frameworks import WRITTEN
+from gpuwatch.frameworks import WRITTEN, keys
 from gpuwatch.frameworks.framework import ReleaseRule
-from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.model.remediation import Saved
 
 _POD = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/main:1"}]}}
 _SERVED = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "example.org/m:1"}]}}
@@ -209,3 +211,9 @@ VOLCANO = _sample(
 assert {(item.object["apiVersion"].rpartition("/")[0], item.object["kind"]) for item in (*SAMPLES, VOLCANO)} == {
     key for key, kind in WRITTEN.items() if isinstance(kind.release, ReleaseRule)
 }
+
+
+def told_state(object_: Object) -> tuple[Saved, ...]:
+    """What the annotation on the object says of the fields before the release. People read it; gpuwatch does not."""
+    target, text = ref_of(object_), object_["metadata"]["annotations"][keys.SAVED_STATE]
+    return tuple(Saved(target=target, **item) for item in json.loads(text))

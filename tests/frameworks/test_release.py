@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample
+from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
 from gpuwatch.execute.requests import write
 from gpuwatch.frameworks import WRITTEN, keys
 from gpuwatch.frameworks.framework import ReleaseRule
@@ -24,10 +24,10 @@ from gpuwatch.frameworks.release import (
     release,
     released,
     restore,
-    saved_state,
     still_holds,
 )
 from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.remediation import ObjectRef, Saved
 from kube.memory_cluster import MemoryCluster, merged
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -85,7 +85,7 @@ def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whol
     assert plan.saved[0].path == sample.path
     assert text(value_at(gone, sample.path)) == text(json.loads(plan.saved[0].after))
     assert gone["metadata"]["annotations"][keys.REMEDIATION] == NAME
-    assert saved_state(gone) == plan.saved
+    assert told_state(gone) == plan.saved
     back = given_back(restore(gone, plan.saved, remediation=NAME))
     assert back.left == ()
     send(cluster, back.writes)
@@ -99,7 +99,7 @@ def test_twice_is_once(sample: Sample) -> None:
     cluster, before = started(sample)
     plan = ready(release(before, remediation=NAME, at=NOW))
     send(cluster, plan.writes)
-    again = ready(release(now(cluster, before), remediation=NAME, at=NOW))
+    again = ready(release(now(cluster, before), remediation=NAME, at=NOW, kept=plan.saved))
     assert again == Release((), plan.saved)
     send(cluster, given_back(restore(now(cluster, before), plan.saved, remediation=NAME)).writes)
     assert restore(now(cluster, before), plan.saved, remediation=NAME) == Restoration(())
@@ -183,15 +183,9 @@ def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> N
     assert released(gone, (), [{**group, "status": {"phase": "Pending"}}]) is True
     assert released(gone, (), [{**group, "metadata": {"ownerReferences": [{"uid": "other"}]}}]) is True
     if sample is not VOLCANO:
-        for item in saved_of(told):
+        for item in told_state(told):
             undone = removed(gone, item.path) if item.before == "" else put(gone, item.path, json.loads(item.before))
             assert released(undone, ()) is False
-
-
-def saved_of(object_: Object) -> tuple[Any, ...]:
-    found = saved_state(object_)
-    assert isinstance(found, tuple)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -284,13 +278,30 @@ def test_without_an_autoscaler_kserve_takes_minreplicas_for_the_number(mode: str
     assert mode in reason(release(scaled, remediation=NAME, at=NOW))
 
 
-def test_a_broken_saved_state_is_said() -> None:
-    sample = SAMPLES[0]
+@ALL
+def test_annotations_that_a_tenant_wrote_are_no_record(sample: Sample) -> None:
+    """Both annotations are forged: nothing was stored, so nothing is adopted."""
+    _, object_ = started(sample)
+    forged = [{"path": "/spec/priorityClassName", "before": '"system-cluster-critical"', "after": '"low"'}]
+    marks = {keys.REMEDIATION: NAME, keys.SAVED_STATE: json.dumps(forged)}
+    marked = put(object_, "/metadata/annotations", marks)
+    assert "has not written to it" in reason(release(marked, remediation=NAME, at=NOW))
+    other = Saved(target=ObjectRef("v1", "Pod", "other", "ml", "another uid"), path="/spec/x", before="", after="1")
+    assert "has not written to it" in reason(release(marked, remediation=NAME, at=NOW, kept=[other]))
+
+
+@EVERY
+def test_a_restoration_writes_the_fields_of_its_release_alone(sample: Sample) -> None:
     cluster, before = started(sample)
-    send(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
-    broken = put(now(cluster, before), "/metadata/annotations", {keys.REMEDIATION: NAME, keys.SAVED_STATE: "[{"})
-    assert "by hand" in reason(saved_state(broken))
-    assert "by hand" in reason(release(broken, remediation=NAME, at=NOW))
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    send(cluster, plan.writes)
+    gone = put(now(cluster, before), "/spec/priorityClassName", "low")
+    forged = Saved(
+        target=ref_of(gone), path="/spec/priorityClassName", before='"system-cluster-critical"', after='"low"'
+    )
+    back = given_back(restore(gone, (*plan.saved, forged), remediation=NAME))
+    assert back.left == (forged.path,)
+    assert "system-cluster-critical" not in str(back.writes)
 
 
 def volcano(**status: Any) -> Object:
@@ -308,13 +319,13 @@ def test_volcano_is_told_by_a_command_after_the_mark() -> None:
     assert (command["target"]["name"], command["target"]["uid"]) == ("volcano", before["metadata"]["uid"])
     assert now(cluster, before)["spec"] == before["spec"]
     # Killed between the two writes: the same Command again.
-    again = ready(release(now(cluster, before), remediation=NAME, at=NOW))
+    again = ready(release(now(cluster, before), remediation=NAME, at=NOW, kept=plan.saved))
     assert (again.writes, again.saved) == (plan.writes[1:], plan.saved)
     for phase in ("Aborting", "Aborted"):
         aborted = cluster.put({**now(cluster, before), "status": {"state": {"phase": phase}}})
         back = given_back(restore(aborted, plan.saved, remediation=NAME))
         assert [type(item) for item in back.writes] == [Creation, Patch]
-    assert ready(release(aborted, remediation=NAME, at=NOW)).writes == ()
+    assert ready(release(aborted, remediation=NAME, at=NOW, kept=plan.saved)).writes == ()
     send(cluster, back.writes)
     actions = {item["action"] for item in cluster.objects("bus.volcano.sh/v1alpha1", "Command")}
     assert actions == {"AbortJob", "ResumeJob"}

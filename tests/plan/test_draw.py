@@ -301,6 +301,22 @@ def test_what_owners_ask_for_is_honoured_wherever_it_stands(where: str, note: di
     assert guards(item) == {guard}
 
 
+@pytest.mark.parametrize("note", [{keys.OPT_OUT: "true"}, {keys.OBJECTION: "no"}, {keys.SNOOZE_UNTIL: "2027-01-01Z"}])
+def test_a_tenant_protects_its_pods_and_not_the_node_below_them(note: dict[str, str]) -> None:
+    """A taint ends no Pod; moving the same Pods is refused."""
+    held = device("n0", 0, "ml/chat")
+    state = snapshot(
+        [node("n0"), node("n1")],
+        [held],
+        [pod("ml/chat", "n0", annotations=note)],
+        namespaces=(Namespace(name="ml", annotations=note),),
+    )
+    plan = draw_plan(state, (sick(held),), POLICY)
+    asked = {"opted_out", "snoozed"}
+    assert not guards(only(plan, ActionKind.TAINT_NODE)) & asked
+    assert guards(only(plan, ActionKind.EVICT_GANG)) & asked
+
+
 @pytest.mark.parametrize(
     ("value", "refused"),
     [
@@ -436,7 +452,7 @@ def test_a_storm_stops_everything() -> None:
     state = snapshot(nodes, devices)
     assert draw_plan(state, tuple(sick(item) for item in devices[:16]), POLICY).brake == ""
     storm = draw_plan(state, tuple(sick(item) for item in devices[:17]), POLICY)
-    assert storm.brake.startswith("17 of 80 devices")
+    assert storm.brake.startswith("17 of 80 GPUs")
     assert all("brake" in guards(item) for item in storm.items)
 
 

@@ -56,7 +56,9 @@ def state_of(*pools: str) -> tuple[Snapshot, tuple[Finding, ...]]:
     return state, tuple(idle(each.ref, [held]) for each, held in zip(pods, devices, strict=True))
 
 
-def drawn(policy: PlanPolicy, *pools: str, precision: Mapping[str, float] | None = None, asked: str = "") -> PlanItem:
+def drawn(
+    policy: PlanPolicy, *pools: str, precision: Mapping[tuple[str, str], float] | None = None, asked: str = ""
+) -> PlanItem:
     state, findings = state_of(*pools)
     if asked:
         space = Namespace(name="ml", annotations={keys.MODE: asked})
@@ -81,14 +83,19 @@ def test_a_namespace_makes_it_milder(asked: str, mode: Mode) -> None:
 @pytest.mark.parametrize(
     ("precision", "mode"),
     [
-        ({FindingKind.ABANDONED: 0.8}, ENFORCE),
-        ({FindingKind.ABANDONED: 0.79}, SUGGEST),
-        ({FindingKind.ABANDONED: float("nan")}, SUGGEST),
-        ({FindingKind.XID: 0.1}, ENFORCE),
+        ({("ml", FindingKind.ABANDONED): 0.8}, ENFORCE),
+        ({("ml", FindingKind.ABANDONED): 0.79}, SUGGEST),
+        ({("ml", FindingKind.ABANDONED): float("nan")}, SUGGEST),
+        ({("ml", FindingKind.XID): 0.1}, ENFORCE),
+        ({("", FindingKind.ABANDONED): 0.1}, SUGGEST),
+        ({("", FindingKind.ABANDONED): 0.1, ("ml", FindingKind.ABANDONED): 0.9}, SUGGEST),
+        ({("web", FindingKind.ABANDONED): 0.1}, ENFORCE),
         ({}, ENFORCE),
     ],
 )
-def test_an_imprecise_detector_only_suggests(precision: Mapping[str, float], mode: Mode) -> None:
+def test_a_detector_that_is_imprecise_here_or_on_nodes_only_suggests(
+    precision: Mapping[tuple[str, str], float], mode: Mode
+) -> None:
     item = drawn(PlanPolicy(modes={RELEASE: ENFORCE}), "train", precision=precision)
     assert item.mode is mode
     assert ("precision of abandoned" in item.mode_reason) is (mode is SUGGEST)
@@ -99,7 +106,7 @@ def test_an_imprecise_detector_only_suggests(precision: Mapping[str, float], mod
 def test_a_precise_detector_is_enough_if_it_is_sure_enough() -> None:
     state, findings = state_of("train")
     policy = PlanPolicy(modes={RELEASE: ENFORCE})
-    poor = {FindingKind.ABANDONED: 0.3}
+    poor = {("ml", FindingKind.ABANDONED): 0.3}
     for confidence, mode in ((0.8, ENFORCE), (0.79, SUGGEST)):
         second = replace(findings[0], kind=FindingKind.NEVER_USED, confidence_ratio=confidence)
         plan = draw_plan(state, (*findings, second), policy, precision=poor)

@@ -81,8 +81,8 @@ def test_the_one_whose_restart_costs_least_goes_and_the_other_stays() -> None:
     found = moves(plan)
     assert found[A].admitted, found[A].refusals
     assert (found[A].candidate.pods, found[A].candidate.detectors) == (("ml/a",), ("hbm_contention",))
-    # 0.4 GPUs × 24 h come back, 1 GPU × 2 h is lost.
-    assert (found[A].score.gained_gpu_hours, found[A].score.disrupted_gpu_hours) == (pytest.approx(9.6), 2.0)
+    # 0.4 GPUs × 24 h come back, a quarter of a GPU × 2 h is lost.
+    assert (found[A].score.gained_gpu_hours, found[A].score.disrupted_gpu_hours) == (pytest.approx(9.6), 0.5)
     assert found[A].score.confidence_ratio == 0.85
     assert guards(found[B]) == {"once"}
     assert (
@@ -93,11 +93,11 @@ def test_the_one_whose_restart_costs_least_goes_and_the_other_stays() -> None:
 
 
 def test_it_has_to_be_worth_it() -> None:
-    small = contention(relief_gpus={A: 0.09, B: 0.09})
+    small = contention(relief_gpus={A: 0.02, B: 0.02})
     assert {
         guard for item in moves(draw_plan(crowded(node("n0", 1)), (small,), POLICY)).values() for guard in guards(item)
     } == {"worth_it"}
-    some = contention(relief_gpus={A: 0.1, B: 0.1})
+    some = contention(relief_gpus={A: 0.03, B: 0.03})
     assert moves(draw_plan(crowded(node("n0", 1)), (some,), POLICY))[A].admitted
 
 

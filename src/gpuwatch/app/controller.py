@@ -29,7 +29,7 @@ from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.precision import poor, precision
+from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.frameworks import keys
@@ -334,7 +334,7 @@ class Controller:
             recommendations=self._advice,
             alerts=alerts,
             pause=pause,
-            precision=poor(precision(known), bound),
+            precision=poor(precision_by_place(known), bound),
             storm_at=self._storm_at,
         )
         analysis = analyse(snapshot, opened.policies, context)

@@ -13,7 +13,7 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
 from gpuwatch.app.terminal import output, print_answer, remark, reported
 from gpuwatch.cycle.analysis import PlanContext, analyse
-from gpuwatch.execute.precision import poor, precision
+from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.reader import ClusterError
@@ -80,7 +80,7 @@ def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContex
     if kept is None:
         return PlanContext(alerts=alerts), (*gaps, *more)
     known, pause = kept
-    doubtful = poor(precision(known), opened.policies.plan.min_precision_ratio)
+    doubtful = poor(precision_by_place(known), opened.policies.plan.min_precision_ratio)
     return PlanContext(history=known, pause=pause, precision=doubtful, alerts=alerts), (*gaps, *more)
 
 

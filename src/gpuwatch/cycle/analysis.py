@@ -62,7 +62,7 @@ class PlanContext:
     recommendations: tuple[Recommendation, ...] = ()
     alerts: tuple[str, ...] | None = ()
     pause: Pause = Pause()
-    precision: Mapping[str, float] = field(default_factory=dict)
+    precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     storm_at: datetime | None = None
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.execute import steps as acts
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.precision import Precision, distrusted
+from gpuwatch.execute.precision import Place, Precision, distrusted
 from gpuwatch.execute.recheck import (
     Check,
     Clearance,
@@ -65,7 +65,7 @@ class StepInputs:
     view: FreshFacts | None = None
     waiter: Object | None = None
     others: tuple[Remediation, ...] = ()
-    measured: Mapping[str, Precision] = field(default_factory=dict)
+    measured: Mapping[Place, Precision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

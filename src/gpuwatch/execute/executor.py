@@ -15,7 +15,7 @@ from gpuwatch.execute.advance import (
     idle,
     needs,
 )
-from gpuwatch.execute.precision import Precision, precision
+from gpuwatch.execute.precision import Place, Precision, precision_by_place
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import Notify, rehearse, send
@@ -140,12 +140,12 @@ class Executor:
 
     def _inputs(self, remediation: Remediation, wanted: WantedInputs) -> StepInputs:
         others: tuple[Remediation, ...] = ()
-        measured: Mapping[str, Precision] = {}
+        measured: Mapping[Place, Precision] = {}
         if wanted.others:
             if wanted.latest or not self._known:
                 self._read()
             others = tuple(each for each in self._known.values() if each.id != remediation.id)
-            measured = precision(others)
+            measured = precision_by_place(others)
         return StepInputs(
             pause=self.store.paused(),
             state=self._state(remediation, wanted) if wanted.target is not None else TargetState(),

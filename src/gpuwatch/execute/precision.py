@@ -56,20 +56,33 @@ class Precision:
         return (self.lower_ratio if spotless else self.upper_ratio) >= bound
 
 
+Place = tuple[str, str]
+"""The Namespace whose owners and approvers decided, '' for those of Nodes; and the detector."""
+
+
 def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
-    """Detector → measured precision. An outcome counts for every detector behind the proposal.
+    """Detector → precision over all places, for people. What gpuwatch may do depends on `precision_by_place`."""
+    total: dict[str, Precision] = {}
+    for (_, detector), found in precision_by_place(history).items():
+        known = total.get(detector, Precision())
+        total[detector] = Precision(known.successes + found.successes, known.failures + found.failures)
+    return dict(sorted(total.items()))
+
+
+def precision_by_place(history: Iterable[Remediation]) -> Mapping[Place, Precision]:
+    """Place → measured precision. An outcome counts for every detector behind the proposal, in its own Namespace.
 
     Right: the action was verified and nobody took it back while it was open, or a person who rejected or undid it said
     that the finding was right. Wrong: a person or an owner rejected it or undid it without saying so, or an idle target
     became busy before its release. Nothing else counts: no failed write, no expired proposal, no expired taint.
     """
-    counts: dict[str, list[int]] = {}
+    counts: dict[Place, list[int]] = {}
     for each in history:
         right = _right(each)
         if right is not None:
             for detector in each.proposal.detectors:
-                counts.setdefault(detector, [0, 0])[0 if right else 1] += 1
-    return {detector: Precision(*found) for detector, found in sorted(counts.items())}
+                counts.setdefault((each.proposal.namespace, detector), [0, 0])[0 if right else 1] += 1
+    return {place: Precision(*found) for place, found in sorted(counts.items())}
 
 
 def _right(remediation: Remediation) -> bool | None:
@@ -83,18 +96,30 @@ def _right(remediation: Remediation) -> bool | None:
     return None
 
 
-def poor(measured: Mapping[str, Precision], bound: float) -> Mapping[str, float]:
-    """Detectors that may only suggest, with the lower bound of their precision."""
-    return {name: record.lower_ratio for name, record in measured.items() if not record.trusted(bound)}
+def poor(measured: Mapping[Place, Precision], bound: float) -> Mapping[Place, float]:
+    """Places where a detector may only suggest, with the lower bound of its precision there."""
+    return {place: record.lower_ratio for place, record in measured.items() if not record.trusted(bound)}
 
 
-def distrusted(remediation: Remediation, measured: Mapping[str, Precision], bound: float) -> str:
-    """Why this proposal's detectors may only suggest; '' if one of them may do more."""
-    records = {name: measured.get(name, Precision()) for name in remediation.proposal.detectors}
+def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bound: float) -> str:
+    """Why this proposal's detectors may only suggest; '' if one of them may do more.
+
+    A detector has to be trusted by the outcomes of the proposal's own Namespace and by those of Nodes: who decides in
+    one Namespace decides nothing for others.
+    """
+    namespace = remediation.proposal.namespace
+    records = {
+        name: min(
+            (measured.get(place, Precision()) for place in {(namespace, name), ("", name)}),
+            key=lambda record: (record.trusted(bound), record.upper_ratio),
+        )
+        for name in remediation.proposal.detectors
+    }
     if not records or any(record.trusted(bound) for record in records.values()):
         return ""
     name, worst = min(records.items(), key=lambda item: (item[1].upper_ratio, item[0]))
+    where = f" in Namespace {namespace} or on Nodes" if namespace else " on Nodes"
     return (
-        f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes "
+        f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes{where} "
         f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f}); {bound:.2f} is needed to act without a person."
     )

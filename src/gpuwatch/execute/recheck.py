@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.precision import BUSY_AGAIN, Precision, poor
+from gpuwatch.execute.precision import BUSY_AGAIN, Place, Precision, poor
 from gpuwatch.execute.targets import occupied
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
@@ -44,7 +44,7 @@ class FreshFacts:
     recommendations: tuple[Recommendation, ...] = ()
     storm_at: datetime | None = None
 
-    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[str, float] | None = None) -> PlanFacts:
+    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[Place, float] | None = None) -> PlanFacts:
         return PlanFacts(
             self.snapshot,
             self.findings,
@@ -55,7 +55,7 @@ class FreshFacts:
             last_storm=self.storm_at,
         )
 
-    def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[str, float]) -> Plan:
+    def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[Place, float]) -> Plan:
         return draw_plan(
             self.snapshot,
             self.findings,
@@ -102,7 +102,7 @@ def recheck(
     now: datetime,
     plan_policy: PlanPolicy,
     policy: ExecutePolicy,
-    measured: Mapping[str, Precision],
+    measured: Mapping[Place, Precision],
 ) -> Check:
     """Checks everything that must hold before the first write. others: all stored Remediations but this one."""
     proposal = remediation.proposal

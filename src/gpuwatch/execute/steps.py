@@ -20,7 +20,7 @@ from gpuwatch.frameworks.framework import How
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
-from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
+from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -496,7 +496,7 @@ def _release(
         against = fights(object_, surroundings)
         if against:
             return Blocked(" ".join(against))
-    found = release(object_, remediation=remediation.name, at=now)
+    found = release(object_, remediation=remediation.name, at=now, kept=remediation.saved)
     if isinstance(found, Refused):
         return Blocked(found.reason)
     if not found.writes or isinstance(found.writes[0], Creation):
@@ -538,13 +538,9 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
         return Done(f"{step.target} is gone.")
     if held_by(object_) != remediation.name:
         return Done("It carries no mark of this Remediation: it was restored, or changed hands.")
-    saved: tuple[Saved, ...] | Refused = tuple(
-        item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid")
-    )
+    saved = tuple(item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid"))
     if not saved:
-        saved = saved_state(object_)
-    if isinstance(saved, Refused):
-        return Blocked(saved.reason)
+        return Done(f"It carries a mark of this Remediation, which has not written to {step.target}.")
     found = restore(object_, saved, remediation=remediation.name)
     if isinstance(found, Refused):
         return Blocked(found.reason)

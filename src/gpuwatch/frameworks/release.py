@@ -48,17 +48,21 @@ def owned_paths(object_: Object) -> tuple[str, ...]:
     return tuple(path for path, _ in rule.fields(object_, datetime.fromtimestamp(0, UTC)))
 
 
-def release(object_: Object, *, remediation: str, at: datetime) -> Release | Refused:
-    """The writes that release this object as read. remediation: name of the one that does it. `fights.fights` checks
-    who would undo it."""
+def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[Saved] = ()) -> Release | Refused:
+    """The writes that release this object as read. remediation: name of the one that does it. kept: what it stored of
+    this object before its first write. `fights.fights` checks who would undo it."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
         return rule
     holder = held_by(object_)
     if holder == remediation and keys.SAVED_STATE in object_["metadata"]["annotations"]:
-        done = saved_state(object_)
-        if isinstance(done, Refused):
-            return done
+        # Who may edit the object may write both annotations; only the stored intent shows that they are gpuwatch's.
+        done = tuple(item for item in kept if item.target.uid == object_["metadata"].get("uid"))
+        if not done:
+            return Refused(
+                f"It carries the annotations of {remediation}, which has not written to it. "
+                f"Remove {keys.REMEDIATION} and {keys.SAVED_STATE} from {ref_of(object_)}."
+            )
         # The annotation is written before the Command, so the Command may be missing.
         if rule.commands and rule.holds(object_):
             return Release((Creation(rule.commands.release(object_, remediation)),), done)
@@ -79,7 +83,8 @@ def release(object_: Object, *, remediation: str, at: datetime) -> Release | Ref
 
 def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Restoration | Refused:
     """The writes that restore the saved fields, each where the object still has what the release wrote, and remove both
-    annotations. remediation: name of the one that released it. No writes: already restored, or never released."""
+    annotations. Fields that no release of this kind writes are left. remediation: name of the one that released it. No
+    writes: already restored, or never released."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
         return rule
@@ -94,8 +99,11 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
     changed: Object = object_
     left = []
     resumes = False
+    own = _own_paths(rule.fields(object_, datetime.fromtimestamp(0, UTC)))
     for item in saved:
-        if rule.commands and rule.commands.obeyed(object_):
+        if item.path not in own:
+            left.append(item.path)
+        elif rule.commands and rule.commands.obeyed(object_):
             resumes = True
         elif _json(value_at(changed, item.path)) != item.after:
             left.append(item.path)
@@ -157,19 +165,6 @@ def held_by(object_: Object) -> str:
     return str((object_["metadata"].get("annotations") or {}).get(keys.REMEDIATION, ""))
 
 
-def saved_state(object_: Object) -> tuple[Saved, ...] | Refused:
-    """The saved state in the object's annotation."""
-    written = (object_["metadata"].get("annotations") or {}).get(keys.SAVED_STATE)
-    target = ref_of(object_)
-    try:
-        return tuple(
-            Saved(target=target, path=str(item["path"]), before=str(item["before"]), after=str(item["after"]))
-            for item in json.loads(written or "")
-        )
-    except (ValueError, TypeError, KeyError):
-        return Refused(f"The annotation {keys.SAVED_STATE} of {target} cannot be read; restore it by hand.")
-
-
 def _refusal(rule: ReleaseRule, object_: Object, at: datetime) -> str:
     metadata = object_["metadata"]
     if metadata.get("deletionTimestamp"):
@@ -195,13 +190,21 @@ def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]
     for path, value in fields:
         before = value_at(object_, path)
         saved.append(Saved(target=target, path=path, before=_json(before), after=_json(value)))
-        names = parts(path)
-        for depth in range(len(names) - 1, 1, -1):
-            parent = pointer(*names[:depth])
-            if names[0] == "spec" and value_at(object_, parent) is ABSENT:
-                saved.append(Saved(target=target, path=parent, before="", after="{}"))
+        created = (parent for parent in _parents(path) if value_at(object_, parent) is ABSENT)
+        saved.extend(Saved(target=target, path=parent, before="", after="{}") for parent in created)
         changed = put(changed, path, value)
     return changed, tuple(saved)
+
+
+def _parents(path: str) -> list[str]:
+    """The parents that a release may have to create, innermost first."""
+    names = parts(path)
+    return [pointer(*names[:depth]) for depth in range(len(names) - 1, 1, -1)] if names[0] == "spec" else []
+
+
+def _own_paths(fields: Fields) -> set[str]:
+    """All that a release with these fields writes, but for its annotations."""
+    return {each for path, _ in fields for each in (path, *_parents(path))}
 
 
 def _marks(remediation: str, saved: Sequence[Saved]) -> dict[str, str]:

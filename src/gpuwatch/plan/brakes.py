@@ -52,7 +52,8 @@ def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
 
 def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     present = [device for device in facts.snapshot.devices if device.present]
-    known = len(facts.snapshot.devices)
+    known = facts.physical(facts.devices)
+    reporting = facts.physical(device.id for device in present)
     if not known:
         return "Telemetry shows no device at all."
     partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
@@ -63,23 +64,26 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
         for finding in facts.findings
     ):
         return "Telemetry of the fleet as a whole is missing or stale."
-    if len(present) < policy.min_coverage_ratio * known:
-        return f"Only {len(present)} of {known} known devices report."
+    if reporting < policy.min_coverage_ratio * known:
+        return f"Only {reporting} of {known} known GPUs report."
     # A Prometheus that lost part of the fleet with its history knows of no missing device. Compare with the cluster's
     # Nodes, if telemetry's hosts are Nodes.
     holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
     seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
     if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):
         return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
-    sick = _devices(facts, Family.HEALTH, Verdict.DEGRADED)
-    if len(sick) >= policy.storm_min_gpus and len(sick) > policy.storm_ratio * known:
-        return f"{len(sick)} of {known} devices look degraded at once, more than {policy.storm_ratio:.0%}."
-    held = {device.id for device in present if device.pods}
-    idle = _devices(facts, Family.IDLE, Verdict.IDLE) & held
-    if len(idle) >= policy.storm_min_gpus and len(idle) > policy.idle_storm_ratio * len(held):
-        return (
-            f"{len(idle)} of {len(held)} allocated devices look idle at once, more than {policy.idle_storm_ratio:.0%}."
-        )
+    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED))
+    if sick >= policy.storm_min_gpus and sick > policy.storm_ratio * known:
+        return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
+    looks_idle = _devices(facts, Family.IDLE, Verdict.IDLE)
+    # Allocated instances of a GPU count as equal parts of it.
+    held: dict[str, list[bool]] = {}
+    for device in present:
+        if device.pods:
+            held.setdefault(device.uuid, []).append(device.id in looks_idle)
+    idle = sum(sum(parts) / len(parts) for parts in held.values())
+    if idle >= policy.storm_min_gpus and idle > policy.idle_storm_ratio * len(held):
+        return f"{idle:.0f} of {len(held)} allocated GPUs look idle at once, more than {policy.idle_storm_ratio:.0%}."
     return ""
 
 

@@ -185,10 +185,13 @@ class Ledger:
             left = [
                 node.name
                 for node in self._facts.nodes.values()
-                if self._facts.pool(node) == pool and not self._facts.closed(node) and node.name not in away
+                if self._facts.pool(node) == pool
+                and self._facts.node_gpus(node)
+                and not self._facts.closed(node)
+                and node.name not in away
             ]
             if len(left) < must:
-                reason = f"Pool {pool} would have {len(left)} Nodes in service left; {must} must stay."
+                reason = f"Pool {pool} would have {len(left)} GPU Nodes in service left; {must} must stay."
                 yield Refusal(guard="pool_nodes", reason=reason)
 
     def _too_fast(self, candidate: Candidate) -> Iterable[Refusal]:

@@ -76,7 +76,7 @@ def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
             nodes=(name,),
             pool=facts.pool(node),
             gpu_model=node.gpu_product if node else "",
-            gpus=facts.node_gpus(node) if node else len(devices),
+            gpus=facts.node_gpus(node) if node else facts.physical(devices),
             detectors=_detectors(findings),
         )
 
@@ -149,7 +149,7 @@ def _gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[Candidate]:
         yield replace(
             _group_candidate(facts, ActionKind.EVICT_GANG, key, [finding], pods),
             reason=f"{_sentence(finding.summary)} It would fit into {where}.",
-            relief_gpus=facts.gpus(pods) * policy.scattered_loss_ratio or None,
+            relief_gpus=facts.gpu_shares(pods) * policy.scattered_loss_ratio or None,
         )
 
 
@@ -176,5 +176,5 @@ def _releasing(facts: PlanFacts) -> Iterable[Candidate]:
             pods=(ref,),
             nodes=tuple(sorted({finding.node for finding in findings if finding.node})),
             namespace=ref.partition("/")[0],
-            gpus=len({device for finding in findings for device in finding.devices}),
+            gpus=facts.physical(device for finding in findings for device in finding.devices),
         )

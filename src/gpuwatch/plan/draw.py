@@ -41,13 +41,14 @@ def draw_plan(
     recommendations: Sequence[Recommendation] = (),
     alerts: Sequence[str] | None = (),
     pause: Pause = Pause(),  # noqa: B008 - frozen
-    precision: Mapping[str, float] | None = None,
+    precision: Mapping[tuple[str, str], float] | None = None,
     storm_at: datetime | None = None,
 ) -> Plan:
     """Every candidate with its score and all reasons against it, best first; budgets are spent in that order.
 
     history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
-    precision: detector → lower bound of its measured precision. storm_at: `Plan.last_storm` of the previous plan.
+    precision: (Namespace, '' for Nodes; detector) → lower bound of its measured precision. storm_at: `Plan.last_storm`
+    of the previous plan.
     """
     facts = PlanFacts(
         snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
@@ -111,8 +112,10 @@ def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> st
         for finding in facts.findings_of(candidate)
         if finding.confidence_ratio >= policy.min_confidence_ratio
     } or set(candidate.detectors)
-    poor = {name: facts.precision[name] for name in grounds if name in facts.precision}
-    poor = {name: value for name, value in poor.items() if not value >= policy.min_precision_ratio}
+    # Who decides in one Namespace decides nothing for others: its own outcomes count here, and those of Nodes.
+    places = [(place, name) for name in grounds for place in {candidate.namespace, ""}]
+    known = [(name, facts.precision[place, name]) for place, name in places if (place, name) in facts.precision]
+    poor = {name: value for name, value in sorted(known, reverse=True) if not value >= policy.min_precision_ratio}
     if not poor or set(poor) != grounds:
         return ""
     name = min(poor, key=lambda key: (-poor[key], key))

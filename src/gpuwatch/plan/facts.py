@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
+from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Gang, Node, Pod, Workload
+from gpuwatch.model.cluster import Gang, Node, Pod, Sharing, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.sizing import Recommendation
@@ -41,7 +42,7 @@ class PlanFacts:
     recommendations: Sequence[Recommendation] = ()
     alerts: Sequence[str] | None = ()
     pause: Pause = Pause()
-    precision: Mapping[str, float] = field(default_factory=dict)
+    precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     last_storm: datetime | None = None
 
     @cached_property
@@ -106,27 +107,28 @@ class PlanFacts:
 
     @cached_property
     def free_gpus(self) -> dict[str, int]:
-        """Node → GPUs that report, are free, and are not degraded."""
-        return {
-            name: sum(1 for item in devices if item.present and not item.pods and item.id not in self.degraded_devices)
-            for name, devices in self.devices_of_node.items()
-        }
+        """Node → physical GPUs of which every instance reports, is free, and is not degraded."""
+        found = {}
+        for name, devices in self.devices_of_node.items():
+            taken = {item.uuid for item in devices if item.pods or not item.present or item.id in self.degraded_devices}
+            found[name] = len({item.uuid for item in devices} - taken)
+        return found
 
     @cached_property
-    def waiting_gpus(self) -> int:
-        """Accelerators that pending Pods without a Node request."""
-        return self.gpus(pod for pod in self.snapshot.cluster.pods if pod.phase == "Pending" and not pod.node)
+    def waiting_gpus(self) -> float:
+        """GPUs that pending Pods without a Node request; a slice counts as a whole GPU, since its Node is not known."""
+        return self.gpu_shares(pod for pod in self.snapshot.cluster.pods if pod.phase == "Pending" and not pod.node)
 
     @cached_property
     def mean_group_gpus(self) -> dict[str, float]:
         """Pool → mean gang size in GPUs, over the pool's allocated GPUs; a Pod without a gang is a gang of its own."""
-        sizes: dict[str, list[int]] = defaultdict(list)
+        sizes: dict[str, list[float]] = defaultdict(list)
         for key, pods in self.members.items():
             whole = key in self.gangs
             for group in [pods] if whole else [[pod] for pod in pods]:
                 pools = {self.pool(self.nodes[pod.node]) for pod in group if pod.node in self.nodes}
                 for pool in pools:
-                    sizes[pool].append(self.gpus(group))
+                    sizes[pool].append(self.gpu_shares(group))
         return {pool: sum(n * n for n in found) / sum(found) for pool, found in sizes.items() if sum(found)}
 
     @cached_property
@@ -175,12 +177,30 @@ class PlanFacts:
         refs = {ref for name in devices if name in self.devices for ref in self.devices[name].pods}
         return [self.pods[ref] for ref in sorted(refs) if ref in self.pods]
 
+    def physical(self, devices: Iterable[DeviceId]) -> int:
+        """Physical GPUs behind these devices, each of which is a GPU or a MIG instance."""
+        return len({self.devices[name].uuid if name in self.devices else name for name in devices})
+
     def pool(self, node: Node | None) -> str:
         return node.pool if node is not None and node.pool else "default"
 
     def node_gpus(self, node: Node) -> int:
-        """Accelerators by the Node's capacity; telemetry's count where the capacity has none."""
-        return sum(node.accelerators.values()) or len(self.devices_of_node.get(node.name, ()))
+        """Physical GPUs of a Node, 0 if it has none: by its labels, else by its capacity. Where MIG or sharing
+        multiplies the capacity, by telemetry before that."""
+        seen = len({device.uuid for device in self.devices_of_node.get(node.name, ())})
+        units = sum(node.accelerators.values())
+        return node.gpu_count or (seen or units if _is_cut(node) else units or seen)
+
+    def _units(self, node: Node) -> dict[str, float]:
+        """Accelerator resource → physical GPUs per unit, so that all units of the Node are its GPUs."""
+        if not _is_cut(node):
+            return {}
+        weights = {
+            name: gpu_share_ratio(node.gpu_product, name.partition("/mig-")[2].removesuffix(".shared") or None)
+            for name in node.accelerators
+        }
+        total = sum(node.accelerators[name] * weight for name, weight in weights.items())
+        return {name: weight * self.node_gpus(node) / total for name, weight in weights.items()}
 
     def closed(self, node: Node) -> str:
         """Why no new Pod is scheduled to this Node; '' where it is in service."""
@@ -305,9 +325,41 @@ class PlanFacts:
     def _claimed(self) -> Counter[str]:
         return Counter(item.claim for item in self.snapshot.cluster.claims)
 
+    def gpu_shares(self, pods: Iterable[Pod]) -> float:
+        """Physical GPUs that these Pods request, or hold by a claim (DRA): a slice or a shared GPU counts in part."""
+        total = 0.0
+        for pod in pods:
+            node = self.nodes.get(pod.node)
+            worth = self._units(node) if node is not None else {}
+            total += sum(count * worth.get(name, 1.0) for name, count in pod.accelerators.items())
+            total += self._devices_claimed(pod)
+        return total
+
     def gpus(self, pods: Iterable[Pod]) -> int:
-        """Accelerators that these Pods request, or hold by a claim (DRA)."""
-        return sum(
-            sum(pod.accelerators.values()) + sum(self._claimed[f"{pod.namespace}/{name}"] for name in pod.claims)
-            for pod in pods
-        )
+        """Physical GPUs that an action on these Pods disturbs. A GPU that is cut or shared counts whole, as telemetry
+        attributes it; a unit that telemetry does not attribute is taken to be on a GPU of its own."""
+        total = 0
+        cut: dict[str, list[Pod]] = defaultdict(list)
+        for pod in pods:
+            node = self.nodes.get(pod.node)
+            if node is not None and _is_cut(node):
+                cut[node.name].append(pod)
+            else:
+                total += sum(pod.accelerators.values()) + self._devices_claimed(pod)
+        for name, here in cut.items():
+            refs = {pod.ref for pod in here}
+            devices = [device for device in self.devices_of_node.get(name, ()) if not refs.isdisjoint(device.pods)]
+            seen = {ref for device in devices for ref in device.pods}
+            unseen = sum(
+                sum(pod.accelerators.values()) + self._devices_claimed(pod) for pod in here if pod.ref not in seen
+            )
+            total += min(len({device.uuid for device in devices}) + unseen, self.node_gpus(self.nodes[name]))
+        return total
+
+    def _devices_claimed(self, pod: Pod) -> int:
+        return sum(self._claimed[f"{pod.namespace}/{name}"] for name in pod.claims)
+
+
+def _is_cut(node: Node) -> bool:
+    """Does its capacity count slices or shares instead of GPUs?"""
+    return bool(node.mig_layout) or node.sharing is not Sharing.NONE or node.replicas > 1

@@ -98,10 +98,13 @@ def _worth_it(case: GuardCase) -> str | None:
 
 
 def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, str, str]]:
-    """(object, key, value) of all labels and annotations of its Pods, their owners and Namespace, and its Nodes."""
+    """(object, key, value) of all labels and annotations of its Nodes, and of the Pods that it ends, their owners and
+    Namespaces. A taint ends no Pod, so its Nodes' alone count: a tenant cannot keep a degraded Node in service. What
+    NoExecute ends is asked for each gang (`no_execute_refused`)."""
+    ends = () if candidate.action is ActionKind.TAINT_NODE else candidate.pods
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
-    for ref in candidate.pods:
+    for ref in ends:
         pod = facts.pods.get(ref)
         if pod is not None:
             spaces.add(pod.namespace)

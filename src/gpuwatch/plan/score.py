@@ -35,16 +35,20 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
     if any(finding.family is Family.MISFIT for finding in findings):
         rate = candidate.relief_gpus or 0.0
     else:
-        rate = facts.gpus(pods) * loss
+        rate = facts.gpu_shares(pods) * loss
     moment, timing = chosen(candidate, facts, policy, rate * confidence)
     horizon = policy.horizon_hours
     if candidate.action in (ActionKind.RELEASE_GANG, ActionKind.RESIZE_WORKLOAD):
         # Of a resize, `gpus` are those that it frees.
         by = "release" if candidate.action is ActionKind.RELEASE_GANG else "advised size"
-        gain = _Term(candidate.gpus, horizon, f"GPUs that the {by} frees")
-        harm = _restart(candidate, moment)
+        freed = facts.gpu_shares(pods) if candidate.action is ActionKind.RELEASE_GANG and pods else candidate.gpus
+        gain = _Term(freed, horizon, f"GPUs that the {by} frees")
+        harm = _restart(candidate, moment, freed)
     elif candidate.action is ActionKind.EVICT_GANG:
-        gain, harm = _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0)), _restart(candidate, moment)
+        gain, harm = (
+            _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0)),
+            _restart(candidate, moment, facts.gpu_shares(pods)),
+        )
     else:
         gain, harm = _affected(candidate, pods, loss, horizon, facts), _missed(candidate, facts, policy)
     return (
@@ -95,11 +99,11 @@ def _gpus(count: float) -> str:
     return f"{_number(count)} GPU{'' if count == 1 else 's'}"
 
 
-def _restart(candidate: Candidate, moment: Moment) -> _Term:
+def _restart(candidate: Candidate, moment: Moment, gpus: float) -> _Term:
     """Work that the restart loses; the hours are per GPU."""
     if not moment.lost_gpu_hours:
         return _Term(0.0, 0.0, f"{moment.words.rstrip(',')}, the restart loses no work")
-    gpus = float(candidate.gpus) or 1.0
+    gpus = gpus or 1.0
     what = (
         "what it has loaded is loaded again once it is wanted, for which an hour is counted"
         if candidate.action is ActionKind.RELEASE_GANG
@@ -122,8 +126,8 @@ def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Ter
 def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: PlanFacts) -> _Term:
     """GPUs lost while the Node takes Pods: the largest of its degraded GPUs, the GPUs of the gangs on them, and the
     expected gang that would land there."""
-    here = float(len(candidate.devices))
-    held = float(facts.gpus(_whole_groups(pods, facts)))
+    here = float(facts.physical(candidate.devices))
+    held = facts.gpu_shares(_whole_groups(pods, facts))
     expected = _next_user(candidate, facts)
     pool = candidate.pool or "default"
     if expected > max(here, held):
@@ -162,9 +166,9 @@ def _next_user(candidate: Candidate, facts: PlanFacts) -> float:
     return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
 
 
-def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> int:
+def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:
     """Free healthy GPUs of the Node that the pool cannot replace by free blocks as large, less those in demand."""
-    missed = 0
+    missed = 0.0
     for name in candidate.nodes:
         node = facts.nodes.get(name)
         here = facts.free_gpus.get(name, 0)
@@ -181,4 +185,4 @@ def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> int:
 
 
 def _pool_gpus(pool: str, facts: PlanFacts) -> int:
-    return facts.pool_gpus.get(pool or "default", 0) if facts.nodes else len(facts.devices)
+    return facts.pool_gpus.get(pool or "default", 0) if facts.nodes else facts.physical(facts.devices)

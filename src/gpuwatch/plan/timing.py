@@ -57,10 +57,11 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
         return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
     if candidate.action is ActionKind.RELEASE_GANG:
         # Idle work loses only its start-up: a model is loaded again in well under an hour.
-        return [Moment(TimingKind.NOW, 0.0, float(candidate.gpus), "now, as it is idle,")]
+        gpus = facts.gpu_shares(facts.pods_of(candidate)) or float(candidate.gpus)
+        return [Moment(TimingKind.NOW, 0.0, gpus, "now, as it is idle,")]
     pods = facts.pods_of(candidate)
     now = facts.snapshot.at
-    lost = sum(restart_hours(pod, facts, policy) * facts.gpus([pod]) for pod in pods)
+    lost = sum(restart_hours(pod, facts, policy) * facts.gpu_shares([pod]) for pod in pods)
     moments = []
     saved = [_told(pod, keys.LAST_CHECKPOINT, facts) for pod in pods]
     known = [at for at in saved if at is not None and at <= now]
