@@ -4,27 +4,31 @@ writes passes and all else is refused. The account has another name, in another 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import yaml
+from click.testing import CliRunner
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents, renamed
 from deploy.test_roles import rights
 from frameworks.samples import SAMPLES, VOLCANO
+from gpuwatch.app.cli import cli
 from gpuwatch.execute.requests import write
 from gpuwatch.frameworks import WRITTEN, keys
 from gpuwatch.frameworks.framework import ReleaseRule
 from gpuwatch.frameworks.json_patch import ABSENT, parts, put, value_at
 from gpuwatch.frameworks.move import rollout
 from gpuwatch.frameworks.objects import key_of, ref_of
-from gpuwatch.frameworks.release import Release, Restoration, release, restore, saved_state
+from gpuwatch.frameworks.release import Release, Restoration, release, restore
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter, event_of
 from gpuwatch.model.remediation import ObjectRef
@@ -716,9 +720,7 @@ def test_every_owner_is_released_and_restored(writer: LiveWriter, administrator:
         write(writer, each)
     gone = now(writer, stored)
     assert keys.REMEDIATION in gone["metadata"]["annotations"]
-    saved = saved_state(gone)
-    assert isinstance(saved, tuple)
-    back = restore(gone, saved, remediation=NAME)
+    back = restore(gone, plan.saved, remediation=NAME)
     assert isinstance(back, Restoration), back
     for each in back.writes:
         write(writer, each)
@@ -822,6 +824,25 @@ def test_without_any_binding_nobody_is_held_and_nobody_is_gpuwatch(administrator
             relabel(each["metadata"]["labels"][label], each)
         wait_until(lambda: denied_by(cordon.sent(keeper)) != "", lambda: "nobody is held")
         wait_until(lambda: proposing.sent(keeper).ok, lambda: "nobody is gpuwatch")
+
+
+def test_the_doctor_says_whether_they_are_there(plane: ControlPlane, administrator: Api, keeper: Api) -> None:
+    def told(kubeconfig: Path) -> str:
+        options = ["doctor", "--kubeconfig", str(kubeconfig), "--format", "json"]
+        facts = json.loads(CliRunner().invoke(cli, options, catch_exceptions=False).stdout)["facts"]
+        return str(facts["guardrails"])
+
+    assert told(plane.administrator) == "in place"
+    assert told(plane.user("stranger")).startswith("unknown: ")
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/gpuwatch-other"
+    (binding,) = (
+        each for each in installed() if path.endswith(f"/{each['metadata']['name']}") and "Binding" in each["kind"]
+    )
+    assert administrator.answer("DELETE", path).ok
+    assert told(plane.administrator).startswith("none: ")
+    apply(administrator, [binding])
+    pods = Request("DELETE", f"/api/v1/namespaces/{TEAM}/pods/worker")
+    wait_until(lambda: denied_by(pods.sent(keeper)) == "gpuwatch-other", lambda: "it does not count again")
 
 
 # Each expression matters
