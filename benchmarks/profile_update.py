@@ -73,7 +73,6 @@ def measure(url: str, gpus: int, history_seconds: int, hours_ago: float, book_fi
     """One update as of that long ago, going on from the book in the file, and leaving the new one there."""
     from gpuwatch.telemetry.connection import Connection
     from gpuwatch.telemetry.prometheus import PrometheusStore
-    from gpuwatch.telemetry.source import TelemetrySource
 
     book = pickle.loads(book_file.read_bytes()) if book_file.exists() else None
     state = cluster(gpus)
@@ -82,7 +81,7 @@ def measure(url: str, gpus: int, history_seconds: int, hours_ago: float, book_fi
     with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
         busy = time.process_time() + server_cpu_seconds(url)
         began = time.perf_counter()
-        book, gaps = update_profiles(book, TelemetrySource(store), state, at, ProfilePolicy(), fetch=fetch)
+        book, gaps = update_profiles(book, store, state, at, ProfilePolicy(), fetch=fetch)
         seconds = time.perf_counter() - began
         busy = time.process_time() + server_cpu_seconds(url) - busy
     failures = [gap for gap in gaps if gap.kind != "signal_missing"]

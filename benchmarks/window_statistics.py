@@ -2,7 +2,7 @@
 
 Three ways to the same numbers, side by side on one real Prometheus, each in a process of its own:
   bare      the cheapest server-side expression per statistic, sent one after the other; the sum of their times
-  gpuwatch  TelemetrySource.readings: discovery, splitting by Node, attribution, units
+  gpuwatch  read_stats: discovery, splitting by Node, attribution, units
   ranges    prometheus-api-client: fetch every sample into a MetricRangeDataFrame, then pandas (week only)
 
 Ratios matter, not seconds: `python benchmarks/window_statistics.py week` and `… health`; --help for the sizes.
@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuwatch.catalog.metrics import rows_for
-from gpuwatch.detect.health import HealthPolicy, needs
+from gpuwatch.detect.health import HealthPolicy, needs_of_rules
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 WEEK = 7 * 86400
@@ -46,7 +47,7 @@ def week_stats() -> list[WindowStat]:
 
 def health_stats() -> list[WindowStat]:
     """What the health rules ask of the last hour; the few longer windows are left to the slower jobs."""
-    return [stat for stat in needs(HealthPolicy()) if stat.window_seconds <= 3600]
+    return [stat for stat in statistics(needs_of_rules(HealthPolicy())) if stat.window_seconds <= 3600]
 
 
 def metric_of(signal: Signal) -> str:
@@ -93,15 +94,17 @@ def measure_bare(url: str, stats: list[WindowStat]) -> dict[str, float]:
 
 def measure_gpuwatch(url: str, stats: list[WindowStat]) -> dict[str, float]:
     from gpuwatch.telemetry.connection import Connection
+    from gpuwatch.telemetry.discovery import discover
+    from gpuwatch.telemetry.inventory import take_inventory
     from gpuwatch.telemetry.prometheus import PrometheusStore
-    from gpuwatch.telemetry.source import TelemetrySource
+    from gpuwatch.telemetry.readings import read_stats
 
-    source = TelemetrySource(PrometheusStore(Connection(url=url)))
+    store = PrometheusStore(Connection(url=url))
     began = time.perf_counter()
-    schema, gaps = source.discover(load.END)
-    inventory = source.inventory(load.END, schema)
+    schema, gaps = discover(store, load.END)
+    inventory = take_inventory(store, load.END, schema, 3600)
     found = time.perf_counter()
-    readings, more = source.readings(stats, load.END, schema, inventory)
+    readings, more = read_stats(store, stats, load.END, schema, inventory)
     ended = time.perf_counter()
     problems = [*gaps, *inventory.gaps, *more]
     if problems:

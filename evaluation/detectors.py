@@ -32,7 +32,6 @@ from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.source import TelemetrySource
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 CONTENDED = 4
@@ -139,7 +138,7 @@ def watch(fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, poli
     named: list[Named] = []
     for at in moments:
         write_cluster(fleet, folder / "cluster", at)
-        snapshot = collect(TelemetrySource(store), RecordedCluster(folder / "cluster"), at, needs_of(policies))
+        snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
         named.extend(named_of(at, analyse(snapshot, policies).findings))
     return named
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from evaluation.sizing_rows import MeasuredJob, envelopes, measured_on, profile_of
 from gpuwatch.advise.capability import capability_of, ratios
-from gpuwatch.advise.demand import Floats
+from gpuwatch.advise.demand import Floats, SpeedPolicy
 from gpuwatch.advise.memory import memory_need
-from gpuwatch.advise.speed import SpeedPolicy, predict_speeds
+from gpuwatch.advise.speed import predict_speeds
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.sizing import SpeedEstimate

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuwatch.advise.capability import Capability, capability_of
-from gpuwatch.advise.speed import SpeedPolicy
+from gpuwatch.advise.demand import SpeedPolicy
 from gpuwatch.catalog.gpus import Gpu, find_gpu
 from gpuwatch.catalog.mig import MigProfile, geometry
 from gpuwatch.model.workload_profile import Cell, MemoryRun, PowerEnvelope, WorkloadKey, WorkloadProfile

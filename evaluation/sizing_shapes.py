@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from gpuwatch.advise.capability import capability_of, ratios
-from gpuwatch.advise.speed import SpeedPolicy, predict_speeds
+from gpuwatch.advise.demand import SpeedPolicy
+from gpuwatch.advise.speed import predict_speeds
 from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
 

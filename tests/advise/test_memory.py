@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuwatch.advise.memory import MemoryPolicy, memory_need
+from gpuwatch.model.cluster import Pod
 from gpuwatch.model.workload_profile import MemoryRun, WorkloadKey, WorkloadProfile
 
 GIB = 2**30
@@ -90,17 +91,18 @@ def test_one_elastic_run_is_enough_and_an_unknown_card_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peak", "hours_ago", "starved"),
+    ("peak", "pod", "starved"),
     [
-        (38.0, 2.0, True),  # 0.95 of the card, restarted within the run
-        (37.9, 2.0, False),
-        (38.0, 0.5, False),  # after the run
-        (38.0, 8.0, False),  # the start of it
-        (38.0, 1.0, True),  # the end of it
+        (38.0, Pod(namespace="ns", name="x", restarts=1), True),  # 0.95 of the card
+        (37.9, Pod(namespace="ns", name="x", restarts=1), False),
+        (38.0, Pod(namespace="ns", name="x"), False),
+        (38.0, Pod(namespace="ns", name="y", restarts=1), False),
+        (38.0, Pod(namespace="ns", name="x", restarts=1, created=NOW - timedelta(hours=8)), True),
+        (38.0, Pod(namespace="ns", name="x", restarts=1, created=NOW - timedelta(hours=1)), False),  # the next of it
     ],
 )
-def test_a_restart_near_the_limit_adds_more(peak: float, hours_ago: float, starved: bool) -> None:
-    need = memory_need(profile(run(peak), count=9), restarts=[NOW - timedelta(hours=hours_ago)])
+def test_a_restart_near_the_limit_adds_more(peak: float, pod: Pod, starved: bool) -> None:
+    need = memory_need(profile(run(peak), count=9), pods=[pod])
     assert need is not None
     assert need.headroom_ratio == (0.20 if starved else 0.10)
     assert ("out of memory" in need.reason) is starved

@@ -474,3 +474,13 @@ def test_whatever_the_fleet_what_is_advised_keeps_its_promises():
             assert way.speed.low_ratio <= way.speed.likely_ratio <= way.speed.high_ratio
             assert all(veto.reason.endswith(".") for veto in way.vetoes)
         assert found.reason.strip()
+
+
+def test_a_live_pod_that_restarted_near_the_cards_limit_needs_more() -> None:
+    one = profile(runs=(run(38.0), *(run(4.0, number=number) for number in range(1, 6))))
+    once = answer(one, world=cluster(pods=[pod(name="pod-0")])).memory
+    again = answer(one, world=cluster(pods=[pod(name="pod-0", restarts=1)])).memory
+    assert once is not None
+    assert again is not None
+    assert (once.headroom_ratio, again.headroom_ratio) == (0.10, 0.20)
+    assert "perhaps out of memory" in again.reason

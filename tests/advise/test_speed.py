@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.advise.capability import Capability, capability_of, ratios
-from gpuwatch.advise.speed import SpeedPolicy, predict_speed, predict_speeds
+from gpuwatch.advise.demand import SpeedPolicy
+from gpuwatch.advise.speed import predict_speed, predict_speeds
 from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
 from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile

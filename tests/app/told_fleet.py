@@ -23,7 +23,6 @@ from gpuwatch.model.decision import Analysis
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet
 from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.source import TelemetrySource
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 FAULTS = (FaultKind.ROW_REMAP_FAILED, FaultKind.DOUBLE_BIT)
@@ -34,7 +33,7 @@ def simulated(folder: Path, at: datetime = END) -> Analysis:
     """64 GPUs after a day, with sick ones, a silent exporter and idle allocations. Telemetry ends at END."""
     fleet = build_fleet(FleetPlan(seed=7, end=END, days=1.0, interval_seconds=120, faults=FAULTS, idle_allocations=6))
     write_fleet(fleet, folder)
-    source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
+    source = open_recording([folder / "telemetry.parquet"])
     policies = Policies(plan=ENFORCE)
     snapshot = collect(source, RecordedCluster(folder / "cluster"), at, needs_of(policies))
     snapshot = replace(

@@ -20,8 +20,6 @@ PLATFORM_METRICS = (
     "kube_job_status_completion_time",
     "kube_pod_start_time",
     "kube_pod_container_resource_requests",
-    "kube_pod_container_status_last_terminated_reason",
-    "kube_pod_container_status_restarts_total",
 )
 """Metrics of the platform, not of a GPU exporter, that gpuwatch reads."""
 

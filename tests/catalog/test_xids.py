@@ -7,14 +7,14 @@ import pytest
 
 from gpuwatch.catalog.tables import CatalogError
 from gpuwatch.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts, find_xid, parse_xids, xids
+from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids
 from gpuwatch.model.telemetry import GapKind
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
 def xid(code: int) -> Xid:
-    found = find_xid(code)
+    found = xids().get(code)
     assert found is not None
     return found
 
@@ -62,7 +62,7 @@ def test_every_class_comes_with_its_rule_and_a_reason() -> None:
 
 @pytest.mark.parametrize("code", [0, 14, 173, -1, 999])
 def test_an_unknown_number_is_unknown(code: int) -> None:
-    assert find_xid(code) is None
+    assert xids().get(code) is None
 
 
 def test_what_the_catalog_says_of_one() -> None:

@@ -11,18 +11,17 @@ import pytest
 from gpuwatch.collect.collect import collect
 from gpuwatch.detect import health
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.needs import TelemetryNeeds
+from gpuwatch.detect.needs import TelemetryNeeds, statistics
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.decision import Finding, Snapshot
-from gpuwatch.telemetry.source import TelemetrySource
 from telemetry.timeline import AT, Timeline, gpu, uuid
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 HOUR, DAY = 3600, 24 * 3600
 POLICY = HealthPolicy()
 NEEDS = TelemetryNeeds(
-    stats=health.needs(POLICY),
-    state_signals=health.state_signals(),
+    stats=statistics(health.needs_of_rules(POLICY)),
+    state_signals=health.STATE_SIGNALS,
     change_window_seconds=POLICY.change_window_seconds,
     activity_window_seconds=DAY,
     activity_step_seconds=300,
@@ -51,7 +50,7 @@ def machine(timeline: Timeline, host: str, first: int, *, until: dict[int, float
 
 
 def seen(timeline: Timeline, folder: Path, *nodes: str) -> tuple[Snapshot, dict[str, Finding]]:
-    snapshot = collect(TelemetrySource(timeline.store(folder)), Nodes(nodes), AT, NEEDS)
+    snapshot = collect(timeline.store(folder), Nodes(nodes), AT, NEEDS)
     return snapshot, {found.id: found for found in health.assess_health(snapshot, POLICY) if found.rule == RULE}
 
 
@@ -88,7 +87,7 @@ def test_an_exporter_that_the_cluster_knows_holds_no_device(known: bool, tmp_pat
     own = {"namespace": "mon", "pod": "gpu-telemetry-w8kfd", "container": "collector"}
     timeline.add(TEMPERATURE, gpu(0) | own, 40)
     cluster = Nodes(["node-a"], ("mon/gpu-telemetry-b4x9z",) if known else ())
-    [found] = collect(TelemetrySource(timeline.store(tmp_path)), cluster, AT, NEEDS).devices
+    [found] = collect(timeline.store(tmp_path), cluster, AT, NEEDS).devices
     assert found.pods == (() if known else ("mon/gpu-telemetry-w8kfd",))
 
 

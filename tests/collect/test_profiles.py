@@ -23,7 +23,6 @@ from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.samples import Expression, SampleStore
-from gpuwatch.telemetry.source import TelemetrySource
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, Timeline, Witness, gpu, held, uuid
@@ -95,7 +94,7 @@ def update(
     unfit: Sequence[Unfit] = (),
     xids: Mapping[int, Xid] | None = None,
 ) -> tuple[ProfileBook, tuple[Gap, ...]]:
-    return update_profiles(book, TelemetrySource(store), cluster, at, POLICY, unfit=unfit, fetch=fetch, xids=xids)
+    return update_profiles(book, store, cluster, at, POLICY, unfit=unfit, fetch=fetch, xids=xids)
 
 
 def ago(seconds: float) -> datetime:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet, write_fleet
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.openmetrics import parse
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.recording_file import RecordingFile
 from gpuwatch.telemetry.series import is_stale
-from gpuwatch.telemetry.source import TelemetrySource
 from simulate.openmetrics import write_openmetrics
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
@@ -41,12 +42,12 @@ def test_a_folder_holds_telemetry_cluster_and_truth(fleet: SimulatedFleet, tmp_p
 
 def test_telemetry_is_discovered_as_it_was_planned(fleet: SimulatedFleet, tmp_path: Path) -> None:
     write_fleet(fleet, tmp_path)
-    source = TelemetrySource(open_recording([tmp_path / "telemetry.parquet"]))
-    schema, _ = source.discover(END)
+    source = open_recording([tmp_path / "telemetry.parquet"])
+    schema, _ = discover(source, END)
     assert set(schema.vocabularies) == {"dcgm", "dcgm49"}
     assert schema.pod_labels == "exported_*"
     assert schema.interval_seconds == 60
-    inventory = source.inventory(END, schema)
+    inventory = take_inventory(source, END, schema, 3600)
     assert {device.uuid for device in inventory.devices} == {c.uuid for m in fleet.machines for c in m.cards}
 
 

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation
-from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.model.sizing import Recommendation
 from gpuwatch.store.store import KEPT, Store
-from store.values import DAY, HOUR, T0, advice, any_of, book, kept_outcomes, key, outcome, profile, without_options
+from store.values import DAY, HOUR, T0, advice, any_of, applied, book, key, outcome, profile, without_options
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     recommendations=st.lists(any_of(Recommendation), max_size=3, unique_by=lambda each: (each.key.workload, each.at)),
-    outcomes=st.lists(any_of(Outcome), max_size=3, unique_by=lambda each: (each.key, each.recommended_at)),
+    applied_at=any_of(datetime),
 )
-def test_any_advice_and_outcome_comes_back(recommendations: list[Recommendation], outcomes: list[Outcome]) -> None:
+def test_any_advice_comes_back_with_when_it_was_applied(
+    recommendations: list[Recommendation], applied_at: datetime
+) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "state.db"
         with Store.open(path) as store:
             for each in recommendations:
                 # Each at its own time, so that none is too old.
                 store.record_advice([replace(each, at=T0)])
-            store.record_outcomes(outcomes)
+            store.record_outcomes([outcome(replace(each, at=T0), applied_at) for each in recommendations])
         with Store.open(path) as store:
             last = {each.key: replace(each, at=T0, options=()) for each in recommendations}
             found = store.advice_given()
             assert {each.key: each for each in found} == last
             assert len(found) == len(last)
-            assert sorted(kept_outcomes(store), key=str) == sorted(outcomes, key=str)
+            assert applied(store) == dict.fromkeys(last, applied_at)
             assert store.gaps == ()
 
 
@@ -114,40 +116,40 @@ def test_the_profile_at_the_time_of_the_advice(tmp_path: Path) -> None:
         assert store.profile_at_advice(key(1)) is None
 
 
-def test_outcomes_take_each_others_place(tmp_path: Path) -> None:
+def test_the_last_outcome_says_when_advice_was_applied(tmp_path: Path) -> None:
     first, second = advice(), advice(key(1), at=T0 + DAY)
     with Store.open(tmp_path / "state.db") as store:
+        store.record_advice([first, second])
         store.record_outcomes([outcome(second), outcome(first)])
-        assert [each.verdict for each in kept_outcomes(store)] == [OutcomeVerdict.WAITING] * 2
-        hit = outcome(first, applied_at=T0 + HOUR)
-        store.record_outcomes([hit])
-        assert kept_outcomes(store) == (hit, outcome(second))
+        assert applied(store) == {}
+        store.record_outcomes([outcome(first, applied_at=T0 + HOUR)])
+        assert applied(store) == {first.key: T0 + HOUR}
         before = store._db.total_changes
-        store.record_outcomes([hit, outcome(second)])
-        assert store._db.total_changes == before
+        store.record_outcomes([outcome(first, applied_at=T0 + HOUR), outcome(second)])
+        store.record_outcomes([outcome(replace(first, at=T0 - HOUR), applied_at=T0)])  # of no advice that is kept
         store.record_outcomes([])
+        assert store._db.total_changes == before
+        store.record_outcomes([outcome(first)])
+        assert applied(store) == {}
 
 
 def test_nothing_is_forgotten_within_a_year(tmp_path: Path) -> None:
     assert KEPT > 366 * DAY
     old, other = advice(), advice(key(1))
-    applied = advice(key(2))
+    done = advice(key(2))
     with Store.open(tmp_path / "state.db") as store:
-        store.record_advice([old, other, applied])
-        alone = replace(outcome(old), key=WorkloadKey("Job/a/gone", "main", "A100"))
-        store.record_outcomes([outcome(old), outcome(applied, applied_at=T0 + DAY), alone])
-        everything = store.advice_given(), kept_outcomes(store)
+        store.record_advice([old, other, done])
+        store.record_outcomes([outcome(old), outcome(done, applied_at=T0 + DAY)])
+        everything = store.advice_given(), applied(store)
         store.record_advice([replace(other, at=T0 + 100 * DAY)])
         store.record_advice([], T0 + KEPT)
-        assert (store.advice_given(), kept_outcomes(store)) == everything
+        assert (store.advice_given(), applied(store)) == everything
         store.record_advice([], T0 + KEPT + HOUR)
-        # What was advised again since stays, with the time at which it was first given; an outcome stays by the time
-        # at which its advice was applied.
+        # What was advised again since stays, with the time at which it was first given.
         assert store.advice_given() == (without_options(other),)
-        assert kept_outcomes(store) == (outcome(applied, applied_at=T0 + DAY),)
         store.record_advice([], T0 + KEPT + 101 * DAY)
-        assert (store.advice_given(), kept_outcomes(store)) == ((), ())
-        for table in ("advice", "advice_body", "outcome"):
+        assert store.advice_given() == ()
+        for table in ("advice", "advice_body"):
             assert store._db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 

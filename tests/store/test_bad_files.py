@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,21 +20,21 @@ import pytest
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook
 from gpuwatch.store import StoreError
-from gpuwatch.store.database import SCHEMA, move_aside
+from gpuwatch.store.database import SCHEMA, TABLES, move_aside
 from gpuwatch.store.store import Store
-from store.values import T0, advice, book, kept_outcomes, outcome, profile, without_options
+from store.values import HOUR, T0, advice, applied, book, outcome, profile, without_options
 
 NOBODY = 65534
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file with a book, advice and an outcome."""
+    """A file with a book, and advice that was applied."""
     path = tmp_path / "state.db"
     with Store.open(path) as store:
         store.save_book(book(count=12))
         store.record_advice([advice()])
-        store.record_outcomes([outcome(advice())])
+        store.record_outcomes([outcome(advice(), applied_at=T0)])
     return path
 
 
@@ -94,12 +95,41 @@ def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused_and_not_touched(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-        db.execute("DROP TABLE outcome")
+        db.execute("DROP TABLE advice_body")
     before = path.read_bytes()
     with pytest.raises(StoreError, match=rf"newer gpuwatch \(schema {SCHEMA + 1}, this one knows {SCHEMA}\).*upgrade"):
         Store.open(path)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == ["state.db"]
+
+
+def in_schema_1(db: sqlite3.Connection) -> None:
+    """Rewrites the advice of a file as schema 1 kept it: outcomes apart, with a body."""
+    kept = db.execute("SELECT * FROM advice").fetchall()
+    db.execute("DROP TABLE advice")
+    for table in ("advice", "outcome"):
+        db.execute(TABLES[1][table])
+    for number, *names, at, last_at, target, applied_at in kept:
+        db.execute("INSERT INTO advice VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (number, *names, at, last_at, target))
+        db.execute("INSERT INTO outcome VALUES (?, ?, ?, ?, ?, ?, 1, x'00', x'00')", (*names, at, applied_at))
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+
+
+def test_a_file_of_schema_1_is_brought_up_to_date(path: Path) -> None:
+    later = replace(advice(mig_profile="1g.10gb"), at=T0 + HOUR)
+    with Store.open(path) as store:
+        store.record_advice([later])
+    with closing(sqlite3.connect(path)) as db:
+        in_schema_1(db)
+    for _ in range(2):
+        with Store.open(path) as store:
+            assert store.load_book() == (book(count=12), ())
+            # The earlier one is given too, because it was applied.
+            assert store.advice_given() == (without_options(advice()), without_options(later))
+            assert applied(store) == {advice().key: T0}
+            assert store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+            assert store.gaps == ()
 
 
 @contextmanager
@@ -145,12 +175,11 @@ def test_disk_full(path: Path) -> None:
         for write in (
             lambda: store.save_book(book(count=200, tag=2.0)),
             lambda: store.record_advice([advice(profile(each).key) for each in range(200)]),
-            lambda: store.record_outcomes([outcome(advice(profile(each).key)) for each in range(200)]),
         ):
             with pytest.raises(StoreError, match=r"the disk is full; what was kept before is whole\. Make room"):
                 write()
         assert store.load_book() == (book(count=12), ())
-        assert len(store.advice_given()) == len(kept_outcomes(store)) == 1
+        assert len(store.advice_given()) == 1
         store._db.execute("PRAGMA max_page_count = 100000").fetchone()
         store.save_book(book(count=200, tag=2.0))
     assert _loaded(path) == book(count=200, tag=2.0)
@@ -249,7 +278,7 @@ def test_a_damaged_file_is_moved_aside_and_the_run_goes_on_cold(path: Path, dama
             assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.BAD_INPUT, f"state {path}")]
             assert f"moved to {aside}, and begun anew" in gaps[0].detail
             assert store.gaps == gaps
-            assert (store.advice_given(), kept_outcomes(store)) == ((), ())
+            assert store.advice_given() == ()
             store.save_book(book(count=12))
         assert aside.read_bytes() == damaged
         assert _loaded(path) == book(count=12)

@@ -270,7 +270,7 @@ def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Pa
             store.save_book(book(tag=2.0))
     assert _rows(path) == before
     # A version that is only a damaged number is damage.
-    _replace_row(path, replace(later, version=VERSION + 64), where, table)
+    _replace_row(path, later._replace(version=VERSION + 64), where, table)
     with Store.open(path) as store:
         _, gaps = store.load_book()
         assert len(gaps) == 1
@@ -281,7 +281,7 @@ def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Pa
 def _row_of_version(version: int, data: bytes) -> StoredRow:
     from gpuwatch.store import codec
 
-    return replace(row(codec._digest(data, version), data), version=version)
+    return row(codec._digest(data, version), data)._replace(version=version)
 
 
 def _rows(path: Path) -> list[object]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +28,8 @@ from gpuwatch.store.checkpoints import LARGEST_BYTES, STATE, store_in_cluster
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
 from gpuwatch.store.store import Store
 from kube.memory_cluster import MemoryCluster
-from store.values import DAY, T0, advice, book, kept_outcomes, key, outcome, tags, without_options
+from store.test_bad_files import in_schema_1
+from store.values import DAY, T0, advice, applied, book, key, outcome, tags, without_options
 
 NAMESPACE = "gpuwatch"
 
@@ -80,15 +84,15 @@ def test_advice_and_outcomes_come_along() -> None:
     with opened(cluster) as store:
         store.save_book(book())
         store.record_advice([given])
-        store.record_outcomes([outcome(given)])
+        store.record_outcomes([outcome(given, T0 + DAY)])
         store.record_advice([later])
     with opened(cluster) as store:
-        assert store.advice_given() == (without_options(later),)
-        assert kept_outcomes(store) == (outcome(given),)
+        assert store.advice_given() == (without_options(given), without_options(later))
+        assert applied(store) == {key(1): T0 + DAY}
         assert store.profile_at_advice(key(1), T0) == book().profiles[key(1)]
         store.record_advice([advice(key(2), T0 + 2 * DAY)])
     with opened(cluster) as store:
-        assert [each.key for each in store.advice_given()] == [key(1), key(2)]
+        assert [each.key for each in store.advice_given()] == [key(1), key(1), key(2)]
 
 
 def test_only_what_changed_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +210,49 @@ def test_lost_advice_does_not_stand_in_the_way_of_new(monkeypatch: pytest.Monkey
         store.record_advice([advice(key(5))])
     with opened(cluster) as store:
         assert [each.key for each in store.advice_given()] == [key(5)]
+
+
+def test_pieces_of_schema_1_are_read_and_written_anew_whenever_the_process_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given, later = advice(key(1)), advice(key(1), T0 + DAY, mig_profile="3g.40gb")
+    seen = set()
+    for at in range(20):
+        cluster = MemoryCluster()
+        with monkeypatch.context() as older:
+            older.setattr(checkpoints, "SCHEMA", 1)
+            writer = checkpoints._Checkpoints(cluster, NAMESPACE, tmp_path / f"{at}.sqlite")
+            with Store.open(writer._path) as store:
+                store.save_book(book())
+                store.record_advice([given])
+                store.record_outcomes([outcome(given, T0 + DAY)])
+                store.record_advice([later])
+            with contextlib.closing(sqlite3.connect(writer._path)) as db:
+                in_schema_1(db)
+            writer._schema = 1
+            writer.publish()
+        assert any(name.startswith("outcome-") for name in pieces(cluster))
+        left = at
+
+        def end(verb: str, what: str, after: bool) -> None:
+            nonlocal left
+            if not after:
+                if not left:
+                    raise Killed
+                left -= 1
+
+        with contextlib.suppress(Killed):
+            saved(cluster.writer(interfere=end), book(tag=2.0))
+        with opened(cluster) as store:
+            found, gaps = store.load_book()
+            assert gaps == ()
+            assert store.advice_given() == (without_options(given), without_options(later))
+            assert applied(store) == {key(1): T0 + DAY}
+            seen.add(found == book(tag=2.0))
+        if left:
+            break
+    assert seen == {False, True}
+    assert not any(name.startswith("outcome-") for name in pieces(cluster))
 
 
 def test_a_later_version_is_left_as_it_is() -> None:

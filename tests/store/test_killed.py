@@ -52,7 +52,7 @@ def test_killed_before_any_statement(tmp_path: Path) -> None:
             "profiles": 6,
             "advice": [*before, 2],
             "advice_rows": 3 * len(before) + 3,
-            "given": [2],
+            "given": [*before, 2],
             "outcomes": 3 * len(before) + 3,
         }
     # Without a file and with one: nothing yet, the book alone, the advice too, all.

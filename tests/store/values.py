@@ -35,7 +35,6 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
-from gpuwatch.store.codec import StoredRow, decode
 from gpuwatch.store.store import Store
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -224,7 +223,9 @@ def outcome(given: Recommendation, applied_at: datetime | None = None) -> Outcom
     )
 
 
-def kept_outcomes(store: Store) -> tuple[Outcome, ...]:
-    """The rows of outcomes, oldest recommendation first."""
-    rows = store._db.execute("SELECT version, digest, body FROM outcome ORDER BY recommended_at, workload")
-    return tuple(decode(StoredRow(*kept), Outcome) for kept in rows)
+def applied(store: Store) -> dict[WorkloadKey, datetime]:
+    """When the advice of each key was applied, where it was."""
+    rows = store._db.execute(
+        "SELECT workload, container, gpu_model, mig_profile, applied_at FROM advice WHERE applied_at NOT NULL"
+    )
+    return {WorkloadKey(*names): datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at) for *names, at in rows}

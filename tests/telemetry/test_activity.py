@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import ActivityHistory, Gap, GapKind
+from gpuwatch.telemetry.activity import histories
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.source import TelemetrySource
 from telemetry.timeline import AT, FIXTURES, NOW, Timeline, Witness, gpu, held, uuid
 
 UTIL, ENGINE, TEMPERATURE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_TEMP"
@@ -26,10 +28,10 @@ def ask(
     bound_ratio: float = 0.01,
     devices: Collection[str] | None = None,
 ) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema)
-    return source.activity(
+    schema, _ = discover(store, AT)
+    inventory = take_inventory(store, AT, schema, 3600)
+    return histories(
+        store,
         AT,
         schema,
         inventory,

@@ -6,9 +6,9 @@ import time
 from datetime import UTC, datetime
 
 from gpuwatch.model.telemetry import GapKind
+from gpuwatch.telemetry.alerts import firing
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.source import firing
 from parts import remote_write
 from parts.processes import free_port
 from parts.prometheus_server import ServerBuild, running

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import Gap, GapKind, Signal, StateChange
+from gpuwatch.telemetry.changes import state_changes
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.source import TelemetrySource
 from telemetry.timeline import AT, EVERY, NOW, Timeline, Witness, gpu, held, uuid
 
 XID, TEMPERATURE = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_GPU_TEMP"
@@ -22,9 +24,8 @@ Told = list[tuple[str, int, float | None, float]]
 
 
 def ask(store: SampleStore, signal: Signal = Signal.XID_CODE) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(AT)
-    return source.changes([signal], AT, WINDOW, schema, source.inventory(AT, schema))
+    schema, _ = discover(store, AT)
+    return state_changes(store, [signal], AT, WINDOW, schema, take_inventory(store, AT, schema, 3600))
 
 
 def told(timeline: Timeline, folder: Path, signal: Signal = Signal.XID_CODE) -> Told:
@@ -124,11 +125,10 @@ def test_raw_samples_are_read_of_suspects_alone(tmp_path: Path) -> None:
     for number in range(1, 9):
         timeline.add(XID, gpu(number), lambda ago, number=number: 79 if number == 5 and ago < 600 else 31)
     witness = Witness(timeline.store(tmp_path))
-    source = TelemetrySource(witness)
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema)
+    schema, _ = discover(witness, AT)
+    inventory = take_inventory(witness, AT, schema, 3600)
     witness.raw_selectors.clear()
-    changes, _ = source.changes([Signal.XID_CODE], AT, WINDOW, schema, inventory)
+    changes, _ = state_changes(witness, [Signal.XID_CODE], AT, WINDOW, schema, inventory)
     assert [change.device for change in changes] == [uuid(5)]
     assert [matcher.value for each in witness.raw_selectors for matcher in each.matchers] == [uuid(5)]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import GapKind, Schema, Signal
+from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.source import TelemetrySource
 from telemetry.timeline import AT, FIXTURES, SAMPLES, Timeline, gpu, held
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
 
 
 def schema_of(*pages: Path) -> Schema:
-    schema, gaps = TelemetrySource(open_recording(list(pages), AT)).discover(AT)
+    schema, gaps = discover(open_recording(list(pages), AT), AT)
     assert gaps == ()
     return schema
 
@@ -90,13 +90,13 @@ def test_interval_is_the_median_distance(tmp_path: Path, every: int) -> None:
     # Pods that come and go cut a series in pieces; a hole is no interval either.
     timeline.add("DCGM_FI_DEV_GPU_TEMP", gpu(30) | held("a"), 40, ago=3600, until=2400, every=every)
     timeline.add("DCGM_FI_DEV_GPU_TEMP", gpu(30) | held("b"), 40, ago=600, every=every)
-    schema, _ = TelemetrySource(timeline.store(tmp_path)).discover(AT)
+    schema, _ = discover(timeline.store(tmp_path), AT)
     assert schema.interval_seconds == every
 
 
 def test_interval_of_a_short_recording_is_not_stretched_over_the_look_back(tmp_path: Path) -> None:
     timeline = Timeline().add("DCGM_FI_DEV_GPU_TEMP", gpu(1), 40, ago=120, every=15)
-    schema, _ = TelemetrySource(timeline.store(tmp_path)).discover(AT)
+    schema, _ = discover(timeline.store(tmp_path), AT)
     assert schema.interval_seconds == 15
 
 
@@ -105,7 +105,7 @@ def test_interval_of_one_page_is_unknown() -> None:
 
 
 def scales(timeline: Timeline, folder: Path) -> tuple[dict[str, float], list[str]]:
-    schema, gaps = TelemetrySource(timeline.store(folder)).discover(AT)
+    schema, gaps = discover(timeline.store(folder), AT)
     ratios = {found.metric: found.scale for found in schema.signals if found.metric.endswith("_UTIL_RATIO")}
     return ratios, [gap.detail for gap in gaps]
 
@@ -132,7 +132,7 @@ def test_a_blank_value_is_no_percentage(tmp_path: Path) -> None:
 def test_profiling_ratios_never_were_percent(tmp_path: Path) -> None:
     profiling = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
     timeline = Timeline().add(UTIL, gpu(1), 55.0).add(profiling, gpu(1), 0.5)
-    schema, gaps = TelemetrySource(timeline.store(tmp_path)).discover(AT)
+    schema, gaps = discover(timeline.store(tmp_path), AT)
     assert gaps == ()
     assert {found.metric: found.scale for found in schema.signals if found.signal == "busy_ratio"} == {
         profiling: 1.0,
@@ -150,7 +150,7 @@ def test_percent_and_ratio_side_by_side_are_left_out(tmp_path: Path) -> None:
 
 
 def test_nothing_at_all_is_a_gap_that_says_what_to_check(tmp_path: Path) -> None:
-    schema, gaps = TelemetrySource(Timeline().add("node_load1", {"instance": "a"}, 1).store(tmp_path)).discover(AT)
+    schema, gaps = discover(Timeline().add("node_load1", {"instance": "a"}, 1).store(tmp_path), AT)
     assert schema.signals == ()
     assert [gap.kind for gap in gaps] == [GapKind.SIGNAL_MISSING]
     assert "DCGM_FI_DEV_GPU_UTIL" in gaps[0].detail or "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in gaps[0].detail
@@ -159,14 +159,14 @@ def test_nothing_at_all_is_a_gap_that_says_what_to_check(tmp_path: Path) -> None
 
 def test_a_fleet_that_is_gone_now_is_still_discovered(tmp_path: Path) -> None:
     timeline = Timeline().add("DCGM_FI_DEV_GPU_TEMP", gpu(1), 40, ago=3600, until=1200, ends=True)
-    schema, gaps = TelemetrySource(timeline.store(tmp_path)).discover(AT)
+    schema, gaps = discover(timeline.store(tmp_path), AT)
     assert gaps == ()
     assert [(found.metric, found.devices) for found in schema.signals] == [("DCGM_FI_DEV_GPU_TEMP", 1)]
 
 
 def test_a_dropped_uuid_is_named(tmp_path: Path) -> None:
     timeline = Timeline().add("DCGM_FI_DEV_GPU_TEMP", gpu(1, UUID=""), 40)
-    schema, gaps = TelemetrySource(timeline.store(tmp_path)).discover(AT)
+    schema, gaps = discover(timeline.store(tmp_path), AT)
     assert schema.vocabularies == ()
     assert [gap.kind for gap in gaps] == [GapKind.BAD_INPUT]
     assert "labeldrop" in gaps[0].detail
@@ -174,7 +174,7 @@ def test_a_dropped_uuid_is_named(tmp_path: Path) -> None:
 
 def test_a_namesake_of_another_exporter_is_no_amd_telemetry(tmp_path: Path) -> None:
     timeline = Timeline().add("gpu_clock", {"card": "0", "instance": "a"}, 900).add("DCGM_FI_DEV_GPU_TEMP", gpu(1), 40)
-    schema, gaps = TelemetrySource(timeline.store(tmp_path)).discover(AT)
+    schema, gaps = discover(timeline.store(tmp_path), AT)
     assert schema.vocabularies == ("dcgm",)
     assert {found.vocabulary for found in schema.signals} == {"dcgm"}
     assert gaps == ()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.samples import Function, Partition, SampleStore
-from gpuwatch.telemetry.source import Inventory, TelemetrySource
 from telemetry.timeline import AT, EVERY, FIXTURES, NOW, SAMPLES, Timeline, Witness, gpu, held, uuid
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
@@ -22,9 +23,8 @@ TEMPERATURE, USED = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED"
 def inventory_of(
     store: SampleStore, at: datetime = AT, lookback_seconds: int = 3600, lost_seconds: int = 0
 ) -> Inventory:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(at)
-    return source.inventory(at, schema, lookback_seconds, lost_seconds)
+    schema, _ = discover(store, at)
+    return take_inventory(store, at, schema, lookback_seconds, lost_seconds)
 
 
 def of_page(*pages: Path) -> Inventory:
@@ -384,10 +384,9 @@ def test_looking_further_back_costs_a_few_instant_questions(tmp_path: Path) -> N
     asked = {}
     for lost_seconds in (0, DAY):
         witness = Witness(fleet(Timeline()).store(tmp_path))
-        source = TelemetrySource(witness)
-        schema, _ = source.discover(AT)
+        schema, _ = discover(witness, AT)
         witness.asked.clear()
-        source.inventory(AT, schema, HOUR, lost_seconds)
+        take_inventory(witness, AT, schema, HOUR, lost_seconds)
         asked[lost_seconds] = list(witness.asked)
     more = [each for each in asked[DAY] if each not in asked[0]]
     assert [each.function for each in more] == [Function.LAST] * 5
@@ -477,9 +476,9 @@ def test_an_exporter_under_a_name_of_its_own_holds_nothing_where_the_cluster_kno
     for number, pod in ((0, "gpu-telemetry-w8kfd"), (1, "gpu-telemetry-w8kfd"), (2, "notebook-b4x9z")):
         labels = gpu(number) | {"namespace": "mon", "pod": pod, "container": "main"}
         timeline.add(TEMPERATURE, labels, 40)
-    source = TelemetrySource(timeline.store(tmp_path))
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema, exporter_pods=known)
+    store = timeline.store(tmp_path)
+    schema, _ = discover(store, AT)
+    inventory = take_inventory(store, AT, schema, 3600, exporter_pods=known)
     assert [device.pods for device in inventory.devices] == held_by
     assert inventory.scrape_targets == set(known)
 
@@ -509,9 +508,9 @@ def test_partition_goes_by_the_device_where_the_host_is_the_exporters_pod(tmp_pa
 
 
 def with_failing(store: RecordingStore, *functions: Function) -> Inventory:
-    schema, _ = TelemetrySource(store).discover(AT)
+    schema, _ = discover(store, AT)
     failing = Witness(store, lambda expression: expression.function in functions)
-    return TelemetrySource(failing).inventory(AT, schema)
+    return take_inventory(failing, AT, schema, 3600)
 
 
 def test_no_answer_about_now_does_not_make_devices_gone(tmp_path: Path) -> None:

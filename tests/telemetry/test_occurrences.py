@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.model.telemetry import Gap, Signal, StateChange
+from gpuwatch.telemetry.changes import state_changes
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.occurrences import fewest_events
 from gpuwatch.telemetry.samples import Function, SampleStore
-from gpuwatch.telemetry.source import TelemetrySource
 from telemetry.timeline import AT, EVERY, NOW, Timeline, Witness, gpu, held, uuid
 
 COUNT, TEMPERATURE = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_FI_DEV_GPU_TEMP"
@@ -23,9 +25,8 @@ Told = list[tuple[str, int, float | None, float]]
 
 
 def ask(store: SampleStore, window: int = WINDOW) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(AT)
-    return source.changes([Signal.XID_WINDOW_COUNT], AT, window, schema, source.inventory(AT, schema))
+    schema, _ = discover(store, AT)
+    return state_changes(store, [Signal.XID_WINDOW_COUNT], AT, window, schema, take_inventory(store, AT, schema, 3600))
 
 
 def told(timeline: Timeline, folder: Path, window: int = WINDOW) -> Told:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import GapKind
-from gpuwatch.telemetry.owners import JobRun, PastPod
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.owners import JobRun, PastPod, job_runs, pod_owners
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
 HOUR = timedelta(hours=1)
@@ -46,7 +45,7 @@ def test_from_a_pod_to_its_top_owner(tmp_path: Path) -> None:
     timeline.add(POD, of("kept") | owner("Thing", "t", "false"), 1)
     timeline.add(POD, of("web-6f-x", "other") | owner("StatefulSet", "namesake"), 1)
     names = ("web-6f-x", "night-1-y", "once-z", "old-z", "db-0", "alone", "kept", "absent")
-    found, gaps = TelemetrySource(timeline.store(tmp_path)).pod_owners(AT - HOUR, AT, [f"ml/{name}" for name in names])
+    found, gaps = pod_owners(timeline.store(tmp_path), AT - HOUR, AT, [f"ml/{name}" for name in names])
     assert gaps == ()
     assert {pod: past.workload for pod, past in found.items()} == {
         "ml/web-6f-x": "Deployment/ml/web",
@@ -61,16 +60,16 @@ def test_from_a_pod_to_its_top_owner(tmp_path: Path) -> None:
 
 def test_an_owner_whose_own_owner_is_not_told_is_no_top(tmp_path: Path) -> None:
     timeline = Timeline().add(POD, of("web-6f-x") | owner("ReplicaSet", "web-6f"), 1)
-    found, _ = TelemetrySource(timeline.store(tmp_path)).pod_owners(AT - HOUR, AT, ["ml/web-6f-x"])
+    found, _ = pod_owners(timeline.store(tmp_path), AT - HOUR, AT, ["ml/web-6f-x"])
     assert found == {"ml/web-6f-x": PastPod()}
 
 
 def test_a_name_that_was_two_pods_has_no_known_owner(tmp_path: Path) -> None:
     timeline = Timeline().add(POD, of("p-0") | owner("StatefulSet", "a"), 1, until=1800, ends=True)
     timeline.add(POD, of("p-0") | owner("StatefulSet", "b"), 1, ago=1800)
-    source = TelemetrySource(timeline.store(tmp_path))
-    assert source.pod_owners(AT - HOUR, AT, ["ml/p-0"])[0]["ml/p-0"].workload == ""
-    later = source.pod_owners(AT - HOUR / 2, AT, ["ml/p-0"])[0]
+    store = timeline.store(tmp_path)
+    assert pod_owners(store, AT - HOUR, AT, ["ml/p-0"])[0]["ml/p-0"].workload == ""
+    later = pod_owners(store, AT - HOUR / 2, AT, ["ml/p-0"])[0]
     assert later["ml/p-0"].workload == "StatefulSet/ml/b"
 
 
@@ -81,13 +80,13 @@ def test_scraped_without_honor_labels(tmp_path: Path) -> None:
     for container, cores in (("main", 2), ("side", 0.5)):
         labels = exported("web-6f-x") | {"exported_container": container, "resource": "cpu"}
         timeline.add("kube_pod_container_resource_requests", labels, cores)
-    source = TelemetrySource(timeline.store(tmp_path))
-    found, gaps = source.pod_owners(AT - HOUR, AT, ["ml/web-6f-x", "monitoring/ksm-0"])
+    store = timeline.store(tmp_path)
+    found, gaps = pod_owners(store, AT - HOUR, AT, ["ml/web-6f-x", "monitoring/ksm-0"])
     assert gaps == ()
     assert found == {"ml/web-6f-x": PastPod(workload="Deployment/ml/web", cpu_cores=2.5)}
 
 
-def test_requests_starts_restarts_and_ends(tmp_path: Path) -> None:
+def test_requests_and_starts(tmp_path: Path) -> None:
     timeline = Timeline().add(POD, of("a"), 1).add(POD, of("b"), 1)
     for instance in ("10.0.0.9:8080", "10.0.0.10:8080"):  # it moved: every series there is twice
         target = {"instance": instance}
@@ -95,21 +94,14 @@ def test_requests_starts_restarts_and_ends(tmp_path: Path) -> None:
             labels = of("a") | target | {"container": container}
             timeline.add("kube_pod_container_resource_requests", labels | {"resource": "cpu", "unit": "core"}, 4)
             timeline.add("kube_pod_container_resource_requests", labels | {"resource": "memory"}, 2**30)
-            timeline.add("kube_pod_container_status_restarts_total", labels, lambda ago: 3 if ago < 900 else 1)
     timeline.add("kube_pod_start_time", of("a"), NOW - 7200)
-    killed = of("a") | {"container": "main", "reason": "OOMKilled"}
-    timeline.add("kube_pod_container_status_last_terminated_reason", killed, 1)
-    other = of("b") | {"container": "main", "reason": "Error"}
-    timeline.add("kube_pod_container_status_last_terminated_reason", other, 1)
-    found, _ = TelemetrySource(timeline.store(tmp_path)).pod_owners(AT - HOUR, AT, ["ml/a", "ml/b"])
+    found, _ = pod_owners(timeline.store(tmp_path), AT - HOUR, AT, ["ml/a", "ml/b"])
     assert found == {
         "ml/a": PastPod(
             workload="Pod/ml/a",
             cpu_cores=8,
             memory_bytes=2**31,
             started=datetime.fromtimestamp(NOW - 7200, UTC),
-            restarts=6,
-            out_of_memory=True,
         ),
         "ml/b": PastPod(workload="Pod/ml/b"),
     }
@@ -117,19 +109,19 @@ def test_requests_starts_restarts_and_ends(tmp_path: Path) -> None:
 
 def test_what_is_not_there_and_what_fails_is_said(tmp_path: Path) -> None:
     timeline = Timeline().add("up", TARGET, 1).add(POD, of("a") | owner("ReplicaSet", "r"), 1)
-    source = TelemetrySource(timeline.store(tmp_path))
-    found, gaps = source.pod_owners(AT - HOUR, AT, ["ml/gone"])
+    store = timeline.store(tmp_path)
+    found, gaps = pod_owners(store, AT - HOUR, AT, ["ml/gone"])
     assert found == {}
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.SIGNAL_MISSING, "owners of Pods")]
     refusing = Witness(timeline.store(tmp_path), lambda asked: asked.selector.metric == REPLICASET)
-    found, gaps = TelemetrySource(refusing).pod_owners(AT - HOUR, AT, ["ml/a"])
+    found, gaps = pod_owners(refusing, AT - HOUR, AT, ["ml/a"])
     assert found["ml/a"].workload == ""
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.QUERY_FAILED, f"owners of Pods ({REPLICASET})")]
 
 
 def test_nobody_is_asked_about_nobody(tmp_path: Path) -> None:
     witness = Witness(Timeline().add("up", TARGET, 1).store(tmp_path))
-    assert TelemetrySource(witness).pod_owners(AT - HOUR, AT, []) == ({}, ())
+    assert pod_owners(witness, AT - HOUR, AT, []) == ({}, ())
     assert witness.asked == []
 
 
@@ -138,7 +130,7 @@ def test_many_pods_are_asked_for_in_parts(tmp_path: Path) -> None:
     for number in range(101):
         timeline.add(POD, of(f"p-{number}") | owner("StatefulSet", "p"), 1, ago=60)
     witness = Witness(timeline.store(tmp_path))
-    found, _ = TelemetrySource(witness).pod_owners(AT - HOUR, AT, [f"ml/p-{number}" for number in range(101)])
+    found, _ = pod_owners(witness, AT - HOUR, AT, [f"ml/p-{number}" for number in range(101)])
     assert len(found) == 101
     assert len([asked for asked in witness.asked if asked.selector.metric == POD]) == 4  # two parts, two label schemes
 
@@ -152,7 +144,7 @@ def test_jobs_and_how_long_they_took(tmp_path: Path) -> None:
             timeline.add("kube_job_status_completion_time", labels, NOW - ended)
     timeline.add(JOB, of("n-1", label="job_name") | owner("CronJob", "n"), 1)
     timeline.add(JOB, of("again", label="job_name"), 1)
-    runs, gaps = TelemetrySource(timeline.store(tmp_path)).job_runs(AT - HOUR, AT)
+    runs, gaps = job_runs(timeline.store(tmp_path), AT - HOUR, AT)
     assert gaps == ()
     assert [(run.job, run.workload, run.completed) for run in runs] == [
         ("Job/ml/again", "Job/ml/again", None),  # the completion is that of a Job before it
@@ -172,4 +164,4 @@ def test_without_jobs_there_are_no_runs(tmp_path: Path, count: int) -> None:
     timeline = Timeline().add("up", TARGET, 1)
     for number in range(count):
         timeline.add("kube_job_status_completion_time", of(f"j-{number}", label="job_name"), NOW)
-    assert TelemetrySource(timeline.store(tmp_path)).job_runs(AT - HOUR, AT) == ((), ())
+    assert job_runs(timeline.store(tmp_path), AT - HOUR, AT) == ((), ())

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
+from gpuwatch.telemetry.readings import read_stats
 from telemetry.timeline import AT, EVERY, Timeline, gpu, held, uuid
 
 METRIC, SIGNAL, WINDOW = "DCGM_FI_DEV_GPU_UTIL", Signal.GPU_UTIL_RATIO, 1800
@@ -26,9 +28,9 @@ STATISTICS = (
 
 def answers(timeline: Timeline) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
-        source = TelemetrySource(timeline.store(Path(folder)))
-        schema, _ = source.discover(AT)
-        readings, gaps = source.readings(STATISTICS, AT, schema, source.inventory(AT, schema))
+        store = timeline.store(Path(folder))
+        schema, _ = discover(store, AT)
+        readings, gaps = read_stats(store, STATISTICS, AT, schema, take_inventory(store, AT, schema, 3600))
         assert gaps == ()
         return [readings.values[stat.key][uuid(1)] for stat in STATISTICS]
 
@@ -57,9 +59,9 @@ def test_pods_that_come_and_go_change_nothing(values: list[int], cuts: set[int],
 def test_without_an_interval_several_rows_count_as_being_there_at_once(tmp_path: Path) -> None:
     # One sample each: nothing tells a Pod after the other from two Pods that share.
     timeline = Timeline().add(METRIC, gpu(1) | held("a"), 50, ago=EVERY).add(METRIC, gpu(1) | held("b"), 50, ago=EVERY)
-    source = TelemetrySource(timeline.store(tmp_path))
-    schema, _ = source.discover(AT)
+    store = timeline.store(tmp_path)
+    schema, _ = discover(store, AT)
     assert schema.interval_seconds == 0
     count = WindowStat(SIGNAL, Statistic.COUNT, WINDOW)
-    readings, _ = source.readings([count], AT, schema, source.inventory(AT, schema))
+    readings, _ = read_stats(store, [count], AT, schema, take_inventory(store, AT, schema, 3600))
     assert readings.values[count.key] == {uuid(1): 1}

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import Gap, GapKind, Readings, Signal, Statistic, WindowStat
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.readings import read_stats
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.samples import Function, SampleStore
-from gpuwatch.telemetry.source import Inventory, TelemetrySource
 from telemetry.timeline import AT, FIXTURES, SAMPLES, Timeline, Witness, gpu, held, uuid
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
@@ -25,10 +27,9 @@ def stat(signal: Signal, statistic: Statistic, window_seconds: int = 0, paramete
 
 
 def read(store: SampleStore, *stats: WindowStat) -> tuple[Readings, tuple[Gap, ...], Inventory]:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema)
-    readings, gaps = source.readings(stats, AT, schema, inventory)
+    schema, _ = discover(store, AT)
+    inventory = take_inventory(store, AT, schema, 3600)
+    readings, gaps = read_stats(store, stats, AT, schema, inventory)
     return readings, gaps, inventory
 
 
@@ -227,15 +228,14 @@ def test_one_row_for_each_device_needs_one_question_for_each_statistic(tmp_path:
     for number in (1, 2, 3):
         timeline.add(UTIL, gpu(number) | held(f"pod-{number}"), 10.0 * number)
     witness = Witness(timeline.store(tmp_path))
-    source = TelemetrySource(witness)
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema)
+    schema, _ = discover(witness, AT)
+    inventory = take_inventory(witness, AT, schema, 3600)
     witness.asked.clear()
     asked = [
         stat(Signal.GPU_UTIL_RATIO, statistic, HOUR)
         for statistic in (Statistic.AVG, Statistic.MAX, Statistic.CHANGES, Statistic.INCREASE)
     ]
-    source.readings(asked, AT, schema, inventory)
+    read_stats(witness, asked, AT, schema, inventory)
     assert [each.function for each in witness.asked] == ["avg", "max", "changes", "increase"]
 
 
@@ -466,8 +466,6 @@ def test_a_row_without_variant_is_an_answer_with_none(tmp_path: Path) -> None:
     store = timeline.store(tmp_path)
     asked = stat(Signal.XID_WINDOW_COUNT, Statistic.MAX, 900)
     assert variants(store, asked) == {A: {}, uuid(2): {"31": 3}}
-    readings, _, inventory = read(store, asked)
-    assert [readings.by_variant(asked, device) for device in inventory.devices] == [{}, {"31": 3}, None]
 
 
 # PromQL for people

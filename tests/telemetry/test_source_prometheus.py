@@ -1,4 +1,4 @@
-"""The source on a real Prometheus: the same devices, readings, histories and changes as from a recording."""
+"""What is read from a real Prometheus is the same as from a recording: devices, readings, histories and changes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.telemetry.activity import histories
+from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.connection import Connection
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.readings import read_stats
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, Timeline, gpu, held, uuid
@@ -65,15 +69,14 @@ STATS = (
 
 def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, tmp_path: Path) -> None:
     timeline = fleet()
-    recorded = TelemetrySource(timeline.store(tmp_path))
+    recorded = timeline.store(tmp_path)
     with running(prometheus_build) as url:
         remote_write.write(url, timeline.for_remote_write())
         # A server that takes few samples at once: every larger question is divided by host.
         for most in (50_000_000, 1000):
             store = PrometheusStore(Connection(url=url, max_samples_per_query=most))
-            served = TelemetrySource(store)
-            schema, gaps = served.discover(AT)
-            expected_schema, _ = recorded.discover(AT)
+            schema, gaps = discover(store, AT)
+            expected_schema, _ = discover(recorded, AT)
             assert gaps == ()
             assert schema.signals == expected_schema.signals
             assert schema.vocabularies == ("dcgm", "dcgm49")
@@ -81,8 +84,8 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
             assert schema.pod_labels == "exported_*"
             assert schema.interval_seconds == 30
 
-            inventory = served.inventory(AT, schema)
-            expected = recorded.inventory(AT, expected_schema)
+            inventory = take_inventory(store, AT, schema, 3600)
+            expected = take_inventory(recorded, AT, expected_schema, 3600)
             assert inventory.devices == expected.devices
             assert inventory.exporters == expected.exporters
             assert inventory.gaps == expected.gaps == ()
@@ -94,8 +97,8 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
                 f"{uuid(9)}/8": (),
             }
 
-            readings, gaps = served.readings(STATS, AT, schema, inventory)
-            expected_readings, _ = recorded.readings(STATS, AT, expected_schema, expected)
+            readings, gaps = read_stats(store, STATS, AT, schema, inventory)
+            expected_readings, _ = read_stats(recorded, STATS, AT, expected_schema, expected)
             assert gaps == ()
             assert readings.promql == expected_readings.promql
             assert readings.variants == expected_readings.variants
@@ -106,14 +109,14 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
 
             for devices in (None, {uuid(1), f"{uuid(9)}/7"}):
                 options = {"window_seconds": HOUR, "step_seconds": 300, "bound_ratio": 0.05, "devices": devices}
-                histories, gaps = served.activity(AT, schema, inventory, **options)
+                found, gaps = histories(store, AT, schema, inventory, **options)
                 assert gaps == ()
-                assert histories == recorded.activity(AT, expected_schema, expected, **options)[0]
+                assert found == histories(recorded, AT, expected_schema, expected, **options)[0]
 
             states = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT)
-            changes, gaps = served.changes(states, AT, 1800, schema, inventory)
+            changes, gaps = state_changes(store, states, AT, 1800, schema, inventory)
             assert gaps == ()
-            assert changes == recorded.changes(states, AT, 1800, expected_schema, expected)[0]
+            assert changes == state_changes(recorded, states, AT, 1800, expected_schema, expected)[0]
             assert [(change.variant, change.before, change.after) for change in changes] == [
                 ("119", 0, 1),
                 ("", 13, 79),
@@ -123,8 +126,8 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
 
 
 def test_a_server_that_is_not_there_is_a_gap() -> None:
-    source = TelemetrySource(PrometheusStore(Connection(url="http://127.0.0.1:9", retries=0)))
-    schema, gaps = source.discover(AT)
+    store = PrometheusStore(Connection(url="http://127.0.0.1:9", retries=0))
+    schema, gaps = discover(store, AT)
     assert [gap.kind for gap in gaps] == ["unreachable"]
     assert schema.signals == ()
-    assert source.inventory(AT, schema).devices == ()
+    assert take_inventory(store, AT, schema, 3600).devices == ()

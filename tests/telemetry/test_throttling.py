@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.throttling import throttled_shares
 from telemetry.timeline import AT, Timeline, Witness, gpu, held, uuid
 
 THERMAL, REASONS = "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
@@ -20,10 +22,9 @@ A, B = uuid(1), uuid(2)
 
 
 def ask(store: SampleStore, step: int = 600) -> tuple[Mapping[str, list[float]], tuple[Gap, ...]]:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema)
-    found, gaps = source.throttled(AT - timedelta(hours=1), AT, step, schema, inventory)
+    schema, _ = discover(store, AT)
+    inventory = take_inventory(store, AT, schema, 3600)
+    found, gaps = throttled_shares(store, AT - timedelta(hours=1), AT, step, schema, inventory)
     return {device: list(shares) for device, shares in found.items()}, gaps
 
 

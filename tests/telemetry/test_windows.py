@@ -12,9 +12,11 @@ import pytest
 
 from gpuwatch.model.telemetry import Gap, GapKind, Signal, Vendor
 from gpuwatch.model.workload_profile import HeldWindows
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.windows import held_windows
 from telemetry.timeline import AT, FIXTURES, Timeline, Witness, gpu, held, uuid
 
 UTIL, ENGINE, FB = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_FB_USED"
@@ -33,10 +35,11 @@ def ask(
     until: float = 0,
     step: int = 600,
 ) -> tuple[tuple[HeldWindows, ...], tuple[Gap, ...]]:
-    source = TelemetrySource(store)
-    schema, _ = source.discover(AT)
+    schema, _ = discover(store, AT)
     start, end = (AT - timedelta(seconds=each) for each in (ago, until))
-    return source.windows(signals, start, end, step, schema)
+    inventory = take_inventory(store, end, schema, round(ago - until))
+    found, gaps = held_windows(store, signals, start, end, step, schema, inventory)
+    return found, (*inventory.gaps, *gaps)
 
 
 def told(store: SampleStore, signal: Signal = BUSY, step: int = 600, ago: float = 3600) -> list[tuple[object, ...]]:
@@ -300,13 +303,13 @@ def test_without_pods_in_telemetry_the_holder_is_unknown(tmp_path: Path) -> None
 
 
 def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Path) -> None:
-    source = TelemetrySource(Timeline().add(ENGINE, gpu(1), 0.5).add(ENGINE, gpu(2), 0.1).store(tmp_path))
-    schema, _ = source.discover(AT)
-    inventory = source.inventory(AT, schema)
+    store = Timeline().add(ENGINE, gpu(1), 0.5).add(ENGINE, gpu(2), 0.1).store(tmp_path)
+    schema, _ = discover(store, AT)
+    inventory = take_inventory(store, AT, schema, 3600)
     first, second = inventory.devices
     known_holder = replace(first, pods=("team/a",), containers=("main",), node="node-a")
     given = replace(inventory, devices=(known_holder, second))
-    found, gaps = source.windows((BUSY,), AT - timedelta(hours=1), AT, 600, schema, given)
+    found, gaps = held_windows(store, (BUSY,), AT - timedelta(hours=1), AT, 600, schema, given)
     assert [(each.device, each.pod, each.container, each.node) for each in found] == [
         (A, "team/a", "main", "node-a"),
         (B, "", "", None),

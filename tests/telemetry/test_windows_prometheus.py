@@ -14,8 +14,12 @@ import pytest
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import HeldWindows
 from gpuwatch.telemetry.connection import Connection
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.inventory import take_inventory
+from gpuwatch.telemetry.owners import job_runs, pod_owners
 from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.throttling import throttled_shares
+from gpuwatch.telemetry.windows import held_windows
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, NOW, Timeline, gpu, held, uuid
@@ -98,16 +102,16 @@ def assert_same(found: tuple[HeldWindows, ...], expected: tuple[HeldWindows, ...
 @pytest.mark.parametrize("step", [120, 600])
 def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, tmp_path: Path, step: int) -> None:
     timeline = fleet()
-    recorded = TelemetrySource(timeline.store(tmp_path))
-    schema, _ = recorded.discover(AT)
-    expected, expected_gaps = recorded.windows(SIGNALS, AT - HOUR, AT, step, schema)
-    inventory = recorded.inventory(AT, schema)
-    slowed, _ = recorded.throttled(AT - HOUR, AT, step, schema, inventory)
+    recorded = timeline.store(tmp_path)
+    schema, _ = discover(recorded, AT)
+    inventory = take_inventory(recorded, AT, schema, 3600)
+    expected, expected_gaps = held_windows(recorded, SIGNALS, AT - HOUR, AT, step, schema, inventory)
+    slowed, _ = throttled_shares(recorded, AT - HOUR, AT, step, schema, inventory)
     assert len(expected) == 9
     assert {windows.pod for windows in expected} == {"", *(f"team/{pod}" for pod in "abcdstm")}
     assert any(math.isnan(value) for windows in expected for value in windows.values.get(Signal.BUSY_RATIO, ()))
     assert set(slowed) == {uuid(1), uuid(3)}
-    owners = recorded.pod_owners(AT - HOUR, AT, ["team/a", "team/b", "team/z"])
+    owners = pod_owners(recorded, AT - HOUR, AT, ["team/a", "team/b", "team/z"])
     assert {pod: past.workload for pod, past in owners[0].items()} == {
         "team/a": "Deployment/team/web",
         "team/b": "Pod/team/b",
@@ -117,34 +121,33 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
         # A server that takes few samples at once: every larger question is divided by host.
         for most in (50_000_000, 500):
             with contextlib.closing(PrometheusStore(Connection(url=url, max_samples_per_query=most))) as store:
-                served = TelemetrySource(store)
-                found, gaps = served.windows(SIGNALS, AT - HOUR, AT, step, schema)
+                there = take_inventory(store, AT, schema, 3600)
+                found, gaps = held_windows(store, SIGNALS, AT - HOUR, AT, step, schema, there)
                 assert_same(found, expected)
                 assert gaps == expected_gaps
-                shares, gaps = served.throttled(AT - HOUR, AT, step, schema, served.inventory(AT, schema))
+                shares, gaps = throttled_shares(store, AT - HOUR, AT, step, schema, there)
                 assert gaps == ()
                 assert shares.keys() == slowed.keys()
                 for device, values in slowed.items():
                     assert shares[device] == pytest.approx(values, rel=0.02, abs=1e-9, nan_ok=True), device
-                assert served.pod_owners(AT - HOUR, AT, ["team/a", "team/b", "team/z"]) == owners
-                assert served.job_runs(AT - HOUR, AT) == recorded.job_runs(AT - HOUR, AT)
+                assert pod_owners(store, AT - HOUR, AT, ["team/a", "team/b", "team/z"]) == owners
+                assert job_runs(store, AT - HOUR, AT) == job_runs(recorded, AT - HOUR, AT)
 
 
 def test_an_hour_asked_window_by_window_is_the_hour(prometheus_build: ServerBuild) -> None:
     with running(prometheus_build) as url:
         remote_write.write(url, fleet().for_remote_write())
         with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
-            source = TelemetrySource(store)
-            schema, _ = source.discover(AT)
-            inventory = source.inventory(AT, schema)
+            schema, _ = discover(store, AT)
+            inventory = take_inventory(store, AT, schema, 3600)
             signals = (Signal.BUSY_RATIO, Signal.MEMORY_USED_BYTES)
-            whole, _ = source.windows(signals, AT - HOUR, AT, 300, schema, inventory)
-            again, _ = source.windows(signals, AT - HOUR, AT, 300, schema, inventory)
+            whole, _ = held_windows(store, signals, AT - HOUR, AT, 300, schema, inventory)
+            again, _ = held_windows(store, signals, AT - HOUR, AT, 300, schema, inventory)
             assert [repr(each) for each in again] == [repr(each) for each in whole]
             told: dict[tuple[str, str, Signal, float], float] = {}
             for ago in range(3600, 0, -300):
                 start = AT - timedelta(seconds=ago)
-                part, _ = source.windows(signals, start, start + timedelta(seconds=300), 300, schema, inventory)
+                part, _ = held_windows(store, signals, start, start + timedelta(seconds=300), 300, schema, inventory)
                 told |= by_window(part)
             expected = by_window(whole)
             # Of a window alone it is not to be told whether rows of a device stand beside those of its processes.

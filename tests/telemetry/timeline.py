@@ -1,4 +1,4 @@
-"""Series with exact times for tests of the telemetry source, in a recording or in a real Prometheus."""
+"""Series with exact times for tests of the telemetry store, in a recording or in a real Prometheus."""
 
 from __future__ import annotations
 

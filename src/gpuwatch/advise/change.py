@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
-from gpuwatch.advise.targets import gpu_of, strategy
+from gpuwatch.advise.targets import strategy
+from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.frameworks import kind_name
 from gpuwatch.frameworks.framework import Tree
@@ -123,7 +124,7 @@ def _where(target: Target, facts: Facts) -> tuple[Mapping[str, str], tuple[str, 
 
 
 def _for_slice(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    gpu = gpu_of(target)
+    gpu = find_gpu(target.gpu_model)
     shape = geometry(gpu.mig_family) if gpu is not None else None
     profile = shape.profile(target.mig_profile) if shape is not None else None
     suffix = profile.resource_suffix if profile is not None else target.mig_profile
@@ -172,7 +173,7 @@ def _for_sharing(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, st
 
 
 def _for_model(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    gpu = gpu_of(target)
+    gpu = find_gpu(target.gpu_model)
     usable = [node for node in nodes if in_service(node)]
     if not usable:
         return {_INSTANCE_TYPE: target.instance_type}, (

@@ -1,10 +1,10 @@
 """How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 
 from gpuwatch.model.bounds import require
+from gpuwatch.model.cluster import Pod
 from gpuwatch.model.sizing import MemoryNeed
 from gpuwatch.model.workload_profile import MemoryRun, WorkloadProfile
 
@@ -22,7 +22,7 @@ class MemoryPolicy:
         default, vLLM 0.9.
     elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
         0.02: an allocator that fills the card at once has nothing left to take.
-    out_of_memory_ratio: share of the device from which a run that restarted counts as out of memory. 0.95.
+    out_of_memory_ratio: share of the device from which a run whose Pod restarted counts as out of memory. 0.95.
         out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
     """
 
@@ -47,12 +47,12 @@ class MemoryPolicy:
 
 
 def memory_need(
-    profile: WorkloadProfile, policy: MemoryPolicy | None = None, restarts: Sequence[datetime] = ()
+    profile: WorkloadProfile, policy: MemoryPolicy | None = None, pods: Iterable[Pod] = ()
 ) -> MemoryNeed | None:
     """What the workload needs per GPU; None where no run was measured.
 
-    restarts: of the workload's containers. A run that held nearly all of its device and restarted may have run out of
-    memory, which telemetry does not show: its need is then above its peak.
+    pods: its live ones. A Pod that held nearly all of its device and restarted may have run out of memory, which
+    telemetry does not show: its need is then above its peak.
     """
     policy = policy or MemoryPolicy()
     runs = [run for run in profile.runs if run.peak_bytes]
@@ -61,7 +61,8 @@ def memory_need(
         return None
     count = max(profile.run_count, len(runs))
     elastic = [run for run in runs if _is_elastic(run, policy)]
-    starved = [run for run in runs if _ran_out(run, restarts, policy)]
+    restarted = {pod.ref: pod for pod in pods if pod.restarts}
+    starved = [run for run in runs if _ran_out(run, restarted.get(run.pod), policy)]
     headroom = policy.headroom_ratio if count >= policy.many_runs else policy.headroom_few_runs_ratio
     reason = f"The largest peak of {count} run{'' if count == 1 else 's'} is {_gib(peak)}"
     if starved:
@@ -95,11 +96,12 @@ def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
     return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
 
 
-def _ran_out(run: MemoryRun, restarts: Sequence[datetime], policy: MemoryPolicy) -> bool:
+def _ran_out(run: MemoryRun, restarted: Pod | None, policy: MemoryPolicy) -> bool:
     filled = _filled_ratio(run)
-    if filled is None or filled < policy.out_of_memory_ratio:
+    if restarted is None or filled is None or filled < policy.out_of_memory_ratio:
         return False
-    return any(run.first_seen < at <= run.last_seen for at in restarts)
+    # A StatefulSet's next Pod has the name of the one before.
+    return restarted.created is None or restarted.created < run.last_seen
 
 
 def _filled_ratio(run: MemoryRun) -> float | None:

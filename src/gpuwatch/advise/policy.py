@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from gpuwatch.advise.demand import SpeedPolicy
 from gpuwatch.advise.memory import MemoryPolicy
-from gpuwatch.advise.speed import SpeedPolicy
 from gpuwatch.model.bounds import named, require
 
 _GIB = 2**30

@@ -10,7 +10,7 @@ from gpuwatch.advise.memory import memory_need
 from gpuwatch.advise.money import pod_hours_per_week
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.speed import predict_speed
-from gpuwatch.advise.targets import current, gpu_of
+from gpuwatch.advise.targets import current
 from gpuwatch.catalog.gpus import Gpu, find_gpu
 from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, MemoryNeed, Option, SpeedEstimate, Target
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
@@ -98,7 +98,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
             f"Its engine was busy {busy:.2%} of the time: what does nothing is released, not resized.",
             "Release it, or wait until it works again.",
         )
-    memory = memory_need(profile, policy.memory)
+    memory = memory_need(profile, policy.memory, facts.pods.get(key.workload, ()))
     here = capability_of(gpu, key.mig_profile)
     stays = predict_speed(profile, here, here, facts.book.envelopes.get(gpu.name), policy.speed)
     if memory is None or stays is None:
@@ -195,6 +195,6 @@ def _too_little(
 
 
 def usable_bytes(target: Target, policy: AdvicePolicy) -> float:
-    gpu = gpu_of(target)
+    gpu = find_gpu(target.gpu_model)
     nominal = capability_of(gpu, target.mig_profile).memory_bytes if gpu is not None else 0.0
     return nominal * policy.usable_ratio(target.mig_profile)

@@ -15,8 +15,8 @@ from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.options import options_of, partners
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, prepare
-from gpuwatch.advise.targets import gpu_of
 from gpuwatch.advise.together import together
+from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import CURRENCY, InstanceType
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Finding
@@ -163,7 +163,7 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
 
 def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
     found = [f"Prices: {item.now.price_source}; {target.price_source}."]
-    there = gpu_of(target)
+    there = find_gpu(target.gpu_model)
     if there is not None and there.architecture != item.gpu.architecture:
         found.append(
             f"{there.name} is {there.architecture}, not {item.gpu.architecture}: the image has to be built for it, and "

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwatch.advise.capability import Capability, Ratios, capability_of, ratios
+from gpuwatch.advise.capability import Capability, Ratios, ratios
 from gpuwatch.advise.demand import Demand, Floats, SpeedPolicy, demand_of, drawn
 from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.model.workload_profile import PowerEnvelope, WorkloadProfile
-
-__all__ = ["Capability", "SpeedPolicy", "capability_of", "predict_speed", "predict_speeds"]
 
 
 def predict_speed(

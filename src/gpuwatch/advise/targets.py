@@ -9,7 +9,7 @@ from math import ceil
 
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of, region_of, regions, source_of
-from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus
+from gpuwatch.catalog.gpus import Gpu, gpu_share_ratio, gpus
 from gpuwatch.catalog.instances import InstanceType
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Node, Sharing
@@ -23,11 +23,7 @@ _WHOLE = {
     Vendor.INTEL: "gpu.intel.com/i915",
     Vendor.GAUDI: "habana.ai/gaudi",
 }
-
-
-def whole_resource(vendor: Vendor) -> str:
-    """The resource name of a whole GPU."""
-    return _WHOLE[vendor]
+"""The resource name of a whole GPU."""
 
 
 def strategy(nodes: Sequence[Node]) -> str:
@@ -39,7 +35,7 @@ def strategy(nodes: Sequence[Node]) -> str:
 def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
     """The resource that a Pod asks for: nvidia.com/mig-1g.5gb, or nvidia.com/gpu with strategy single."""
     if strategy(nodes) == "single":
-        return whole_resource(gpu.vendor)
+        return _WHOLE[gpu.vendor]
     shape = geometry(gpu.mig_family)
     profile = shape.profile(mig_profile) if shape is not None else None
     return f"nvidia.com/mig-{profile.resource_suffix if profile is not None else mig_profile}"
@@ -59,7 +55,7 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
     price = facts.prices.of_nodes(nodes)
     asked = {name for pod in facts.pods.get(profile.key.workload, ()) for name in pod.accelerators}
     mig = profile.key.mig_profile
-    usual = mig_resource(gpu, mig, nodes) if mig else whole_resource(gpu.vendor)
+    usual = mig_resource(gpu, mig, nodes) if mig else _WHOLE[gpu.vendor]
     return Target(
         kind=TargetKind.SAME,
         gpu_model=gpu.name,
@@ -151,7 +147,7 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
         kind=TargetKind.MODEL,
         gpu_model=model.name,
         gpus_per_pod=count,
-        resource=whole_resource(model.vendor),
+        resource=_WHOLE[model.vendor],
         instance_type=_common(map(instance_type_of, usable)),
         region=_common(map(region_of, usable)),
         price_per_hour=_times(price.price_per_gpu_hour, count),
@@ -183,7 +179,7 @@ def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, n
         kind=TargetKind.MODEL,
         gpu_model=model.name,
         gpus_per_pod=count,
-        resource=whole_resource(model.vendor),
+        resource=_WHOLE[model.vendor],
         instance_type=best.name,
         region=best.region,
         price_per_hour=price if price < float("inf") else None,
@@ -217,7 +213,3 @@ def _common(values: Iterable[str]) -> str:
 
 def _times(price: float | None, factor: float) -> float | None:
     return None if price is None else price * factor
-
-
-def gpu_of(target: Target) -> Gpu | None:
-    return find_gpu(target.gpu_model)

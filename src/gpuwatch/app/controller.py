@@ -48,7 +48,7 @@ from gpuwatch.store.checkpoints import store_in_cluster
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
 from gpuwatch.store.workload_profiles import publish
-from gpuwatch.telemetry.source import firing
+from gpuwatch.telemetry.alerts import firing
 
 log = logging.getLogger("gpuwatch.run")
 

@@ -27,7 +27,7 @@ from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_name
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.samples import SampleStore
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 """The fleet's last moment; fixed, so that a seed gives the same week every day."""
@@ -50,11 +50,11 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
         writing = progress.add_task("writing telemetry and cluster", total=None)
         write_fleet(fleet, folder)
         progress.remove_task(writing)
-        source = TelemetrySource(open_recording([folder / "telemetry.parquet"]))
-        named, said = _watch(source, fleet, moments, folder, progress)
+        store = open_recording([folder / "telemetry.parquet"])
+        named, said = _watch(store, fleet, moments, folder, progress)
     write_cluster(fleet, folder / "cluster")
     policies = Policies()
-    snapshot = collect(source, RecordedCluster(folder / "cluster"), END, needs_of(policies))
+    snapshot = collect(store, RecordedCluster(folder / "cluster"), END, needs_of(policies))
     analysis = analyse(snapshot, policies)
     console.rule("[bold]What gpuwatch says at the end[/]")
     console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS))
@@ -102,7 +102,7 @@ def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
 
 
 def _watch(
-    source: TelemetrySource, fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, progress: Progress
+    store: SampleStore, fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, progress: Progress
 ) -> tuple[list[Named], dict[PodRef, str]]:
     """Analyses each moment with the data up to then. Returns what was named, and the last verdict on each Pod."""
     policies = Policies()
@@ -110,7 +110,7 @@ def _watch(
     said: dict[PodRef, str] = {}
     for at in progress.track(moments, description="watching the week"):
         write_cluster(fleet, folder / "cluster", at)
-        snapshot = collect(source, RecordedCluster(folder / "cluster"), at, needs_of(policies))
+        snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
         named.extend(named_of(at, analyse(snapshot, policies).findings))
         for finding in assess_idle(snapshot, policies.idle, everything=True):
             said.update(dict.fromkeys(finding.pods, f"{at:%a %H:%M}: {finding.summary}"))

@@ -26,7 +26,7 @@ from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
 from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.telemetry.source import firing
+from gpuwatch.telemetry.alerts import firing
 
 VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""

@@ -27,7 +27,8 @@ from gpuwatch.model.telemetry import Gap
 from gpuwatch.model.workload_profile import ProfileBook
 from gpuwatch.settings import Settings
 from gpuwatch.store.store import Store
-from gpuwatch.telemetry.source import TelemetrySource
+from gpuwatch.telemetry.owners import job_runs
+from gpuwatch.telemetry.samples import SampleStore
 
 FOLLOWED = timedelta(weeks=8)
 """How long advice is followed up: an owner's next quiet week may be a month away."""
@@ -63,7 +64,7 @@ def size(
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"workloads are profiled over days, but {given}: use --prometheus URL or --telemetry FILE")
-    source, settings = TelemetrySource(opened.store), opened.settings
+    telemetry, settings = opened.store, opened.settings
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     with ExitStack() as stack:
@@ -82,7 +83,7 @@ def size(
         with console.status("profiles") if console.is_terminal else nullcontext() as status:
             told: Progress = (lambda step: status.update(escape(f"{step} …"))) if status is not None else lambda _: None
             book, found = update_profiles(
-                book, source, snapshot.cluster, opened.at, settings.profiles, told, unfit, fetch, xids
+                book, telemetry, snapshot.cluster, opened.at, settings.profiles, told, unfit, fetch, xids
             )
         gaps += found
         recommendations, abstentions = advise(
@@ -91,7 +92,7 @@ def size(
         outcomes: tuple[Outcome, ...] = ()
         if store is not None:
             store.save_book(book)
-            outcomes, found = _judged(store, settings, snapshot.cluster, book, opened, source)
+            outcomes, found = _judged(store, settings, snapshot.cluster, book, opened, telemetry)
             gaps += found
             # Outcomes first: new advice has none yet.
             store.record_outcomes(outcomes)
@@ -141,13 +142,13 @@ def _judged(
     cluster: Cluster,
     book: ProfileBook,
     opened: Opened,
-    source: TelemetrySource,
+    telemetry: SampleStore,
 ) -> tuple[tuple[Outcome, ...], tuple[Gap, ...]]:
     """Outcomes of the last weeks' advice."""
     given = [item for item in store.advice_given(opened.at - FOLLOWED) if item.at < opened.at]
     if not given:
         return (), ()
-    jobs, gaps = source.job_runs(opened.at - FOLLOWED, opened.at)
+    jobs, gaps = job_runs(telemetry, opened.at - FOLLOWED, opened.at)
     runs: dict[str, list[FinishedRun]] = defaultdict(list)
     for job in jobs:
         if job.completed is not None:

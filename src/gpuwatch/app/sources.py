@@ -17,7 +17,6 @@ from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.settings import Settings, load_settings
 from gpuwatch.telemetry.samples import SampleStore, TelemetryError
-from gpuwatch.telemetry.source import TelemetrySource
 
 
 class SourceError(Exception):
@@ -132,15 +131,14 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
     """Collects once, with progress on a terminal."""
     if opened.snapshot is not None:
         return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
-    telemetry = TelemetrySource(opened.store) if opened.store is not None else None
     needs = needs_of(opened.policies)
     if console.is_terminal:
         with console.status("starting") as status:
             snapshot = collect(
-                telemetry, opened.cluster, opened.at, needs, lambda step: status.update(escape(f"{step} …"))
+                opened.store, opened.cluster, opened.at, needs, lambda step: status.update(escape(f"{step} …"))
             )
     else:
-        snapshot = collect(telemetry, opened.cluster, opened.at, needs)
+        snapshot = collect(opened.store, opened.cluster, opened.at, needs)
     noticed = _noticed(opened.store, opened.at) if opened.store is not None else ()
     return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *noticed))))
 

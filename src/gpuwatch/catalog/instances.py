@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.tables import CatalogError, Row, bad_input, csv_row, packaged, read_csv
+from gpuwatch.catalog.tables import CatalogError, Row, bad_input, columns_of, csv_row, packaged, read_csv
 from gpuwatch.model.telemetry import Gap
 
 CURRENCY = "USD"
@@ -24,10 +24,6 @@ CURRENCY = "USD"
 ANY_REGION = "*"
 
 _HOST = ("vcpus", "host_memory_bytes", "host_source")
-_COLUMNS = (
-    *("name", "vendor", "region", "gpu", "gpu_count", "price_per_hour", "currency", "price_date", "source"),
-    *_HOST,
-)
 _REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
 
 _Brackets = tuple[tuple[float, float], ...]  # (upper bound, share of the amount in the bracket)
@@ -81,6 +77,9 @@ class InstanceType:
         if self.host_memory_bytes is None:
             return None
         return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)
+
+
+_COLUMNS = columns_of(InstanceType)
 
 
 @cache

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -73,6 +73,11 @@ class Row:
         if value not in allowed and not (empty and not value):
             raise self.error(f"column {column!r} is {value!r}; expected one of {', '.join(allowed)}")
         return value
+
+
+def columns_of(row: type) -> tuple[str, ...]:
+    """The columns of a table whose rows become this dataclass: its fields."""
+    return tuple(item.name for item in fields(row))
 
 
 def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:

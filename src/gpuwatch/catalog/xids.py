@@ -73,11 +73,6 @@ class Xid:
     source: str
 
 
-def find_xid(code: int) -> Xid | None:
-    """None where the catalog lacks this number: then nothing is concluded from it."""
-    return xids().get(code)
-
-
 @cache
 def xids() -> Mapping[int, Xid]:
     return MappingProxyType(parse_xids(packaged("xids.json"), "xids.json"))
@@ -86,7 +81,7 @@ def xids() -> Mapping[int, Xid]:
 def conflicts(xid: Xid) -> str:
     """The authorities' verdicts as one sentence; '' unless one acts and another does not.
 
-    >>> conflicts(find_xid(109))[:60]
+    >>> conflicts(xids()[109])[:60]
     'NVIDIA: RESET_GPU; the device plugin ignores it; NVSentinel:'
     """
     stances = {opinion.acts for opinion in xid.others} | {_NVIDIA_ACTS.get(xid.action)}

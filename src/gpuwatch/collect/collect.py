@@ -20,8 +20,13 @@ from gpuwatch.model.telemetry import (
     Statistic,
     WindowStat,
 )
-from gpuwatch.telemetry.samples import QueryTooLarge, StoreRefused, StoreUnreachable, TelemetryError
-from gpuwatch.telemetry.source import Inventory, TelemetrySource
+from gpuwatch.telemetry.activity import histories
+from gpuwatch.telemetry.changes import state_changes
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.readings import read_stats
+from gpuwatch.telemetry.samples import SampleStore, TelemetryError
 
 Progress = Callable[[str], None]
 """Called with the name of each step before it begins."""
@@ -33,7 +38,7 @@ _KIN_DEVICES = 128
 
 
 def collect(
-    telemetry: TelemetrySource | None,
+    telemetry: SampleStore | None,
     cluster: ClusterReader | None,
     at: datetime,
     needs: TelemetryNeeds,
@@ -52,16 +57,7 @@ def collect(
     try:
         return _read_telemetry(telemetry, snapshot, needs, progress)
     except TelemetryError as error:
-        return replace(snapshot, gaps=(*snapshot.gaps, gap_of(error, "telemetry")))
-
-
-def gap_of(error: TelemetryError, what: str) -> Gap:
-    kind = {
-        StoreUnreachable: GapKind.UNREACHABLE,
-        StoreRefused: GapKind.REFUSED,
-        QueryTooLarge: GapKind.QUERY_FAILED,
-    }.get(type(error), GapKind.QUERY_FAILED)
-    return Gap(kind=kind, what=what, detail=str(error))
+        return replace(snapshot, gaps=(*snapshot.gaps, failed("telemetry", error)))
 
 
 def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progress) -> tuple[Cluster, list[Gap]]:
@@ -76,17 +72,15 @@ def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progres
     return state, list(state.gaps)
 
 
-def _read_telemetry(
-    telemetry: TelemetrySource, snapshot: Snapshot, needs: TelemetryNeeds, progress: Progress
-) -> Snapshot:
+def _read_telemetry(telemetry: SampleStore, snapshot: Snapshot, needs: TelemetryNeeds, progress: Progress) -> Snapshot:
     at = snapshot.at
     gaps = list(snapshot.gaps)
     progress("finding out which metrics and labels there are")
-    schema, found = telemetry.discover(at)
+    schema, found = discover(telemetry, at)
     gaps += found
     progress("listing devices")
-    inventory = telemetry.inventory(
-        at, schema, needs.inventory_seconds, needs.lost_seconds, exporter_pods=snapshot.cluster.exporter_pods
+    inventory = take_inventory(
+        telemetry, at, schema, needs.inventory_seconds, needs.lost_seconds, exporter_pods=snapshot.cluster.exporter_pods
     )
     gaps += inventory.gaps
     devices, exporters, unresolved = resolve_nodes(inventory.devices, inventory.exporters, snapshot.cluster)
@@ -94,16 +88,17 @@ def _read_telemetry(
     suspects_stat = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, needs.suspect_window_seconds)
     stats = tuple(dict.fromkeys((*needs.stats, suspects_stat) if needs.suspect_window_seconds else needs.stats))
     progress(f"asking {len(stats)} statistics of {len(devices)} devices")
-    readings, found = telemetry.readings(stats, at, schema, inventory)
+    readings, found = read_stats(telemetry, stats, at, schema, inventory)
     gaps += found
     progress("reading state changes (XIDs, recovery actions)")
-    changes, found = telemetry.changes(needs.state_signals, at, needs.change_window_seconds, schema, inventory)
+    changes, found = state_changes(telemetry, needs.state_signals, at, needs.change_window_seconds, schema, inventory)
     gaps += found
     chosen = _histories_wanted(inventory, readings, suspects_stat, needs)
     progress(f"reading the activity of {len(inventory.devices) if chosen is None else len(chosen)} devices")
     activity: Sequence[ActivityHistory] = ()
     if chosen is None or chosen:
-        activity, found = telemetry.activity(
+        activity, found = histories(
+            telemetry,
             at,
             schema,
             inventory,

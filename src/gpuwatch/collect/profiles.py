@@ -12,18 +12,24 @@ from datetime import datetime, timedelta
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.catalog.xids import xids as catalog
-from gpuwatch.collect.collect import Progress, gap_of
+from gpuwatch.collect.collect import Progress
 from gpuwatch.collect.resolve import resolve_nodes
 from gpuwatch.detect.unfit import CAUSES, degrades, unfit_by_changes
+from gpuwatch.model.bounds import require
 from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Readings, Schema, Signal, Statistic, WindowStat
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Schema, Signal, Statistic, WindowStat
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
-from gpuwatch.telemetry.owners import PastPod
-from gpuwatch.telemetry.samples import TelemetryError
-from gpuwatch.telemetry.source import Inventory, TelemetrySource
-from gpuwatch.telemetry.windows import aligned
+from gpuwatch.telemetry.changes import state_changes
+from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.owners import PastPod, pod_owners
+from gpuwatch.telemetry.readings import read_stats
+from gpuwatch.telemetry.samples import SampleStore, TelemetryError
+from gpuwatch.telemetry.throttling import throttled_shares
+from gpuwatch.telemetry.windows import aligned, held_windows
 
 SIGNALS = (
     Signal.BUSY_RATIO,
@@ -75,18 +81,15 @@ class FetchPolicy:
     values_at_once: int = 4_000_000
 
     def __post_init__(self) -> None:
-        for name in ("step_seconds", "history_seconds", "degraded_seconds", "values_at_once"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"fetch.{name} is {getattr(self, name)!r}; it has to be greater than 0")
-        if self.settle_seconds < 0:
-            raise ValueError(f"fetch.settle_seconds is {self.settle_seconds!r}; it has to be 0 or more")
-        if not 0 <= self.throttled_ratio <= 1:
-            raise ValueError(f"fetch.throttled_ratio is {self.throttled_ratio!r}; it has to be a ratio from 0 to 1")
+        counts = ("step_seconds", "history_seconds", "degraded_seconds", "values_at_once")
+        require(self, "fetch.", counts, lambda value: value > 0, "greater than 0")
+        require(self, "fetch.", ("settle_seconds",), lambda value: value >= 0, "0 or more")
+        require(self, "fetch.", ("throttled_ratio",), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
 
 
 def update_profiles(
     book: ProfileBook | None,
-    telemetry: TelemetrySource,
+    telemetry: SampleStore,
     cluster_state: Cluster,
     at: datetime,
     policy: ProfilePolicy,
@@ -109,7 +112,11 @@ def update_profiles(
     if book is None:
         book = ProfileBook(until=earliest, step_seconds=step)
     elif book.until < earliest:
-        gaps.append(_left_out(book.until, earliest))
+        detail = (
+            f"nothing was read between {book.until:%Y-%m-%d %H:%M} and {earliest:%Y-%m-%d %H:%M} UTC: the last update "
+            "is longer ago than fetch.history_seconds"
+        )
+        gaps.append(Gap(kind=GapKind.PARTIAL, what="profiles", detail=detail))
         book = replace(book, until=earliest)
     if book.until >= end:
         return book, tuple(gaps)
@@ -117,7 +124,7 @@ def update_profiles(
     try:
         for stretch in reader.stretches(book.until, end):
             gaps += stretch.gaps
-            if stretch.failed:
+            if stretch.end == stretch.start:
                 break
             progress(f"profiles: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
             known = [each for each in unfit if each.start < stretch.end and each.end > stretch.start]
@@ -129,28 +136,18 @@ def update_profiles(
                     book = update_book(before, stretch.windows, stretch.owners, stretch.pods, found, policy)
             book = replace(book, until=stretch.end)
     except TelemetryError as error:
-        gaps.append(gap_of(error, "profiles"))
+        gaps.append(failed("profiles", error))
     # Most gaps repeat in every stretch.
     return book, tuple({(gap.kind, gap.what): gap for gap in reversed(gaps)}.values())[::-1]
 
 
-def _left_out(until: datetime, earliest: datetime) -> Gap:
-    return Gap(
-        kind=GapKind.PARTIAL,
-        what="profiles",
-        detail=f"nothing was read between {until:%Y-%m-%d %H:%M} and {earliest:%Y-%m-%d %H:%M} UTC: the last update is "
-        "longer ago than fetch.history_seconds",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """The data of (start, end]."""
+    """The data of (start, end]; nothing, and end is start, where it could not all be read."""
 
     start: datetime
     end: datetime
     gaps: tuple[Gap, ...]
-    failed: bool = False
     windows: Sequence[HeldWindows] = ()
     owners: Mapping[PodRef, str] = field(default_factory=dict)
     pods: Mapping[PodRef, Pod] = field(default_factory=dict)
@@ -160,7 +157,7 @@ class _Stretch:
 class _StretchReader:
     def __init__(
         self,
-        telemetry: TelemetrySource,
+        telemetry: SampleStore,
         cluster: Cluster,
         fetch: FetchPolicy,
         step_seconds: int,
@@ -174,14 +171,14 @@ class _StretchReader:
         self._live = {pod.ref: pod for pod in cluster.pods}
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
-        """Oldest first; a failed one is the last."""
-        schema, gaps = self._telemetry.discover(end)
+        """Oldest first; those after one that could not be read are of no use."""
+        schema, gaps = discover(self._telemetry, end)
         if not schema.signals or _failed(gaps):
-            yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
+            yield _Stretch(start=start, end=start, gaps=gaps)
             return
         inventory, gaps = self._inventory(start, end, schema)
         if _failed(gaps):
-            yield _Stretch(start=start, end=end, gaps=gaps, failed=True)
+            yield _Stretch(start=start, end=start, gaps=gaps)
             return
         length = self._length(len(inventory.devices))
         if end - start <= length:
@@ -190,17 +187,14 @@ class _StretchReader:
         begin, before = start, None
         while begin < end:
             until = min(begin + length, end)
-            now, gaps = (schema, ()) if until == end else self._telemetry.discover(until)
+            now, gaps = (schema, ()) if until == end else discover(self._telemetry, until)
             spoken, more = _both(before, now)
             inventory, found = self._inventory(begin, until, spoken)
             gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
             if _failed(gaps):
-                yield _Stretch(start=begin, end=until, gaps=gaps, failed=True)
+                yield _Stretch(start=begin, end=begin, gaps=gaps)
                 return
-            stretch = self._read(begin, until, spoken, inventory, gaps, is_newest=until == end)
-            yield stretch
-            if stretch.failed:
-                return
+            yield self._read(begin, until, spoken, inventory, gaps, is_newest=until == end)
             begin, before = until, now
 
     def _length(self, devices: int) -> timedelta:
@@ -212,7 +206,7 @@ class _StretchReader:
         """Devices of this time, with their Nodes. The analysis reports unresolved hosts."""
         seconds = round((end - start).total_seconds())
         known = self._cluster.exporter_pods
-        inventory = self._telemetry.inventory(end, schema, seconds, exporter_pods=known)
+        inventory = take_inventory(self._telemetry, end, schema, seconds, exporter_pods=known)
         devices, _, _ = resolve_nodes(inventory.devices, inventory.exporters, self._cluster)
         return replace(inventory, devices=devices), inventory.gaps
 
@@ -228,15 +222,15 @@ class _StretchReader:
     ) -> _Stretch:
         telemetry, step = self._telemetry, self._step_seconds
         with _uncollected():
-            windows, more = telemetry.windows(SIGNALS, start, end, step, schema, inventory)
+            windows, more = held_windows(telemetry, SIGNALS, start, end, step, schema, inventory)
         found = [*gaps, *more]
         if is_newest:
             # Without a sample of any device, late samples are likelier than an outage of the whole fleet.
             end = max((_last_sample(each) for each in windows), default=start)
             windows = tuple(_cut(each, end) for each in windows)
         if _failed(found) or end <= start:
-            return _Stretch(start=start, end=end, gaps=tuple(found), failed=True)
-        shares, more = telemetry.throttled(start, end, step, schema, inventory)
+            return _Stretch(start=start, end=start, gaps=tuple(found))
+        shares, more = throttled_shares(telemetry, start, end, step, schema, inventory)
         found += more
         unfit = [
             Unfit(device_uuid=uuid, start=begin, end=until, cause=THROTTLED)
@@ -250,11 +244,12 @@ class _StretchReader:
         found += more
         owners = {ref: self._live[ref].workload for ref in refs if ref in self._live and self._live[ref].workload}
         owners |= _past_owners(past, owners)
+        if _failed(found):
+            return _Stretch(start=start, end=start, gaps=tuple(found))
         return _Stretch(
             start=start,
             end=end,
             gaps=tuple(found),
-            failed=_failed(found),
             windows=self._attributed(windows),
             owners=owners,
             pods={ref: self._live[ref] for ref in refs if ref in self._live}
@@ -279,27 +274,29 @@ class _StretchReader:
         if not gone:
             return {}, ()
         namespaces = {ref.partition("/")[0] for ref in gone}
-        return self._telemetry.pod_owners(start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
+        return pod_owners(self._telemetry, start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
 
     def _degraded(
         self, start: datetime, end: datetime, schema: Schema, inventory: Inventory
     ) -> tuple[list[Unfit], tuple[Gap, ...]]:
         """GPUs with a fatal XID or a recovery action, until it is cleared, or the end."""
         telemetry = self._telemetry
-        now, gaps = telemetry.readings((_XID, _RECOVERY), start, schema, inventory)
+        now, gaps = read_stats(telemetry, (_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
-        fatal = {uuid: code for uuid, code in _values(now, _XID).items() if degrades(_XID.signal, code, self._xids)}
+        fatal = {
+            uuid: code for uuid, code in now.values.get(_XID.key, {}).items() if degrades(_XID.signal, code, self._xids)
+        }
         if fatal:
             day_before = start - timedelta(seconds=self._fetch.degraded_seconds)
-            earlier, more = telemetry.readings((_XID,), day_before, schema, inventory)
+            earlier, more = read_stats(telemetry, (_XID,), day_before, schema, inventory)
             gaps += more
-            old = _values(earlier, _XID)
+            old = earlier.values.get(_XID.key, {})
             open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
-        for uuid, code in _values(now, _RECOVERY).items():
+        for uuid, code in now.values.get(_RECOVERY.key, {}).items():
             if degrades(_RECOVERY.signal, code, self._xids):
                 open_since[uuid, _RECOVERY.signal] = start
         seconds = round((end - start).total_seconds())
-        changes, more = telemetry.changes(tuple(CAUSES), end, seconds, schema, inventory)
+        changes, more = state_changes(telemetry, tuple(CAUSES), end, seconds, schema, inventory)
         unfit = unfit_by_changes(open_since, changes, end, self._xids)
         # The analysis reports signals that are not exported.
         return unfit, tuple(gap for gap in (*gaps, *more) if gap.kind in _FAILURES)
@@ -373,10 +370,6 @@ def _above(shares: Sequence[float], bound: float, start: datetime, step: int) ->
             begin = None
 
 
-def _values(readings: Readings, stat: WindowStat) -> Mapping[str, float]:
-    return readings.values.get(stat.key, {})
-
-
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:
     """Workloads of Pods that are not in `live`, by the cluster's name for the same owner's live Pods."""
     names: dict[str, set[str]] = {}
@@ -399,6 +392,5 @@ def _pod(ref: PodRef, past: PastPod, workload: str) -> Pod:
         started=past.started,
         cpu_cores=past.cpu_cores or 0.0,
         memory_bytes=round(past.memory_bytes or 0),
-        restarts=past.restarts or 0,
         workload=workload,
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpuwatch.model.bounds import require
+
 _REFERENCE = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)", re.DOTALL)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.DOTALL)
 
@@ -45,14 +47,10 @@ class DeliveryPolicy:
     attach_files: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("attempts", "max_attempts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"delivery.{name} is {getattr(self, name)!r}; it has to be 1 or more")
-        for name in ("backoff_seconds", "backoff_max_seconds", "retry_seconds", "retry_max_seconds"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"delivery.{name} is {getattr(self, name)!r}; it has to be a number of seconds")
-        if not 0 < self.timeout_seconds < float("inf"):
-            raise ValueError(f"delivery.timeout_seconds is {self.timeout_seconds!r}; it has to be above 0")
+        require(self, "delivery.", ("attempts", "max_attempts"), lambda value: value >= 1, "1 or more")
+        waits = ("backoff_seconds", "backoff_max_seconds", "retry_seconds", "retry_max_seconds")
+        require(self, "delivery.", waits, lambda value: 0 <= value < float("inf"), "a number of seconds")
+        require(self, "delivery.", ("timeout_seconds",), lambda value: 0 < value < float("inf"), "above 0")
         if not self.s3_bucket and (self.s3_prefix or self.s3_endpoint or self.s3_region):
             raise ValueError("delivery.s3_bucket is empty, but other settings of S3 are not; name the bucket")
         if self.s3_endpoint:

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
+
+from gpuwatch.model.bounds import named, require
 
 EFFECTS = ("PreferNoSchedule", "NoSchedule", "NoExecute")
 """Effects of a Node's taint, mildest first."""
@@ -79,13 +81,12 @@ class ExecutePolicy:
     max_facts_age_seconds: int = 600
 
     def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self) if item.name.endswith("_seconds")):
-            least = 0 if name == "notice_period_seconds" else 1
-            if getattr(self, name) < least:
-                raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be {least} or more seconds")
-        for name in ("first_taint_effect", "last_taint_effect"):
-            if getattr(self, name) not in EFFECTS:
-                raise ValueError(f"execute.{name} is {getattr(self, name)!r}; it has to be one of {', '.join(EFFECTS)}")
+        notice = ("notice_period_seconds",)
+        others = [name for name in named(self, "_seconds") if name not in notice]
+        require(self, "execute.", notice, lambda value: value >= 0, "0 or more seconds")
+        require(self, "execute.", others, lambda value: value >= 1, "1 or more seconds")
+        effects = ("first_taint_effect", "last_taint_effect")
+        require(self, "execute.", effects, lambda value: value in EFFECTS, f"one of {', '.join(EFFECTS)}")
         if EFFECTS.index(self.first_taint_effect) > EFFECTS.index(self.last_taint_effect):
             raise ValueError(
                 f"execute.first_taint_effect {self.first_taint_effect} is stricter than last_taint_effect "

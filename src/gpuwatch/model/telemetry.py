@@ -264,14 +264,6 @@ class Readings:
         value = answers.get(device.id)
         return answers.get(device.uuid) if value is None else value
 
-    def by_variant(self, stat: WindowStat, device: Device) -> Mapping[str, float] | None:
-        """Values per variant of this device or its parent GPU; None where unknown."""
-        answers = self.variants.get(stat.key)
-        if answers is None:
-            return None
-        found = answers.get(device.id)
-        return answers.get(device.uuid) if found is None else found
-
     def query(self, stat: WindowStat, device: Device) -> str:
         """PromQL by which a person can check `get`; '' where the statistic was not queried."""
         matcher = f'UUID="{device.uuid}"'

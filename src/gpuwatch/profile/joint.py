@@ -27,7 +27,7 @@ from gpuwatch.model.workload_profile import (
 from gpuwatch.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.profile.joint_power import envelope, update_power
-from gpuwatch.profile.joint_table import Mask, Past, Table, by_life, tabulate
+from gpuwatch.profile.joint_table import Mask, Table, by_life, tabulate
 from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
@@ -54,21 +54,20 @@ def update_book(
     """
     windows = by_life([item for item in windows if item.values], pods)
     if not windows:
-        return book if book is not None else _empty()
+        if book is None:
+            raise ValueError("there are no windows and no book, so there is nothing to say when the book ends")
+        return book
     if book is None:
         book = ProfileBook(until=windows[0].start, step_seconds=windows[0].step_seconds)
     keys = [_key(item, owners, pods) for item in windows]
     known = _with_owners(book.profiles, windows, keys, policy)
-    newest: dict[PodRef, MemoryRun] = {}
     there = {item.pod for item in windows}
-    for profile in known.values():
-        for run in profile.runs:
-            if run.pod not in there:
-                continue
-            if run.pod not in newest or newest[run.pod].last_seen < run.last_seen:
-                newest[run.pod] = run
-    past = Past(watched=bool(book.profiles or book.usage), runs=newest)
-    table = tabulate(windows, pods, unfit, past, policy.start_up_seconds)
+    before = [run for profile in known.values() for run in profile.runs if run.pod in there]
+    newest: dict[PodRef, MemoryRun] = {}
+    for run in sorted(before, key=lambda run: run.last_seen, reverse=True):
+        newest.setdefault(run.pod, run)
+    watched = bool(book.profiles or book.usage)
+    table = tabulate(windows, pods, unfit, newest, policy.start_up_seconds, watched=watched)
     until = max(book.until, _moment(float(table.time.max()) + table.step))
     profiles = {
         key: item for key, item in known.items() if until - item.last_seen <= timedelta(days=policy.forget_days)
@@ -83,10 +82,6 @@ def update_book(
         envelopes={model: found for model, item in power.items() if (found := envelope(model, item)) is not None},
         usage=merge_usage(book.usage, usage_hours(table), until - timedelta(days=policy.usage_days)),
     )
-
-
-def _empty() -> ProfileBook:
-    raise ValueError("there are no windows and no book, so there is nothing to say when the book ends")
 
 
 def _moment(seconds: float) -> datetime:
@@ -160,7 +155,7 @@ def _profiles(
     held = table.expected & (owner < len(found))
     measured = held & ~np.isnan(table.busy)
     used = measured & (table.cause == 0)
-    cells, resolution = _cells(table, found, old, owner, used, decay, until, half_life, policy)
+    cells, resolution = _cells(table, found, old, owner, used, decay, until, policy)
     left_out = _left_out(table, owner, measured & (table.cause != 0), len(found))
     runs = _runs(table, keys, numbers, owner, held)
     present, pod_time = _pods_at_once(table, owner, held, decay, len(found))
@@ -261,7 +256,6 @@ def _cells(
     used: Mask,
     decay: Floats,
     until: datetime,
-    half_life: float,
     policy: ProfilePolicy,
 ) -> tuple[list[tuple[Cell, ...]], Ints]:
     # A MIG instance has no power of its own.
@@ -278,11 +272,7 @@ def _cells(
     fresh = Weighted(owner[used], decay[used] * table.step, np.stack([values[used] for values in columns], axis=1))
     befores = [old.get(key) for key in keys]
     kept = Weighted.of(
-        [
-            (number, 2 ** (-(until - before.as_of).total_seconds() / half_life), before.cells)
-            for number, before in enumerate(befores)
-            if before is not None
-        ]
+        [(number, _fade(before, until), before.cells) for number, before in enumerate(befores) if before is not None]
     )
     resolution = np.array([FINEST if before is None else before.resolution for before in befores], dtype=np.int64)
     rows, resolution = merged(kept.plus(fresh), resolution, policy.max_cells)

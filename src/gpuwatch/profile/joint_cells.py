@@ -6,8 +6,9 @@ a coarser cell contains whole finer ones, and the order of merges does not matte
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,10 @@ _GRID = 5  # columns that make up a cell's place; the others are only averaged
 _BITS = 6  # 0 for unknown, else the level + 1, at most 32
 _EDGE = 1e-9  # a mean that rounding put just under the edge of its own cell stays in it; the same on every grid
 
-COLUMNS = 7
-"""busy, SM, tensor and DRAM activity (ratios), board power (watts), PCIe and NVLink traffic (bytes/second)."""
+_MEANS = tuple(item.name for item in fields(Cell) if item.name != "weight_seconds")
+_means = attrgetter(*_MEANS)
+COLUMNS = len(_MEANS)
+"""A Cell's means, in the order of its fields: activities and power first, which make up the grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +45,7 @@ class Weighted:
         """Cells of many owners as rows: (owner, factor on their weights, cells)."""
         owner = [index for index, _, cells in rows for _ in cells]
         weight = [cell.weight_seconds * factor for _, factor, cells in rows for cell in cells]
-        values = [
-            (
-                cell.busy_ratio,
-                cell.sm_active_ratio,
-                cell.tensor_active_ratio,
-                cell.dram_active_ratio,
-                cell.power_watts,
-                cell.pcie_bytes_per_second,
-                cell.nvlink_bytes_per_second,
-            )
-            for _, _, cells in rows
-            for cell in cells
-        ]
+        values = [_means(cell) for _, _, cells in rows for cell in cells]
         return Weighted(
             np.array(owner, dtype=np.int64),
             np.array(weight, dtype=np.float64),
@@ -123,17 +114,8 @@ def cells_of(rows: Weighted, owners: int) -> list[tuple[Cell, ...]]:
         for column in rows.values.T
     ]
     cells = [
-        Cell(
-            weight_seconds=weight,
-            busy_ratio=busy or 0.0,
-            sm_active_ratio=sm,
-            tensor_active_ratio=tensor,
-            dram_active_ratio=dram,
-            power_watts=power,
-            pcie_bytes_per_second=pcie,
-            nvlink_bytes_per_second=nvlink,
-        )
-        for weight, busy, sm, tensor, dram, power, pcie, nvlink in zip(rows.weight.tolist(), *columns, strict=True)
+        Cell(weight_seconds=weight, **dict(zip(_MEANS, means, strict=True)))
+        for weight, *means in zip(rows.weight.tolist(), *columns, strict=True)
     ]
     bounds = np.searchsorted(rows.owner, np.arange(owners + 1)).tolist()
     return [tuple(cells[begin:end]) for begin, end in pairwise(bounds)]

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -72,22 +72,17 @@ class Table:
         return np.asarray(values, dtype=np.int64)[self.series]
 
 
-@dataclass(slots=True)
-class Past:
-    """From the book: whether there are earlier windows, and each Pod's newest run."""
-
-    watched: bool = False
-    runs: Mapping[PodRef, MemoryRun] = field(default_factory=dict)
-
-
 def tabulate(
     windows: Sequence[HeldWindows],
     pods: Mapping[PodRef, Pod],
     unfit: Sequence[Unfit],
-    past: Past,
+    newest: Mapping[PodRef, MemoryRun],
     start_up_seconds: float,
+    *,
+    watched: bool,
 ) -> Table:
-    """The windows as a Table. All have one step."""
+    """The windows as a Table. All have one step. newest: each Pod's newest run in the book. watched: whether the book
+    has earlier windows."""
     step = windows[0].step_seconds
     lengths = np.array([_length(item) for item in windows], dtype=np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -114,11 +109,11 @@ def tabulate(
         made = _made(pod)
         is_current = made is not None and made.timestamp() < float(time[end - 1]) + step
         created = pod.started.timestamp() if pod is not None and pod.started is not None and is_current else None
-        before = past.runs.get(item.pod)
+        before = newest.get(item.pod)
         if before is not None and is_current and made is not None and before.last_seen <= made:
             before = None
         run[index] = lives.setdefault((item.pod, is_current), len(lives))
-        run_start[index] = _run_start(created, before, float(time[begin + first]), began, watched=past.watched)
+        run_start[index] = _run_start(created, before, float(time[begin + first]), began, watched=watched)
         # Windows without any sample count as held where the Pod is known to have been there before, or still to be.
         if before is not None or (created is not None and created <= starts[index]):
             first = 0

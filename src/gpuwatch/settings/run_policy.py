@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwatch.model.bounds import named, require
 from gpuwatch.settings.cron import cron_trigger
 
 
@@ -51,26 +52,13 @@ class ControllerPolicy:
     folder: Path = Path("gpuwatch-run")
 
     def __post_init__(self) -> None:
-        for name in (
-            "cycle_interval_seconds",
-            "remediation_interval_seconds",
-            "profile_interval_seconds",
-            "cleanup_interval_seconds",
-            "report_deadline_seconds",
-            "lease_retry_seconds",
-            "stuck_after_seconds",
-            "shutdown_timeout_seconds",
-            "settings_check_interval_seconds",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"run.{name} is {getattr(self, name)!r}; it has to be 1 or more seconds")
+        require(self, "run.", named(self, "_seconds"), lambda value: value >= 1, "1 or more seconds")
         if self.lease_duration_seconds < 3 * self.lease_retry_seconds:
             raise ValueError(
                 f"run.lease_duration_seconds is {self.lease_duration_seconds!r}; it has to be three times "
                 f"run.lease_retry_seconds ({self.lease_retry_seconds}) or more, so that one lost request costs nothing"
             )
-        if not 0 <= self.listen_port <= 65_535:
-            raise ValueError(f"run.listen_port is {self.listen_port!r}; it has to be from 0 to 65535")
+        require(self, "run.", ("listen_port",), lambda value: 0 <= value <= 65_535, "from 0 to 65535")
         if self.report_schedule:
             try:
                 cron_trigger(self.report_schedule)

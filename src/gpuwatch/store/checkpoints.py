@@ -1,4 +1,4 @@
-"""Profiles, advice and outcomes as objects of the cluster, for a controller without a volume.
+"""Profiles and advice as objects of the cluster, for a controller without a volume.
 
 The Store keeps its SQLite file in a scratch folder. After each write, the changed rows go to the cluster in pieces:
 
@@ -34,7 +34,7 @@ from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store import StoreError
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
-from gpuwatch.store.database import SCHEMA
+from gpuwatch.store.database import SCHEMA, TABLES, make_tables
 from gpuwatch.store.store import Store
 
 STATE = "state"
@@ -44,8 +44,6 @@ PIECE_BYTES = 256 * 1024
 
 LARGEST_BYTES = 1024 * 1024
 """Limit of one piece before base64, close to etcd's limit."""
-
-_TABLES = ("book", "profile", "usage", "advice", "advice_body", "outcome")
 
 
 @contextmanager
@@ -60,7 +58,6 @@ def store_in_cluster(writer: ClusterWriter, namespace: str, scratch: Path | None
     """
     with tempfile.TemporaryDirectory(dir=scratch, prefix="gpuwatch-state-") as folder:
         path = Path(folder) / "state.sqlite"
-        Store.open(path).close()  # creates the tables
         checkpoints = _Checkpoints(writer, namespace, path)
         with Store.open(path, gaps=checkpoints.load(), written=checkpoints.publish) as store:
             yield store
@@ -72,31 +69,36 @@ class _Checkpoints:
         self._namespace = namespace
         self._path = path
         self._version = ""  # of `state`; '' if there is none
+        self._schema = SCHEMA  # of the pieces
         self._pieces: tuple[str, ...] = ()
         self._sweep: tuple[str, ...] = ()
 
     def load(self) -> list[Gap]:
-        """Fill the scratch file. Returns a Gap for each damaged piece."""
+        """Fill the scratch file, in the schema of the pieces. Returns a Gap for each damaged piece."""
         gaps: list[Gap] = []
         with _told("reading the state"):
             state = self._writer.get(self._ref(STATE))
         if state is None:
             return gaps
         spec = state["spec"]
-        if spec.get("schema", 0) > SCHEMA:
+        self._schema = spec["schema"]
+        if self._schema > SCHEMA:
             raise StoreError(
                 f"The Checkpoints in Namespace {self._namespace} were written by a newer gpuwatch (schema "
-                f"{spec['schema']}, this one knows {SCHEMA}), left as they are; upgrade"
+                f"{self._schema}, this one knows {SCHEMA}), left as they are; upgrade"
             )
         self._version = version_of(state)
         self._pieces, self._sweep = tuple(spec.get("pieces") or ()), tuple(spec.get("sweep") or ())
         damaged = []
         with self._database() as db:
+            make_tables(db, self._schema)
             for name in self._pieces:
                 with _told("reading the state"):
                     piece = self._writer.get(self._ref(name))
                 try:
-                    _insert(db, name, _rows_of(name, piece))
+                    rows = _rows_of(name, piece, self._schema)
+                    places = ", ".join("?" * len(rows[0]))
+                    db.executemany(f"INSERT INTO {_table(name)} VALUES ({places})", rows)  # noqa: S608 — of TABLES
                 except (_LostError, sqlite3.Error) as lost:
                     what = f"Checkpoint {self._namespace}/{name}"
                     detail = f"damaged ({lost}); what it had of the table {_table(name)} begins anew"
@@ -114,7 +116,7 @@ class _Checkpoints:
     def publish(self) -> None:
         """Write the changes of the scratch file to the cluster."""
         with self._database() as db:
-            wanted = {name: body for table in _TABLES for name, body in _pieces_of(db, table)}
+            wanted = {name: body for table in TABLES[SCHEMA] for name, body in _pieces_of(db, table)}
         new = [name for name in wanted if name not in self._pieces]
         old = [name for name in self._pieces if name not in wanted]
         if not new and not old:
@@ -122,34 +124,36 @@ class _Checkpoints:
         with _told("writing the state"):
             # New pieces are listed in `sweep` first, so that they are deleted if this process ends before they count.
             gone = [name for name in self._sweep if name not in wanted]
-            self._write_state(self._pieces, (*gone, *new))
+            self._write_state(self._schema, self._pieces, (*gone, *new))
             for name in new:
                 self._make(name, wanted[name])
-            self._write_state(tuple(wanted), (*gone, *old))
+            self._write_state(SCHEMA, tuple(wanted), (*gone, *old))
             for name in self._sweep:
                 self._delete(name)
             self._sweep = ()
 
-    def _write_state(self, pieces: Sequence[str], sweep: Sequence[str]) -> None:
-        spec = {"schema": SCHEMA, "pieces": list(pieces), "sweep": list(sweep)}
+    def _write_state(self, schema: int, pieces: Sequence[str], sweep: Sequence[str]) -> None:
+        spec = {"schema": schema, "pieces": list(pieces), "sweep": list(sweep)}
         if self._version:
             stored = self._writer.patch(self._ref(STATE), {"spec": spec}, version=self._version)
         else:
             stored = self._writer.create(self._object(STATE, spec))
-        self._version, self._pieces, self._sweep = version_of(stored), tuple(pieces), tuple(sweep)
+        self._version, self._schema = version_of(stored), schema
+        self._pieces, self._sweep = tuple(pieces), tuple(sweep)
 
     def _make(self, name: str, body: bytes) -> None:
+        piece = self._object(name, {"data": base64.b64encode(body).decode("ascii")})
         try:
-            self._writer.create(self._object(name, {"data": base64.b64encode(body).decode("ascii")}))
+            self._writer.create(piece)
         except WriteError as error:
             if error.failure is not Failure.CONFLICT:
                 raise
             # Left by a process that was killed: it has the same content, or it is damaged.
-            there = self._writer.get(self._ref(name))
-            if there is not None and _is_whole(name, there):
-                return
-            self._delete(name)
-            self._writer.create(self._object(name, {"data": base64.b64encode(body).decode("ascii")}))
+            try:
+                _rows_of(name, self._writer.get(self._ref(name)))
+            except _LostError:
+                self._delete(name)
+                self._writer.create(piece)
 
     def _delete(self, name: str) -> None:
         try:
@@ -183,7 +187,7 @@ class _LostError(Exception):
 def _pieces_of(db: sqlite3.Connection, table: str) -> Iterator[tuple[str, bytes]]:
     """Name and body of each piece: the rows in buckets by the hash of their first column. The number of buckets is a
     power of two, so that few pieces change when the table grows."""
-    rows = db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4").fetchall()  # noqa: S608 — of _TABLES
+    rows = db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4").fetchall()  # noqa: S608 — of TABLES
     size = sum(len(value) if isinstance(value, bytes | str) else 8 for row in rows for value in row)
     count = 1
     while count * PIECE_BYTES < size:
@@ -210,31 +214,17 @@ def _table(name: str) -> str:
     return name.rpartition("-")[0].replace("-", "_")
 
 
-def _is_whole(name: str, piece: Object) -> bool:
-    try:
-        _rows_of(name, piece)
-    except _LostError:
-        return False
-    return True
-
-
-def _rows_of(name: str, piece: Object | None) -> list[list[Any]]:
+def _rows_of(name: str, piece: Object | None, schema: int = SCHEMA) -> list[list[Any]]:
     if piece is None:
         raise _LostError("it is gone")
     try:
         body = base64.b64decode(piece["spec"]["data"], validate=True)
-        if _name(_table(name), body) != name or _table(name) not in _TABLES:
+        if _name(_table(name), body) != name or _table(name) not in TABLES[schema]:
             raise _LostError("its bytes are not those that were written")
         rows: list[list[Any]] = msgspec.msgpack.decode(zlib.decompress(body))
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise _LostError(f"not a whole value: {error}") from error
     return rows
-
-
-def _insert(db: sqlite3.Connection, name: str, rows: list[list[Any]]) -> None:
-    if rows:
-        places = ", ".join("?" * len(rows[0]))
-        db.executemany(f"INSERT INTO {_table(name)} VALUES ({places})", rows)  # noqa: S608 — of _TABLES
 
 
 @contextmanager

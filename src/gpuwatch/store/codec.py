@@ -2,10 +2,9 @@
 
 import zlib
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -26,8 +25,7 @@ class FutureError(Exception):
     """Written by a newer gpuwatch."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRow:
+class StoredRow(NamedTuple):
     """digest: of the version and the uncompressed body; it detects both change and damage."""
 
     version: int

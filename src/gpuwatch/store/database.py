@@ -4,7 +4,7 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -13,8 +13,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gpuwatch.store import StoreError
 
-SCHEMA = 1
-"""user_version of the file. A higher one is refused."""
+SCHEMA = 2
+"""user_version of the file. A lower one is brought to this one when it is opened, a higher one is refused.
+
+1 kept outcomes as rows of their own, of which only the time of their application was ever read.
+"""
 
 WAIT_SECONDS = 30.0
 """How long another process may hold the file. Writing 10,000 profiles takes it seconds."""
@@ -22,30 +25,47 @@ WAIT_SECONDS = 30.0
 _APPLICATION = 0x47505557  # 'GPUW'
 
 # The bodies come last, so that keys and digests are read without them.
-_TABLES = (
-    """CREATE TABLE book (
+_SINCE_1 = {
+    "book": """CREATE TABLE book (
         field TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    """CREATE TABLE profile (
+    "profile": """CREATE TABLE profile (
         workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (workload, container, gpu_model, mig_profile))""",
     # Times are microseconds since 1970.
-    """CREATE TABLE usage (
+    "usage": """CREATE TABLE usage (
         hour INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    # last_at changes with every run, so that it stands apart from the bodies.
-    """CREATE TABLE advice (
+    "advice_body": """CREATE TABLE advice_body (
+        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
+        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
+}
+_ADVICE_1 = """CREATE TABLE advice (
         id INTEGER PRIMARY KEY,
         workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
         at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
-        UNIQUE (workload, container, gpu_model, mig_profile, at))""",
-    """CREATE TABLE advice_body (
-        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
-    """CREATE TABLE outcome (
+        UNIQUE (workload, container, gpu_model, mig_profile, at))"""
+_OUTCOME_1 = """CREATE TABLE outcome (
         workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
         recommended_at INTEGER NOT NULL, applied_at INTEGER,
         version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))""",
+        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))"""
+# last_at changes with every run, so that it stands apart from the bodies. applied_at is null where nothing was applied.
+_ADVICE_2 = _ADVICE_1.replace("target BLOB NOT NULL,", "target BLOB NOT NULL, applied_at INTEGER,")
+
+TABLES: Mapping[int, Mapping[str, str]] = {
+    1: {**_SINCE_1, "advice": _ADVICE_1, "outcome": _OUTCOME_1},
+    2: {**_SINCE_1, "advice": _ADVICE_2},
+}
+"""Statements by schema and table."""
+
+_FROM_1 = (
+    "ALTER TABLE advice RENAME TO advice_1",
+    _ADVICE_2,
+    "INSERT INTO advice SELECT a.*, o.applied_at FROM advice_1 AS a LEFT JOIN outcome AS o ON a.at = o.recommended_at "
+    "AND a.workload = o.workload AND a.container = o.container AND a.gpu_model = o.gpu_model "
+    "AND a.mig_profile = o.mig_profile",
+    "DROP TABLE advice_1",
+    "DROP TABLE outcome",
 )
 # Errors that mean a damaged file while it is checked. The statements are fixed, so that SQLITE_ERROR (an unknown file
 # format) and SQLITE_CONSTRAINT (two rows with one key) come from the file too.
@@ -74,6 +94,7 @@ def usable(path: Path) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
+        # Another process may make the file, or move it aside, between two of these looks.
         if _mode(each) is not None and not os.access(each, os.W_OK, effective_ids=True) and _mode(each) is not None:
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
@@ -97,7 +118,7 @@ def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
         try:
             _check(db, path)
             _begin_wal(db, wait_seconds)
-            _make_tables(db)
+            _bring_up_to_date(db)
         except BaseException:
             db.close()
             raise
@@ -131,7 +152,7 @@ def _check_whole(db: sqlite3.Connection, path: Path) -> None:
     if answer != "ok":
         raise DamagedFileError(answer)
     (answer,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-    if made != (set(_TABLES) if version else set()):
+    if made != set(TABLES.get(version, {}).values()):
         raise DamagedFileError("its tables are not those of this version")
     db.execute("COMMIT")
     if answer != "ok":
@@ -158,16 +179,26 @@ def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
     db.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}").fetchone()
 
 
-def _make_tables(db: sqlite3.Connection) -> None:
-    if _pragma(db, "user_version"):
+def _bring_up_to_date(db: sqlite3.Connection) -> None:
+    if _pragma(db, "user_version") == SCHEMA:
         return
     db.execute("BEGIN IMMEDIATE")
-    if not _pragma(db, "user_version"):  # else another process was faster
-        for table in _TABLES:
-            db.execute(table)
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+    version = _pragma(db, "user_version")
+    if not version:
+        make_tables(db, SCHEMA)
+    elif version != SCHEMA:  # else another process was faster
+        for statement in _FROM_1:
+            db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
     db.execute("COMMIT")
+
+
+def make_tables(db: sqlite3.Connection, schema: int) -> None:
+    """The tables of this schema, in an empty file."""
+    for statement in TABLES[schema].values():
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id = {_APPLICATION}")
+    db.execute(f"PRAGMA user_version = {schema}")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:
@@ -220,7 +251,11 @@ def move_aside(path: Path, found: os.stat_result) -> Path | None:
     try:
         # One process at a time, and only the file that was checked: by now a new one may have its name.
         fcntl.flock(file, fcntl.LOCK_EX)
-        if not _is_at(found, path):
+        try:
+            now = path.stat()
+        except FileNotFoundError:
+            return None
+        if (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
             return None
         aside = next(
             name
@@ -235,14 +270,6 @@ def move_aside(path: Path, found: os.stat_result) -> Path | None:
         return aside
     finally:
         os.close(file)
-
-
-def _is_at(found: os.stat_result, path: Path) -> bool:
-    try:
-        now = path.stat()
-    except FileNotFoundError:
-        return False
-    return (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -29,7 +29,7 @@ from gpuwatch.store.codec import (
 from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, told, usable
 
 KEPT = timedelta(days=400)
-"""Minimum retention of advice and outcomes: a year, and the month that is compared with the one a year ago."""
+"""Minimum retention of advice: a year, and the month that is compared with the one a year ago."""
 
 # Fields of a book beside profiles and hours of use, and those without a default.
 _PARTS: dict[str, Any] = {
@@ -44,12 +44,10 @@ _ROWS = (
     ("usage", "version, digest, body"),
     ("advice_body", "version, digest, body"),
     ("advice_body", "profile_version, profile_digest, profile"),
-    ("outcome", "version, digest, body"),
 )
 
 _KEY = "workload, container, gpu_model, mig_profile"
 _IS_KEY = "workload = ? AND container = ? AND gpu_model = ? AND mig_profile = ?"
-_SAME_KEY = " AND ".join(f"o.{name} = a.{name}" for name in _KEY.split(", "))
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -63,7 +61,7 @@ V = TypeVar("V")
 
 
 class Store:
-    """Profiles, advice and outcomes, for one thread. Every method raises StoreError; writes are atomic.
+    """Profiles and advice, for one thread. Every method raises StoreError; writes are atomic.
 
     Several processes on one machine may use the file; its WAL mode does not work on network file systems. The last
     saved book wins as a whole.
@@ -242,7 +240,7 @@ class Store:
                 digest, data = encode(value)
                 now[key] = (value, digest)
                 if digest != same.get(key):
-                    yield (*key, *_columns(row(digest, data)))
+                    yield (*key, *row(digest, data))
 
         places = ", ".join("?" * (columns.count(",") + 4))
         self._db.executemany(
@@ -258,7 +256,7 @@ class Store:
         A new price is not a new target. Stored without `options`, with its key's profile of the last `save_book`.
         Repeated advice keeps its first `at`, the time from which an owner could act on it.
         at: time of this run; by default that of the newest recommendation. Advice last given more than KEPT before
-        `at`, and outcomes of that age, are deleted.
+        `at` is deleted.
         """
         now = at if at is not None else max((each.at for each in recommendations), default=None)
         if now is None:
@@ -291,7 +289,7 @@ class Store:
         ).lastrowid
         self._db.execute(
             "INSERT INTO advice_body (id, version, digest, body) VALUES (?, ?, ?, ?)",
-            (number, *_columns(row(*encode(replace(given, options=()))))),
+            (number, *row(*encode(replace(given, options=())))),
         )
         self._db.execute(
             "UPDATE advice_body SET (profile_version, profile_digest, profile) = "
@@ -302,16 +300,10 @@ class Store:
     def _forget(self, before: int) -> None:
         self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", (before,))
         self._db.execute("DELETE FROM advice WHERE last_at < ?", (before,))
-        # Outcomes are kept as long as their advice.
-        self._db.execute(
-            "DELETE FROM outcome AS o WHERE coalesce(applied_at, recommended_at) < ? AND NOT EXISTS "
-            f"(SELECT 1 FROM advice AS a WHERE {_SAME_KEY} AND a.at = o.recommended_at)",
-            (before,),
-        )
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
         """Advice to evaluate, oldest first: each container's last advice, one for each GPU model at that time; and all
-        earlier advice with an outcome that was applied.
+        earlier advice that was applied.
 
         since: only advice first given at that time or later.
         """
@@ -320,11 +312,9 @@ class Store:
                 "SELECT a.workload, a.container, b.version, b.digest, b.body "
                 "FROM advice AS a JOIN advice_body AS b USING (id) WHERE a.at >= ? AND ("
                 " a.last_at = (SELECT max(n.last_at) FROM advice AS n"
-                "   WHERE n.workload = a.workload AND n.container = a.container)"
-                f" OR EXISTS (SELECT 1 FROM outcome AS o WHERE {_SAME_KEY}"
-                "   AND o.recommended_at = a.at AND o.applied_at IS NOT NULL))"
+                "   WHERE n.workload = a.workload AND n.container = a.container) OR a.applied_at IS NOT NULL)"
                 " ORDER BY a.at, a.workload, a.container, a.gpu_model, a.mig_profile",
-                (_since(since),),
+                (-(2**63) if since is None else _micros(since),),
             )
             return tuple(self._whole(rows, Recommendation, "advice to"))
 
@@ -342,25 +332,14 @@ class Store:
         return found[0] if found and found[0].key == key else None
 
     def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Replace the outcomes with the same key and `recommended_at`."""
-        if not outcomes:
-            return
+        """Store when advice was applied, by which `advice_given` keeps it when other advice follows."""
         with self._writing("outcomes"):
             self._refuse_future_rows()
-            kept = {
-                tuple(names): digest
-                for *names, digest in self._db.execute(f"SELECT {_KEY}, recommended_at, digest FROM outcome")
-            }
             for each in outcomes:
-                key = (*_names(each.key), _micros(each.recommended_at))
-                digest, data = encode(each)
-                if kept.get(key) == digest:
-                    continue
                 applied_at = None if each.applied_at is None else _micros(each.applied_at)
                 self._db.execute(
-                    f"INSERT OR REPLACE INTO outcome ({_KEY}, recommended_at, applied_at, version, digest, body) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*key, applied_at, *_columns(row(digest, data))),
+                    f"UPDATE advice SET applied_at = ? WHERE {_IS_KEY} AND at = ? AND applied_at IS NOT ?",
+                    (applied_at, *_names(each.key), _micros(each.recommended_at), applied_at),
                 )
 
     def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
@@ -427,10 +406,6 @@ def _names(key: WorkloadKey) -> _Names:
     return key.workload, key.container, key.gpu_model, key.mig_profile
 
 
-def _columns(kept: StoredRow) -> tuple[int, bytes, bytes]:
-    return kept.version, kept.digest, kept.body
-
-
 def _micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
@@ -440,7 +415,3 @@ def _utc(micros: int) -> str:
         return f"{_EPOCH + micros * _MICROSECOND:%Y-%m-%d %H:%M} UTC"
     except OverflowError:  # damaged
         return str(micros)
-
-
-def _since(at: datetime | None) -> int:
-    return -(2**63) if at is None else _micros(at)

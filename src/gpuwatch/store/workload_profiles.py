@@ -52,7 +52,10 @@ def publish(
     except WriteError as error:
         raise StoreError(f"workload profiles: {error.message}") from error
     advised = {each.key: _recommended(each) for each in recommendations}
-    not_advised = {each.key: _not_recommended(each) for each in abstentions}
+    not_advised = {
+        each.key: NotRecommended(at=each.at, reason=each.kind, message=each.reason, resolve=each.resolve)
+        for each in abstentions
+    }
     gaps: list[Gap] = []
     for key, profile in book.profiles.items():
         if not key.namespace:
@@ -175,7 +178,3 @@ def _recommended(given: Recommendation) -> Recommended:
         prerequisites=given.change.prerequisites,
         caveats=given.caveats,
     )
-
-
-def _not_recommended(given: Abstention) -> NotRecommended:
-    return NotRecommended(at=given.at, reason=given.kind, message=given.reason, resolve=given.resolve)

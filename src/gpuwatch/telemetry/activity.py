@@ -40,6 +40,7 @@ from gpuwatch.telemetry.samples import (
     Series,
     TelemetryError,
 )
+from gpuwatch.telemetry.series import on_grid
 
 _POINTS_AT_ONCE = 500_000
 
@@ -99,13 +100,17 @@ class _Steps:
     def start(self) -> datetime:
         return self.at - timedelta(seconds=self.count * self.step_seconds)
 
+    @property
+    def first(self) -> datetime:
+        """End of the first step."""
+        return self.start + timedelta(seconds=self.step_seconds)
+
     def ask(self, row: MetricRow, signal: SignalFound, devices: Sequence[Device]) -> None:
         by = by_labels(door.IDENTITY_LABELS[row.vendor], door.HOLDER_LABELS[row.vendor])
         for only, partition in self._blocks(devices):
             expression = Expression(selector(row, *only), Function.MAX, self.step_seconds, combine=Combine.MAX, by=by)
-            first = self.start + timedelta(seconds=self.step_seconds)
             try:
-                answer = self.store.grid(expression, first, self.at, self.step_seconds, partition)
+                answer = self.store.grid(expression, self.first, self.at, self.step_seconds, partition)
             except TelemetryError as error:
                 self.errors.setdefault(row.metric, error)
                 continue
@@ -117,16 +122,13 @@ class _Steps:
                     self._add(identity.id, holder.pod if holder else "", series, signal.scale)
 
     def _add(self, device: DeviceId, pod: PodRef, series: Series, scale: float) -> None:
-        values = np.asarray(series.values, np.float64)
-        ends = np.asarray(series.times, np.float64)
-        number = np.rint((ends - self.start.timestamp()) / self.step_seconds).astype(np.int64) - 1
+        values = on_grid(series, self.first, self.step_seconds, self.count)
         highest = in_raw_unit(plausible_range(Signal.BUSY_RATIO)[1], scale)
         if (values > highest).any():
             self.dropped.add(Signal.BUSY_RATIO, device)
-        usable = (values <= highest) & (number >= 0) & (number < self.count)
+        seen = np.where(values > in_raw_unit(self.bound_ratio, scale), _ACTIVE, _SILENT)
         codes = self.codes.setdefault((device, pod), np.full(self.count, _UNKNOWN, np.uint8))
-        seen = np.where(values[usable] > in_raw_unit(self.bound_ratio, scale), _ACTIVE, _SILENT).astype(np.uint8)
-        codes[number[usable]] = np.maximum(codes[number[usable]], seen)
+        np.maximum(codes, np.where(values <= highest, seen, _UNKNOWN), out=codes, casting="unsafe")
 
     def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition]]:
         """Matchers for one block of devices each; no matcher where one query covers the whole fleet.

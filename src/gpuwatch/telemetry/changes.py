@@ -7,8 +7,8 @@ without a change of state. Events behind a windowed count come from occurrences.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Scope, Signal, StateChange
@@ -21,13 +21,8 @@ from gpuwatch.telemetry.questions import found_rows, in_si
 from gpuwatch.telemetry.samples import AnswerRow, Combine, Expression, Function, SampleStore, Series, TelemetryError
 from gpuwatch.telemetry.sightings import INSTANT_SECONDS
 
-
-@dataclass(slots=True)
-class _States:
-    """One signal: samples by device, for devices that may have changed."""
-
-    samples: dict[DeviceId, dict[float, float]] = field(default_factory=dict)
-    dropped: Dropped = field(default_factory=Dropped)
+_States: TypeAlias = dict[DeviceId, dict[float, float]]
+"""One signal: samples by device, for devices that may have changed."""
 
 
 def state_changes(
@@ -52,26 +47,33 @@ def state_changes(
         if not found:
             gaps.append(missing(signal, schema.vocabularies))
             continue
-        states = _States()
+        states: _States = {}
+        dropped = Dropped()
         for row in found:
             try:
                 if row.kind == "window":
                     changes.extend(_counted(occurrences(store, row, at, window_seconds, inventory), signal))
                 else:
-                    _read_suspects(store, row, at, window_seconds, inventory, states)
+                    _read_suspects(store, row, at, window_seconds, inventory, states, dropped)
             except TelemetryError as error:
                 gaps.append(failed(f"changes of {signal} ({row.metric})", error))
         begin = at.timestamp() - window_seconds
-        for device, samples in states.samples.items():
+        for device, samples in states.items():
             changes.extend(_transitions(device, signal, samples, begin))
-        gaps.extend(states.dropped.gaps())
+        gaps.extend(dropped.gaps())
     return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal, change.variant))), tuple(
         gaps
     )
 
 
 def _read_suspects(
-    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory, states: _States
+    store: SampleStore,
+    row: MetricRow,
+    at: datetime,
+    window_seconds: int,
+    inventory: Inventory,
+    states: _States,
+    dropped: Dropped,
 ) -> None:
     # Includes the sample before the window: the change may be at its edge.
     looked_at = window_seconds + INSTANT_SECONDS
@@ -80,7 +82,7 @@ def _read_suspects(
     for series in raw_series(store, row, suspects, at - timedelta(seconds=2 * looked_at), at, inventory):
         device = _device(series, row)
         if device in known and device in suspects:
-            _add(states, device, series, row)
+            _add(states.setdefault(device, {}), series, row, device, dropped)
 
 
 def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChange]:
@@ -134,15 +136,14 @@ def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
     return None if found is None else found[row.scope is Scope.PHYSICAL]
 
 
-def _add(states: _States, device: DeviceId, series: Series, row: MetricRow) -> None:
+def _add(samples: dict[float, float], series: Series, row: MetricRow, device: DeviceId, dropped: Dropped) -> None:
     low, high = plausible_range(row.signal)
-    samples = states.samples.setdefault(device, {})
     for time, raw in zip(series.times, series.values, strict=True):
         value = in_si(raw, row.scale)
         if raw < BLANK and low <= value <= high:
             samples[time] = max(samples.get(time, value), value)
         elif not math.isnan(raw):
-            states.dropped.add(row.signal, device, blank=raw >= BLANK)
+            dropped.add(row.signal, device, blank=raw >= BLANK)
 
 
 def _transitions(

@@ -104,36 +104,35 @@ class _About:
         return f"{self.place}: {what}{said}; {todo}. Asked: {_shortened(self.asked, _SHOWN_QUERY)}"
 
 
+_LATER = "the server, or what stands before it, is not ready: try again later"
+_BY_STATUS: Mapping[int, tuple[type[TelemetryError], str]] = {
+    401: (
+        StoreRefused,
+        "give a bearer_token, bearer_token_file, username and password, or a client certificate that it knows",
+    ),
+    403: (StoreRefused, "these credentials, or this tenant (X-Scope-OrgID), may not query here: ask for read access"),
+    404: (
+        QueryFailed,
+        "the API is not under this address: add the path prefix (Mimir: /prometheus; VictoriaMetrics cluster: "
+        "/select/<tenant>/prometheus; or the server's --web.route-prefix)",
+    ),
+    413: (QueryTooLarge, "a proxy on the way limits the size of requests"),
+    414: (QueryTooLarge, "a proxy on the way limits the size of requests"),
+    422: (PerhapsTooLarge, "check the query by hand"),
+    429: (QueryFailed, "it is asked too much: lower concurrency, or raise the tenant's limit"),
+    502: (StoreUnreachable, _LATER),
+    503: (StoreUnreachable, _LATER),
+    504: (StoreUnreachable, _LATER),
+}
+"""What an answer with this status means, and what to do."""
+
+
 def _by_status(status: int, headers: Mapping[str, str], about: _About) -> Failed:
-    named = f"answers {status} {responses.get(status, '')}".rstrip()
-    match status:
-        case 401:
-            todo = (
-                "give a bearer_token, bearer_token_file, username and password, or a client certificate that it knows"
-            )
-            return Failed(StoreRefused(about.says(named, todo)))
-        case 403:
-            todo = "these credentials, or this tenant (X-Scope-OrgID), may not query here: ask for read access"
-            return Failed(StoreRefused(about.says(named, todo)))
-        case 404:
-            todo = (
-                "the API is not under this address: add the path prefix (Mimir: /prometheus; VictoriaMetrics cluster: "
-                "/select/<tenant>/prometheus; or the server's --web.route-prefix)"
-            )
-            return Failed(QueryFailed(about.says(named, todo)))
-        case 413 | 414:
-            return Failed(QueryTooLarge(about.says(named, "a proxy on the way limits the size of requests")))
-        case 422:
-            return Failed(PerhapsTooLarge(about.says(named, "check the query by hand")))
-        case 429:
-            todo = "it is asked too much: lower concurrency, or raise the tenant's limit"
-            return Failed(QueryFailed(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
-        case 502 | 503 | 504:
-            todo = "the server, or what stands before it, is not ready: try again later"
-            return Failed(StoreUnreachable(about.says(named, todo)), again=True, wait_seconds=_retry_after(headers))
-    if status >= 500:
-        return Failed(QueryFailed(about.says(named, "see the server's log")), True, _retry_after(headers))
-    return Failed(QueryFailed(about.says(named, "check the query and the address")))
+    other = "see the server's log" if status >= 500 else "check the query and the address"
+    kind, todo = _BY_STATUS.get(status, (QueryFailed, other))
+    error = kind(about.says(f"answers {status} {responses.get(status, '')}".rstrip(), todo))
+    again = status == 429 or status >= 500
+    return Failed(error, again, _retry_after(headers) if again else 0.0)
 
 
 def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> Failed:

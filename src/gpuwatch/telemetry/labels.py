@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwatch.model.telemetry import DeviceId, PodRef, Vendor
-from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.promql import in_batches
 from gpuwatch.telemetry.samples import Matcher, MatchOp
 
 Labels = Mapping[str, str]
@@ -261,6 +261,4 @@ def any_device(picked: Iterable[Matcher], at_once: int) -> Iterator[Matcher]:
     for matcher in picked:
         values.setdefault(matcher.label, set()).add(matcher.value)
     for label, chosen in sorted(values.items()):
-        ordered = sorted(chosen)
-        for begin in range(0, len(ordered), at_once):
-            yield any_of(label, ordered[begin : begin + at_once])
+        yield from in_batches(label, chosen, at_once)

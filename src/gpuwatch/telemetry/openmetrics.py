@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuwatch.telemetry.series import FloatArray, IntArray, RecordedSeries, mark_stale
+from gpuwatch.telemetry.series import RecordedSeries, mark_stale
 
 _SECONDS_BELOW = 1e11
 """Smaller timestamps are seconds (until the year 5138), others milliseconds (since March 1973)."""
@@ -132,13 +132,14 @@ class _PageReader:
             scale = 1000
             self.problems.add(0, "timestamps in seconds but no `# EOF`: the file may be cut off; read as seconds")
         return [
-            RecordedSeries(column.metric, column.labels, _milliseconds(times, scale, page_ms), np.array(column.values))
+            RecordedSeries(
+                column.metric,
+                column.labels,
+                np.where(np.isnan(times), page_ms, np.rint(times * scale)).astype(np.int64),
+                np.array(column.values),
+            )
             for column, times in zip(columns, given, strict=True)
         ]
-
-
-def _milliseconds(times: FloatArray, scale: int, page_ms: int) -> IntArray:
-    return np.where(np.isnan(times), page_ms, np.rint(times * scale)).astype(np.int64)
 
 
 def _cut(text: str) -> int:

@@ -12,13 +12,11 @@ from datetime import UTC, datetime
 from gpuwatch.model.telemetry import Gap, GapKind, PodRef
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.labels import Labels
-from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.promql import in_batches
 from gpuwatch.telemetry.samples import (
     AnswerRow,
     Expression,
     Function,
-    Matcher,
-    MatchOp,
     SampleStore,
     Selector,
     TelemetryError,
@@ -39,15 +37,12 @@ class PastPod:
 
     workload: Workload.id (`Kind/namespace/name`) of the top owner, the Pod itself without a controller; '' if unknown.
     cpu_cores, memory_bytes: requests, summed over containers.
-    restarts: summed over containers. out_of_memory: the last termination of some container was OOMKilled.
     """
 
     workload: str = ""
     cpu_cores: float | None = None
     memory_bytes: float | None = None
     started: datetime | None = None
-    restarts: int | None = None
-    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +76,14 @@ def pod_owners(
     tops = _tops(asked, owners)
     requests = asked.about_pods("kube_pod_container_resource_requests", pods, ("resource", *_CONTAINER))
     starts = asked.about_pods("kube_pod_start_time", pods, ())
-    restarts = asked.about_pods("kube_pod_container_status_restarts_total", pods, _CONTAINER)
-    reason = Matcher("reason", MatchOp.EQUAL, "OOMKilled")
-    killed = asked.about_pods("kube_pod_container_status_last_terminated_reason", pods, _CONTAINER, reason)
     found: dict[PodRef, PastPod] = {}
     for pod in sorted(owners.keys() | requests.keys() | starts.keys()):
         began = max((row.value for row in starts.get(pod, ())), default=None)
-        counted = _by_container(restarts.get(pod, ()))
         found[pod] = PastPod(
             workload=tops.get(pod, ""),
             cpu_cores=_requested(requests.get(pod, ()), "cpu"),
             memory_bytes=_requested(requests.get(pod, ()), "memory"),
             started=datetime.fromtimestamp(began, UTC) if began else None,
-            restarts=int(sum(counted.values())) if counted else None,
-            out_of_memory=any(row.value > 0 for row in killed.get(pod, ())),
         )
     return found, tuple(asked.gaps)
 
@@ -149,15 +138,11 @@ class _KubeStateMetrics:
                 found += answer
         return found
 
-    def about_pods(
-        self, metric: str, pods: Collection[PodRef], more: tuple[str, ...], *matchers: Matcher
-    ) -> dict[PodRef, list[AnswerRow]]:
+    def about_pods(self, metric: str, pods: Collection[PodRef], more: tuple[str, ...]) -> dict[PodRef, list[AnswerRow]]:
         wanted = frozenset(pods)
-        names = sorted({pod.partition("/")[2] for pod in pods})
+        names = {pod.partition("/")[2] for pod in pods}
         chosen = [
-            Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]), *matchers))
-            for label in self._labels
-            for begin in range(0, len(names), _NAMES_AT_ONCE)
+            Selector(metric, (one,)) for label in self._labels for one in in_batches(label, names, _NAMES_AT_ONCE)
         ]
         found: dict[PodRef, list[AnswerRow]] = {}
         present: set[str] = set()
@@ -194,11 +179,8 @@ def _tops(asked: _KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]
 def _parents(asked: _KubeStateMetrics, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
     """Workload.id of the owner of each ReplicaSet or Job, itself without a controller; left out where unknown."""
     metric, label = _PARENTS[kind]
-    names = sorted({name for _, name in children})
-    chosen = [
-        Selector(metric, (any_of(label, names[begin : begin + _NAMES_AT_ONCE]),))
-        for begin in range(0, len(names), _NAMES_AT_ONCE)
-    ]
+    names = {name for _, name in children}
+    chosen = [Selector(metric, (one,)) for one in in_batches(label, names, _NAMES_AT_ONCE)]
     found: dict[_Name, list[AnswerRow]] = {}
     for row in asked.rows(chosen, ("namespace", "exported_namespace", label, *_OWNER)) if chosen else ():
         found.setdefault((_namespace(row.labels), row.labels.get(label, "")), []).append(row)
@@ -229,15 +211,11 @@ def _namespace(labels: Labels) -> str:
     return labels.get("exported_namespace") or labels.get("namespace", "")
 
 
-def _by_container(rows: Iterable[AnswerRow]) -> dict[str, float]:
-    """Greatest value per container: after a restart kube-state-metrics has a second series of each."""
+def _requested(rows: Iterable[AnswerRow], resource: str) -> float | None:
+    """The greatest value of each container: after a restart kube-state-metrics has a second series of each."""
     values: dict[str, float] = {}
     for row in rows:
-        name = row.labels.get("exported_container") or row.labels.get("container", "")
-        values[name] = max(values.get(name, row.value), row.value)
-    return values
-
-
-def _requested(rows: Iterable[AnswerRow], resource: str) -> float | None:
-    values = _by_container(row for row in rows if row.labels.get("resource") == resource)
+        if row.labels.get("resource") == resource:
+            name = row.labels.get("exported_container") or row.labels.get("container", "")
+            values[name] = max(values.get(name, row.value), row.value)
     return sum(values.values()) if values else None

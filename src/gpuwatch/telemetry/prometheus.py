@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -105,7 +105,7 @@ class PrometheusStore:
         questions: list[PartitionedQuery[list[AnswerRow]]] = []
         for expression in expressions:
             samples = _samples(expression, partition)
-            ask = partial(self._instant, expression, at, partition, dialect)
+            ask = _asking(partial(self._query, at=at), expression, partition, dialect)
             most = self._connection.max_samples_per_query
             if expression.function in STEPPED:
                 most //= _STEPS_COST
@@ -134,7 +134,7 @@ class PrometheusStore:
         for first in range(0, steps, _STEPS_AT_ONCE):
             count = min(_STEPS_AT_ONCE, steps - first)
             begin = start + timedelta(seconds=first * step_seconds)
-            ask = partial(self._range, expression, begin, count, step_seconds, partition, dialect)
+            ask = _asking(partial(self._query_range, begin, count, step_seconds), expression, partition, dialect)
             held = _samples(expression, partition, count, step_seconds)
             most = min(self._connection.max_samples_per_query, _POINTS_AT_ONCE * held / count)
             # Parts of a range answer can be merged only if it keeps the Node label.
@@ -181,32 +181,23 @@ class PrometheusStore:
         timeout = f"{math.ceil(self._connection.timeout_seconds)}s"
         return {"timeout": timeout, "max_source_resolution": "0s", "nocache": "1"}
 
-    def _promql(self, expression: Expression, part: QueryPart, partition: Partition | None, dialect: Dialect) -> str:
-        more = () if part.whole or partition is None else (any_of(partition.label, part.nodes),)
-        return render(expression, more=more, step_seconds=_step(expression, partition), dialect=dialect)
-
-    def _instant(
-        self, expression: Expression, at: datetime, partition: Partition | None, dialect: Dialect, part: QueryPart
-    ) -> list[AnswerRow]:
-        rows: list[AnswerRow] = self._query(self._promql(expression, part, partition, dialect), at)
-        return rows
-
-    def _range(
-        self,
-        expression: Expression,
-        start: datetime,
-        count: int,
-        step_seconds: int,
-        partition: Partition | None,
-        dialect: Dialect,
-        part: QueryPart,
-    ) -> list[Series]:
+    def _query_range(self, start: datetime, count: int, step_seconds: int, promql: str) -> Any:
         end = start + timedelta(seconds=(count - 1) * step_seconds)
         # PrometheusConnect would round both to whole seconds.
         exact = {"start": _unix(start), "end": _unix(end), **self._parameters()}
-        promql = self._promql(expression, part, partition, dialect)
-        series: list[Series] = self._client.custom_query_range(promql, start, end, str(step_seconds), params=exact)
-        return series
+        return self._client.custom_query_range(promql, start, end, str(step_seconds), params=exact)
+
+
+def _asking(
+    send: Callable[[str], Any], expression: Expression, partition: Partition | None, dialect: Dialect
+) -> Callable[[QueryPart], Any]:
+    """Sends the expression's PromQL for one part."""
+
+    def ask(part: QueryPart) -> Any:
+        more = () if part.whole or partition is None else (any_of(partition.label, part.nodes),)
+        return send(render(expression, more=more, step_seconds=_step(expression, partition), dialect=dialect))
+
+    return ask
 
 
 def _step(expression: Expression, partition: Partition | None) -> int:

@@ -108,6 +108,13 @@ def any_of(label: str, values: Iterable[str]) -> Matcher:
     return Matcher(label, MatchOp.MATCHES, "|".join(_SPECIAL_IN_RE2.sub(r"\\\g<0>", value) for value in chosen))
 
 
+def in_batches(label: str, values: Iterable[str], at_once: int) -> Iterator[Matcher]:
+    """`any_of` for at most `at_once` of the values, sorted, in each matcher."""
+    ordered = sorted(values)
+    for begin in range(0, len(ordered), at_once):
+        yield any_of(label, ordered[begin : begin + at_once])
+
+
 def quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'

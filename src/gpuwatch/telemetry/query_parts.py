@@ -61,8 +61,10 @@ class PartitionedQuery(Generic[T]):
 
 def divided(partition: Partition | None, expression: Expression, samples: float, max_samples: float) -> list[QueryPart]:
     """Parts of about max_samples / samples series at most, as even as Nodes allow."""
-    if partition is None or not partition.nodes or not _divisible(partition, expression):
+    if partition is None or not partition.nodes:
         return [QueryPart()]
+    if expression.by is not None and partition.label not in expression.by and expression.combine is Combine.AVG:
+        return [QueryPart()]  # a mean over Nodes cannot be computed from the means of parts
     nodes = tuple(sorted(partition.nodes))
     series = sum(partition.nodes.values())
     count = math.ceil(series * samples / max_samples)
@@ -96,11 +98,6 @@ def _cut(part: QueryPart, partition: Partition, count: int) -> list[QueryPart]:
         )
         for chosen in bins.values()
     ]
-
-
-def _divisible(partition: Partition, expression: Expression) -> bool:
-    """A mean over Nodes cannot be computed from the means of parts."""
-    return expression.by is None or partition.label in expression.by or expression.combine is not Combine.AVG
 
 
 def together(answers: Sequence[list[AnswerRow]], label: str, expression: Expression) -> list[AnswerRow]:

@@ -6,28 +6,15 @@ inside a query: bounds are converted to the metric's own unit instead.
 """
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
+from gpuwatch.telemetry.series import FloatArray
 from gpuwatch.telemetry.sightings import INSTANT_SECONDS
-
-_FUNCTIONS = {
-    Statistic.LAST: Function.LAST,
-    Statistic.MIN: Function.MIN,
-    Statistic.MAX: Function.MAX,
-    Statistic.AVG: Function.AVG,
-    Statistic.COUNT: Function.COUNT,
-    Statistic.QUANTILE: Function.QUANTILE,
-    Statistic.FRACTION_ABOVE: Function.FRACTION_ABOVE,
-    Statistic.FRACTION_BITS: Function.FRACTION_BITS,
-    Statistic.INCREASE: Function.INCREASE,
-    Statistic.CHANGES: Function.CHANGES,
-    Statistic.APPEARED: Function.LAST_IN_WINDOW,
-    Statistic.DISAPPEARED: Function.LAST_IN_WINDOW,
-}
 
 FRACTIONS = frozenset({Statistic.FRACTION_ABOVE, Statistic.FRACTION_BITS})
 ADDED = frozenset({Statistic.COUNT, Statistic.INCREASE, Statistic.CHANGES})
@@ -37,7 +24,13 @@ WEIGHTED = frozenset({Statistic.AVG, *FRACTIONS})
 IN_UNITS = frozenset(Statistic) - {Statistic.COUNT, Statistic.CHANGES, *FRACTIONS}
 """Statistics whose values are in the signal's unit."""
 
+_AT_ONE_END = frozenset({Statistic.APPEARED, Statistic.DISAPPEARED})
+"""Statistics of series that have samples at one end of the window only."""
+
 _PLACE = Matcher("__device__", MatchOp.EQUAL, "$device")
+
+
+Raw = TypeVar("Raw", float, FloatArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ class Question:
         return replace(self.counts, selector=selector(self.row, *only))
 
 
-def in_si(raw: float, scale: float) -> float:
+def in_si(raw: Raw, scale: float) -> Raw:
     """raw × scale; divides where only that is exact (35 / 100 is 0.35, 35 · 0.01 is not)."""
     return raw / (1 / scale) if scale < 1 else raw * scale
 
@@ -108,7 +101,7 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
     parts_of_device = row.combine in ("sum", "avg")
     pieces = (
         statistic in ADDED | WEIGHTED
-        or (parts_of_device and statistic not in (Statistic.APPEARED, Statistic.DISAPPEARED))
+        or (parts_of_device and statistic not in _AT_ONE_END)
         or (per_process and statistic is Statistic.MIN)
     )
     parameter = stat.parameter
@@ -116,7 +109,7 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
         parameter = in_raw_unit(parameter, scale)
     value = Expression(
         selector(row),
-        _FUNCTIONS[statistic],
+        Function.LAST_IN_WINDOW if statistic in _AT_ONE_END else Function(statistic.value),
         0 if statistic is Statistic.LAST else window,
         parameter=parameter,
         step_seconds=max(1, round(interval_seconds)) if statistic in FRACTIONS and interval_seconds else 0,
@@ -147,7 +140,7 @@ def _combine(statistic: Statistic, row: MetricRow) -> Combine:
         return Combine.MIN
     if statistic in (Statistic.COUNT, Statistic.CHANGES) or (statistic is Statistic.MAX and row.combine == "min"):
         return Combine.MAX
-    if statistic in (Statistic.APPEARED, Statistic.DISAPPEARED) and row.combine in ("sum", "avg"):
+    if statistic in _AT_ONE_END and row.combine in ("sum", "avg"):
         return Combine.MAX
     return Combine(row.combine)
 
@@ -166,7 +159,7 @@ def _shown(store: SampleStore, asked: Question) -> str:
     elif statistic in WEIGHTED:
         combine = Combine.AVG
     text = _rendered(store, replace(asked.value, by=by, combine=combine), row)
-    if statistic in (Statistic.APPEARED, Statistic.DISAPPEARED):
+    if statistic in _AT_ONE_END:
         assert asked.beside is not None
         return f"({text} unless {_rendered(store, replace(asked.beside, by=by), row)})"
     return f"{text} * {asked.scale:.12g}" if asked.scale != 1 and statistic in IN_UNITS else text

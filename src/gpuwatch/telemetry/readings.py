@@ -42,7 +42,7 @@ class _PendingStat:
         return self.levels[self.level]
 
 
-def read(
+def read_stats(
     store: SampleStore,
     stats: Sequence[WindowStat],
     at: datetime,

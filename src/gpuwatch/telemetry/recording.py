@@ -73,8 +73,7 @@ class RecordingStore:
     def __init__(self, description: str, parts: Sequence[RecordingPart], problems: Iterable[Gap] = ()) -> None:
         self._description = description
         self._parts = tuple(parts)
-        self._problems = list(problems)
-        self._read: set[str] = set()
+        self._problems = dict.fromkeys(problems)
         self._loaded: dict[str, LoadedMetric] = {}
         self._end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
 
@@ -200,9 +199,8 @@ class RecordingStore:
             samples, conflicts = joined(
                 (piece.labels[index], *piece.part(index)) for piece in pieces for index in range(len(piece.labels))
             )
-            if conflicts and metric not in self._read:
-                self._problems.append(contradiction(self._description, metric, conflicts))
-        self._read.add(metric)
+            if conflicts:  # each once, however often the metric is read
+                self._problems[contradiction(self._description, metric, conflicts)] = None
         loaded = LoadedMetric(samples, [kept.samples.times_ms for kept in self._loaded.values()])
         # Metrics are read in the same order in each cycle. The oldest ones stay, so that some are found again; evicting
         # the least recently used would evict each metric just before its next use.

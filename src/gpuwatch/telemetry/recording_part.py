@@ -4,35 +4,29 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
 
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry import openmetrics, recording_file
 from gpuwatch.telemetry.recording_file import RecordingFile
 from gpuwatch.telemetry.samples import TelemetryError
-from gpuwatch.telemetry.saved_answer import parse_answer
 from gpuwatch.telemetry.series import Conflict, MetricSamples, RecordedSeries, is_stale, joined, stacked
 
 _GZIP = b"\x1f\x8b"
 _JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
 
 
-class RecordingPart(Protocol):
-    """Series of one file. Parquet is read metric by metric, text is held in memory."""
-
-    @property
-    def spans_ms(self) -> Mapping[str, tuple[int, int] | None]:
-        """Metric → Unix milliseconds of its first and last sample; None where it has staleness markers only."""
-
-    def read(self, metric: str) -> MetricSamples:
-        """All series of one metric; none where the file lacks it."""
-
-
 class TextFile:
-    """Series of one text or JSON file, sorted, each time once."""
+    """Series of one text or JSON file, sorted, each time once, held in memory.
+
+    spans_ms: metric → Unix milliseconds of its first and last sample; None where it has staleness markers only.
+    """
 
     def __init__(self, series: Iterable[RecordedSeries]) -> None:
         by_metric: dict[str, list[RecordedSeries]] = {}
@@ -51,6 +45,10 @@ class TextFile:
 
     def read(self, metric: str) -> MetricSamples:
         return self._metrics.get(metric, stacked((), ()))
+
+
+RecordingPart: TypeAlias = RecordingFile | TextFile
+"""Series of one file."""
 
 
 def opened(path: Path, at: datetime | None) -> tuple[RecordingPart, list[Gap]]:
@@ -78,7 +76,7 @@ def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -
         raise TelemetryError(f"{path} is neither Parquet nor text; give a recording, a page of metrics or a dump")
     if _JSON.match(start):
         try:
-            series, problems = parse_answer(stream.read())
+            series, problems = _parse_answer(stream.read())
         except ValueError as error:
             raise TelemetryError(f"{path}: {error}; save the answer of an instant or a range query") from error
     else:
@@ -95,6 +93,55 @@ def _read(path: Path, stream: io.BufferedReader | gzip.GzipFile, page_ms: int) -
     part = TextFile(series)
     gaps.extend(contradiction(str(path), metric, conflicts) for metric, conflicts in part.conflicts.items())
     return part, gaps
+
+
+class _SavedResult(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] | None = None  # native histograms have neither
+
+
+class _Data(msgspec.Struct):
+    resultType: Literal["vector", "matrix"]  # noqa: N815
+    result: list[_SavedResult]
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    error: str = ""
+    data: _Data | None = None
+
+
+def _parse_answer(content: bytes) -> tuple[list[RecordedSeries], openmetrics.Problems]:
+    """The series of a saved answer of Prometheus' API: a vector or a matrix of series with their names.
+
+    A vector has the time of the query; its samples may be up to five minutes older. Problems have the result's number,
+    from 1. Raises ValueError for any other content.
+    """
+    try:
+        answer = msgspec.json.decode(content, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not an answer of /api/v1/query or /api/v1/query_range: {error}") from None
+    if answer.data is None:
+        raise ValueError(f"Prometheus answered with {answer.status}: {answer.error or 'no data'}")
+    problems = openmetrics.Problems()
+    series: list[RecordedSeries] = []
+    for number, result in enumerate(answer.data.result, 1):
+        metric = result.metric.pop("__name__", "")
+        samples = result.values or ([result.value] if result.value else [])
+        try:
+            values = np.array([float(value) for _, value in samples], np.float64)
+        except ValueError as error:
+            problems.add(number, f"the result is skipped: {error}")
+            continue
+        times_ms = np.array([round(time * 1000) for time, _ in samples], np.int64)
+        if not metric:
+            problems.add(number, "a result without metric name is skipped; save the answer of a plain selector")
+        elif not samples:
+            problems.add(number, f"{metric} is skipped: it has no samples that are numbers")
+        else:
+            series.append(RecordedSeries(metric, result.metric, times_ms, values))
+    return series, problems
 
 
 def _lines(stream: Iterable[bytes], cut_off: list[str]) -> Iterator[str]:

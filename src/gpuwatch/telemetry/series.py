@@ -6,16 +6,29 @@ is a value. NumPy, Arrow and Parquet keep their bits unless something computes w
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from gpuwatch.telemetry.samples import Series
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _STALE_BITS = 0x7FF0000000000002
+
+
+def on_grid(series: Series, first: datetime, step_seconds: int, count: int) -> FloatArray:
+    """The answer of `SampleStore.grid` as one value for each of its `count` moments; NaN where it has none."""
+    if len(series.times) == count:
+        return np.array(series.values, np.float64)
+    values = np.full(count, np.nan)
+    number = np.rint((np.asarray(series.times, np.float64) - first.timestamp()) / step_seconds).astype(np.int64)
+    values[number] = series.values
+    return values
 
 
 def mark_stale(values: FloatArray, where: BoolArray) -> None:

@@ -19,7 +19,7 @@ from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows, in_raw_unit
 from gpuwatch.telemetry.samples import Expression, Function, Matcher, SampleStore, TelemetryError
-from gpuwatch.telemetry.series import FloatArray
+from gpuwatch.telemetry.series import FloatArray, on_grid
 from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 from gpuwatch.telemetry.windows import aligned, rate_window
 
@@ -98,12 +98,10 @@ class _Shares:
             for series in self.store.grid(question, first, self._end, self.step_seconds, self.inventory.partition):
                 if (ids := door.ids(series.labels, row.vendor)) is None:
                     continue
-                values = np.asarray(series.values, np.float64)
+                shares = on_grid(series, first, self.step_seconds, self.count)
                 if row.kind == "counter":
-                    values = values * scale / window
-                number = np.rint((np.asarray(series.times) - first.timestamp()) / self.step_seconds).astype(np.int64)
-                shares = np.full(self.count, np.nan)
-                shares[number] = np.clip(values, 0.0, 1.0)
+                    shares = shares * scale / window
+                shares = np.clip(shares, 0.0, 1.0)
                 self.of[ids[1]] = np.fmax(self.of[ids[1]], shares) if ids[1] in self.of else shares
 
     @property

@@ -20,9 +20,9 @@ from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
-from gpuwatch.telemetry.questions import found_rows
+from gpuwatch.telemetry.questions import found_rows, in_si
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, SampleStore, Series, TelemetryError
-from gpuwatch.telemetry.series import BoolArray, FloatArray
+from gpuwatch.telemetry.series import BoolArray, FloatArray, on_grid
 
 PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
 """Exceptions to the mean: peak memory decides what fits. Free memory is lowest when used memory peaks, so that the two
@@ -132,6 +132,11 @@ class _Grid:
     _errors: dict[Signal, TelemetryError] = field(default_factory=dict)
     _dropped: Dropped = field(default_factory=Dropped)
 
+    @property
+    def first(self) -> datetime:
+        """End of the first window."""
+        return self.start + timedelta(seconds=self.step_seconds)
+
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
         """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
         needs too."""
@@ -177,7 +182,10 @@ class _Grid:
         if row.scope is Scope.PHYSICAL:
             self._physical.add(signal)
         places = [self._place(series.labels, row.vendor) for series in answer]
-        values = self._in_si(signal, row, scale, self._block(answer), places)
+        block = np.full((len(answer), self.count), np.nan)
+        for index, series in enumerate(answer):
+            block[index] = on_grid(series, self.first, self.step_seconds, self.count)
+        values = self._in_si(signal, row, scale, block, places)
         answered: set[str] = set()
         for place, of_place in zip(places, values, strict=True):
             if place is None:
@@ -212,9 +220,8 @@ class _Grid:
         return Expression(selector(row, *only), function, window, combine=Combine(row.combine), by=by)
 
     def _ask(self, expression: Expression) -> Sequence[Series]:
-        first = self.start + timedelta(seconds=self.step_seconds)
         end = self.start + timedelta(seconds=self.count * self.step_seconds)
-        return self.store.grid(expression, first, end, self.step_seconds, self.inventory.partition)
+        return self.store.grid(expression, self.first, end, self.step_seconds, self.inventory.partition)
 
     def _place(self, labels: door.Labels, vendor: Vendor) -> _RowTarget | None:
         # Answers about several signals have the same labels; a store may share one object for them.
@@ -234,23 +241,11 @@ class _Grid:
         self._places[key] = (labels, place)
         return place
 
-    def _block(self, answer: Sequence[Series]) -> FloatArray:
-        block = np.full((len(answer), self.count), np.nan)
-        first = self.start.timestamp() + self.step_seconds
-        for index, series in enumerate(answer):
-            if len(series.times) == self.count:
-                block[index] = series.values
-            else:
-                number = np.rint((np.asarray(series.times, np.float64) - first) / self.step_seconds).astype(np.int64)
-                block[index, number] = series.values
-        return block
-
     def _in_si(
         self, signal: Signal, row: MetricRow, scale: float, raw: FloatArray, places: Sequence[_RowTarget | None]
     ) -> FloatArray:
         low, high = plausible_range(signal)
-        # As in questions.in_si.
-        values: FloatArray = raw / (1 / scale) if scale < 1 else raw * scale
+        values = in_si(raw, scale)
         usable = (values >= low) & (values <= high)
         if row.zero_means_absent:
             usable &= raw != 0
