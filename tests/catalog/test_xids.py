@@ -200,7 +200,7 @@ def test_a_bad_entry_is_named_and_the_others_count(tmp_path: Path, entry: str, c
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("xids: {63: [", "no valid YAML"),
+        ("xids: {63: [", "is no valid YAML"),
         ("63: {class: fatal, reason: x}", "expected one key 'xids'"),
         ("", "expected one key 'xids'"),
         ("xids: [63]", "expected one key 'xids'"),
@@ -210,7 +210,7 @@ def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, text: str, compl
     found, (gap,) = xids_with_overrides(write(tmp_path, text))
     assert found == xids()
     assert complaint in gap.detail
-    assert "the catalog's classes stand" in gap.detail
+    assert "The catalog's classes stand" in gap.detail
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -83,17 +83,11 @@ def judge(
         early = after is None or after.observed_seconds < policy.min_observed_hours * 3600
         return replace(found, verdict=OutcomeVerdict.WAITING if early else OutcomeVerdict.UNKNOWN)
     least = min(given.target_speed_ratio, given.chosen.speed.low_ratio)
-    hit = measured >= least
-    verdict = OutcomeVerdict.HIT if hit else OutcomeVerdict.MISS
-    held = "is at least" if hit else "is below"
+    verdict, held = (OutcomeVerdict.HIT, "at least") if measured >= least else (OutcomeVerdict.MISS, "less than")
     share, promised = rounded_apart(measured, least)
-    return replace(
-        found,
-        verdict=verdict,
-        reason=f"{how} {share} of the speed before {held} the {promised} that were promised"
-        + _full(after, same_profile)
-        + ".",
-    )
+    full = _full(after, same_profile)
+    reason = f"{how} its speed is {share} of the speed before, {held} the promised {promised}{full}."
+    return replace(found, verdict=verdict, reason=reason)
 
 
 def _key_on(key: WorkloadKey, target: Target) -> WorkloadKey:

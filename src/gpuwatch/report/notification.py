@@ -3,8 +3,7 @@
 from gpuwatch.model.remediation import Remediation, StepKind
 from gpuwatch.report.plan_tables import worth_bases
 from gpuwatch.report.remediation_tables import as_argument
-from gpuwatch.report.weekly_markdown import escaped
-from gpuwatch.report.words import plural
+from gpuwatch.report.words import escaped, plural
 
 
 def notification(remediation: Remediation) -> tuple[str, str]:
