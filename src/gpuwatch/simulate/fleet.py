@@ -10,10 +10,11 @@ from gpuwatch.simulate.contention import Shared, fill_contended
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
+from gpuwatch.simulate.forms import Object
 from gpuwatch.simulate.idle import plant_idle
 from gpuwatch.simulate.kube_state_metrics import owner_series
 from gpuwatch.simulate.metrics import Metric
-from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
+from gpuwatch.simulate.node_objects import exporter_objects, node_object
 from gpuwatch.simulate.oversized import make_oversized
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
