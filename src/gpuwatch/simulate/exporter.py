@@ -296,8 +296,7 @@ def fleet_series(
         return
     for metric in LINK_METRICS:
         for exporter in exporters:
-            if exporter.machine.role == "contended":
-                yield from exporter.metric(metric)
+            yield from exporter.metric(metric)
     for vocabulary in ("dcgm", "dcgm49"):
         for exporter in exporters:
             if exporter.machine.vocabulary == vocabulary:
