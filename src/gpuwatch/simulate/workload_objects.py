@@ -2,6 +2,7 @@
 
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.simulate.cards import Machine
@@ -20,8 +21,8 @@ _FINISHED_SECONDS = 3600.0
 class Scene:
     plan: FleetPlan
     machines: tuple[Machine, ...]
-    scripts: tuple[MachineScript, ...]
-    runs: tuple[Run, ...]
+    scripts: Sequence[MachineScript]
+    runs: Sequence[Run]
     at: float
 
     def stamp(self, seconds: float) -> str:
