@@ -22,6 +22,7 @@ from gpuwatch.model.cluster import (
     Pod,
     PodTerm,
     Requirement,
+    Unread,
     Workload,
 )
 from gpuwatch.model.decision import Snapshot
@@ -135,6 +136,7 @@ def _cluster(item: Cluster, alias: _Alias) -> Cluster:
         item,
         nodes=tuple(_node(node, alias) for node in item.nodes),
         pods=tuple(_pod(pod, alias) for pod in item.pods),
+        companions=tuple(_pod(pod, alias) for pod in item.companions),
         workloads=tuple(_workload(owner, alias) for owner in item.workloads),
         gangs=tuple(_gang(gang, alias) for gang in item.gangs),
         budgets=tuple(_budget(budget, alias) for budget in item.budgets),
@@ -153,6 +155,7 @@ def _cluster(item: Cluster, alias: _Alias) -> Cluster:
         exporter_pods=tuple(alias.ref(pod) for pod in item.exporter_pods),
         node_addresses={alias("address", name): alias("node", node) for name, node in item.node_addresses.items()},
         gaps=tuple(_gap(gap) for gap in item.gaps),
+        unread=tuple(Unread(each.kind, alias("ns", each.namespace), "The reason is left out.") for each in item.unread),
     )
 
 
