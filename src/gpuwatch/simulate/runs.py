@@ -47,7 +47,7 @@ class SimulatedWorkload:
         return str(fill(self.form.container, {"name": self.name}))
 
     def values(self, generation: int, pods: int, index: int) -> dict[str, object]:
-        """What workloads.yaml says of one of its Pods, by its index among those that run together."""
+        """What fills the places in workloads.yaml. index: of the Pod among the `pods` that run together."""
         return {
             "name": self.name,
             "uid": self.uid,
