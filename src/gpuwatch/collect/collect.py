@@ -11,16 +11,7 @@ from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.kube.reader import ClusterError, ClusterReader
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import (
-    ActivityHistory,
-    DeviceId,
-    Gap,
-    GapKind,
-    Readings,
-    Signal,
-    Statistic,
-    WindowStat,
-)
+from gpuwatch.model.telemetry import ActivityHistory, DeviceId, Gap, GapKind, Readings, Signal, Statistic, WindowStat
 from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.gaps import failed

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gpuwatch.model.cluster import (
     ClaimedDevice,
@@ -30,13 +30,14 @@ from gpuwatch.model.cluster import (
     Workload,
 )
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import ActivityHistory, Device, Exporter, Gap, Readings, StateChange
+from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, Exporter, Gap, Readings, StateChange
 
 # Labels whose keys and values contain no names.
 _PLAIN = re.compile(
     r"^(nvidia\.com/|(beta\.)?amd\.com/|gpu\.intel\.com/|gpuwatch\.dev/|kubernetes\.io/(arch|os)$|"
     r"node\.kubernetes\.io/instance-type$|topology\.kubernetes\.io/|karpenter\.sh/capacity-type$)"
 )
+T = TypeVar("T")
 _URL = re.compile(r"https?://[^\s'\",;]+")
 
 
@@ -183,12 +184,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
     Spread: {**_SELECTOR, "topology_key": _Alias.label},
     Workload: {**_NAMED, **_META, "id": _PATH, "queue": "queue"},
     Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF)},
-    DisruptionBudget: {
-        "namespace": "ns",
-        "name": "name",
-        "match_labels": _LABELS,
-        "match_expressions": _each(_expression),
-    },
+    DisruptionBudget: {**_NAMED, "match_labels": _LABELS, "match_expressions": _each(_expression)},
     Namespace: {"name": "ns", "labels": _LABELS, "annotations": _LABELS},
     ClaimedDevice: {"claim": _REF, "pool": "pool", "device": _DEVICE},
 }
@@ -198,13 +194,13 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
 def _readings(item: Readings, scoped: Collection[str], alias: _Alias) -> Readings:
     """scoped: labels whose matchers in queries contain names."""
     names = re.compile(rf"\b({'|'.join(scoped)})(=~?|!~)\"(?:[^\"\\]|\\.)*\"")
+
+    def by_device(answers: Mapping[str, Mapping[DeviceId, T]]) -> dict[str, dict[DeviceId, T]]:
+        return {stat: {alias.device(key): value for key, value in found.items()} for stat, found in answers.items()}
+
     return Readings(
-        values={
-            stat: {alias.device(key): value for key, value in found.items()} for stat, found in item.values.items()
-        },
-        variants={
-            stat: {alias.device(key): value for key, value in found.items()} for stat, found in item.variants.items()
-        },
+        values=by_device(item.values),
+        variants=by_device(item.variants),
         # Matchers of single devices contain their ids; the expressions contain `$device`.
         promql={
             key: names.sub(r'\1\2"…"', text) for key, text in item.promql.items() if not key.startswith("matcher:")

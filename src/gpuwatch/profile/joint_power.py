@@ -10,7 +10,7 @@ from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import PowerEnvelope, PowerHistogram
 from gpuwatch.profile.joint_policy import ProfilePolicy
-from gpuwatch.profile.joint_table import Table
+from gpuwatch.profile.joint_table import AMBIGUOUS, START_UP, Table, numbered
 
 _BIN_WATTS = 5.0
 _FLOOR_QUANTILE = 0.1
@@ -27,16 +27,11 @@ def update_power(
 ) -> dict[str, PowerHistogram]:
     """The histograms with these windows. Boards with MIG instances are left out: their idle time is unknown."""
     power, busy = table.column(Signal.POWER_WATTS), table.busy
-    models: dict[str, int] = {}
-    model_of = []
-    for item in table.windows:
-        name = "" if item.mig_profile else model_name(item.model)
-        model_of.append(models.setdefault(name, len(models)))
+    models, model_of = numbered("" if item.mig_profile else model_name(item.model) for item in table.windows)
     model = table.each(model_of)
-    uuids = {uuid: number for number, uuid in enumerate(dict.fromkeys(item.uuid for item in table.windows))}
-    board = table.each([uuids[item.uuid] for item in table.windows])
+    board = table.each(numbered(item.uuid for item in table.windows)[1])
     window = table.window
-    throttled = np.array([cause not in ("", "ambiguous", "start_up") for cause in table.causes])[table.cause]
+    throttled = np.array([cause not in ("", AMBIGUOUS, START_UP) for cause in table.causes])[table.cause]
     # A device may have two rows in a window in which its holder changed; each counts in part.
     weight = (
         table.part
@@ -45,7 +40,7 @@ def update_power(
     )
     usable = ~np.isnan(power) & ~np.isnan(busy) & ~throttled & (weight > 0)
     result = {name: _faded(item, until, policy) for name, item in before.items()}
-    for name, number in models.items():
+    for number, name in enumerate(models):
         rows = usable & (model == number)
         if not name or not rows.any():
             continue

@@ -113,19 +113,15 @@ def _ups(
         Expression(chosen, Function.LAST, by=_UP_LABELS),
         Expression(chosen, Function.LAST_IN_WINDOW, lookback_seconds, by=_UP_LABELS),
     ]
-    answers: list[list[AnswerRow]] = []
-    for answer in store.evaluate_many(questions, at):
-        if isinstance(answer, TelemetryError):
-            gaps.append(failed("up of the exporters", answer))
-            answers.append([])
-        else:
-            answers.append(answer)
+    answers = store.evaluate_many(questions, at)
+    gaps += [failed("up of the exporters", answer) for answer in answers if isinstance(answer, TelemetryError)]
+    now, lately = ([] if isinstance(answer, TelemetryError) else answer for answer in answers)
     ups: dict[str, bool] = {}
-    for row in answers[0]:
+    for row in now:
         instance = row.labels.get("instance", "")
         ups[instance] = ups.get(instance, False) or row.value > 0
-    known = frozenset(row.labels.get("instance", "") for row in answers[1])
-    pods = {pod for row in answers[1] if (pod := door.target({**row.labels, "__name__": "up"}))}
+    known = frozenset(row.labels.get("instance", "") for row in lately)
+    pods = {pod for row in lately if (pod := door.target({**row.labels, "__name__": "up"}))}
     return ups, known, pods
 
 

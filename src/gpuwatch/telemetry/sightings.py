@@ -16,15 +16,7 @@ from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Signal, Vendor
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import failed
-from gpuwatch.telemetry.samples import (
-    AnswerRow,
-    Expression,
-    Function,
-    Matcher,
-    SampleStore,
-    Selector,
-    TelemetryError,
-)
+from gpuwatch.telemetry.samples import AnswerRow, Expression, Function, Matcher, SampleStore, Selector, TelemetryError
 
 _PRESENCE = (
     Signal.GPU_TEMPERATURE_CELSIUS,
