@@ -42,11 +42,8 @@ def collect(
     state, gaps = _read_cluster(cluster, at, progress)
     snapshot = Snapshot(at=at, cluster=state, gaps=tuple(gaps))
     if telemetry is None:
-        missing = Gap(
-            kind=GapKind.UNREACHABLE,
-            what="telemetry",
-            detail="No telemetry source was given: use --prometheus URL or --telemetry FILE.",
-        )
+        detail = "No telemetry source was given: use --prometheus URL or --telemetry FILE."
+        missing = Gap(kind=GapKind.UNREACHABLE, what="telemetry", detail=detail)
         return replace(snapshot, gaps=(*snapshot.gaps, missing))
     try:
         return _read_telemetry(telemetry, snapshot, needs, progress, matchers, trusted)

@@ -5,7 +5,6 @@ series `up` names an exporter's Pod. Another Pod that exports GPU metrics is for
 A target of which nothing is known is shown and never acted on.
 """
 
-import ipaddress
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from gpuwatch.collect.resolve import HostNames, host_of
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema
 from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.labels import Labels, is_one_of, node_label
+from gpuwatch.telemetry.labels import Labels, is_address, is_one_of, node_label
 from gpuwatch.telemetry.promql import any_of, none_of
 from gpuwatch.telemetry.samples import SampleStore
 from gpuwatch.telemetry.scoped import ScopedStore
@@ -137,7 +136,7 @@ class _Judge:
     def node(self, target: Target) -> str | None:
         """The Node of its exporter. A Pod's name alone is no proof: its Namespace has to be the exporter's."""
         host = host_of(target.instance)
-        if _is_address(host) and host in self._of_exporter:
+        if is_address(host) and host in self._of_exporter:
             return self._of_exporter[host]
         if not target.pods:
             return self._of_host.get(host)
@@ -150,13 +149,6 @@ class _Judge:
         if len(are) == 1 and not (are == {False} and host_of(target.instance) in self._of_exporter):
             return are.pop()
         return True if self.node(target) is not None else None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
 
 
 def _is_set(target: Target, trusted: TrustedTargets) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import PowerEnvelope, PowerHistogram
+from gpuwatch.profile.joint_cells import Floats, Ints
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.profile.joint_table import AMBIGUOUS, START_UP, Table, numbered
 
@@ -33,11 +34,8 @@ def update_power(
     window = table.window
     throttled = np.array([cause not in ("", AMBIGUOUS, START_UP) for cause in table.causes])[table.cause]
     # A device may have two rows in a window in which its holder changed; each counts in part.
-    weight = (
-        table.part
-        * table.step
-        * np.exp2(-(until.timestamp() - table.time - table.step) / (policy.half_life_hours * 3600))
-    )
+    age = until.timestamp() - table.time - table.step
+    weight = table.part * table.step * np.exp2(-age / (policy.half_life_hours * 3600))
     usable = ~np.isnan(power) & ~np.isnan(busy) & ~throttled & (weight > 0)
     result = {name: _faded(item, until, policy) for name, item in before.items()}
     for number, name in enumerate(models):
@@ -80,9 +78,7 @@ def _faded(item: PowerHistogram, until: datetime, policy: ProfilePolicy) -> Powe
     )
 
 
-def _added(
-    before: Mapping[int, float], bins: np.typing.NDArray[np.int64], weight: np.typing.NDArray[np.float64]
-) -> dict[int, float]:
+def _added(before: Mapping[int, float], bins: Ints, weight: Floats) -> dict[int, float]:
     total = defaultdict(float, before)
     counted = np.bincount(bins, weights=weight) if len(bins) else np.zeros(0)
     for number in np.flatnonzero(counted).tolist():

@@ -212,13 +212,14 @@ def node_label(labels: Labels) -> str:
 
 def names_a_host(value: str) -> bool:
     """False for what exporters write in place of a host name: localhost, an address, their own Pod, nothing."""
-    if not value or value == "localhost" or looks_like_exporter(value):
-        return False
+    return not (not value or value == "localhost" or looks_like_exporter(value) or is_address(value))
+
+
+def is_address(host: str) -> bool:
     try:
-        ipaddress.ip_address(value)
+        return bool(ipaddress.ip_address(host))
     except ValueError:
-        return True
-    return False
+        return False
 
 
 def first(labels: Labels, names: Iterable[str]) -> str:

@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Gap, GapKind
 
 
 class Function(StrEnum):
@@ -187,13 +187,19 @@ class SampleSource(SampleStore, Protocol):
 class TelemetryError(Exception):
     """Telemetry could not be read. The message names the store, the query and what to do, without secrets."""
 
+    kind: ClassVar[GapKind] = GapKind.QUERY_FAILED
+
 
 class StoreUnreachable(TelemetryError):
     """No answer at all; a retry may succeed."""
 
+    kind = GapKind.UNREACHABLE
+
 
 class StoreRefused(TelemetryError):
     """The server denies access."""
+
+    kind = GapKind.REFUSED
 
 
 class QueryTooLarge(TelemetryError):
