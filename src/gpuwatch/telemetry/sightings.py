@@ -7,7 +7,7 @@ twice as long ago as the one before: they find every device that was present for
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 

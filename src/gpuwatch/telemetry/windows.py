@@ -166,8 +166,8 @@ class _Grid:
         """Returns the devices, or GPUs for PHYSICAL signals, that this metric has."""
         expression = self._expression(signal, row, only)
         try:
-            kept_answer = self._answers.pop(expression, None)
-            answer = kept_answer or self.steps.ask(self.store, expression, self.inventory.partition)
+            known = self._answers.pop(expression, None)
+            answer = known or self.steps.ask(self.store, expression, self.inventory.partition)
         except TelemetryError as error:
             self._errors.setdefault(signal, error)
             return set()
