@@ -197,6 +197,7 @@ def unknown_owner(owner: Workload | None) -> str:
     reasons = {
         OwnerStatus.FORBIDDEN: "gpuwatch may not read it",
         OwnerStatus.MISSING: "it no longer exists",
+        OwnerStatus.FOREIGN: "it is of another Namespace, kind or name than its Pods say",
         OwnerStatus.STATIC: "it is a static Pod of its Node",
         OwnerStatus.DAEMON: "it belongs to a DaemonSet, which runs on every Node as it is",
     }

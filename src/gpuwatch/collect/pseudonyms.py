@@ -27,6 +27,7 @@ from gpuwatch.model.cluster import (
     Spread,
     Taint,
     Toleration,
+    Unread,
     Workload,
 )
 from gpuwatch.model.decision import Snapshot
@@ -186,6 +187,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
     Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF)},
     DisruptionBudget: {**_NAMED, "match_labels": _LABELS, "match_expressions": _each(_expression)},
     Namespace: {"name": "ns", "labels": _LABELS, "annotations": _LABELS},
+    Unread: {"namespace": "ns", "why": lambda *_: "The reason is left out."},
     ClaimedDevice: {"claim": _REF, "pool": "pool", "device": _DEVICE},
 }
 """By class the rules of its fields. A field without one stays as it is, but for objects of these classes in it."""

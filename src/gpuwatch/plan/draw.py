@@ -1,15 +1,18 @@
 """Make the Plan of one moment. Pure, so that it can be replayed, back-tested and diffed."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from gpuwatch.frameworks import keys
+from gpuwatch.model.cluster import FactKind, Pod
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
     Finding,
+    HeldRoom,
     Mode,
     Plan,
     PlanItem,
@@ -26,7 +29,7 @@ from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import waiters
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.guards import GuardCase, contended, guard, left_behind, selected, starved
+from gpuwatch.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved
 from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.misfit import place
 from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
@@ -72,7 +75,7 @@ def draw_plan(
 
 def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
     worth, timing = weigh(candidate, facts, policy)
-    mode, why = _mode_of(candidate, facts, policy)
+    mode, why = mode_of(candidate, facts, policy)
     return PlanItem(
         candidate=candidate,
         score=worth,
@@ -83,7 +86,7 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
     )
 
 
-def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
+def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
     """The mildest of the policy's mode for each of its pools, its Namespace's mode, and the mode that its detectors'
     precision allows; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:
@@ -93,6 +96,11 @@ def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tupl
     scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
     scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
     offers = [(scope.mode, f"Settings for {scope}.")]
+    offers += [
+        (Mode.OBSERVE, f"The mode of Namespace {candidate.namespace} was not read: {each.why}")
+        for each in facts.snapshot.cluster.unread
+        if each.kind is FactKind.NAMESPACES and candidate.namespace and each.namespace in ("", candidate.namespace)
+    ]
     asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
     if asked is not None:
         # An invalid value counts as observe.
@@ -157,7 +165,9 @@ class _Grants:
         self._room = facts.ground.room.copy()
         self._tainted: dict[str, Mode] = {}
         self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
+        self._ended: list[Pod] = []
         self._answered: dict[str, str] = {}  # finding of contention → the candidate
+        self.held: dict[str, tuple[HeldRoom, ...]] = {}  # candidate → where it lands
 
     def grant(self, item: PlanItem, ledger: Ledger) -> tuple[Refusal, ...]:
         """Take its room and budget, or return the reasons against it and take nothing."""
@@ -169,6 +179,8 @@ class _Grants:
             places = place(candidate, trial, self._facts, self._policy)
             if isinstance(places, Nowhere):
                 refusals = (Refusal(guard="lands", reason=places.reason),)
+            else:
+                self.held[candidate.id] = _held(places, self._facts)
         refusals = refusals or ledger.charge(candidate)
         if refusals:
             return refusals
@@ -178,6 +190,7 @@ class _Grants:
             self._tainted.update(dict.fromkeys(candidate.nodes, item.mode))
         elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
             self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
+            self._ended += self._facts.ended_by(candidate)
             self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
         return ()
 
@@ -215,12 +228,11 @@ class _Grants:
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that do not allow this together with what is granted already."""
-        pods = self._facts.pods_of(candidate)
-        before = [self._facts.pods[ref] for ref in self._disturbed if ref in self._facts.pods]
+        pods, before = self._facts.ended_by(candidate), self._ended
         for budget in self._facts.snapshot.cluster.budgets if before else ():
             now = sum(1 for pod in pods if selected(budget, pod))
             planned = sum(1 for pod in before if selected(budget, pod)) if now else 0
-            if planned and now + planned > budget.disruptions_allowed:
+            if planned and now + planned + in_flight(budget, self._facts) > budget.disruptions_allowed:
                 yield Refusal(
                     guard="once",
                     reason=f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
@@ -247,7 +259,20 @@ def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: Pl
 
     turns = [item for _, item in sorted(enumerate(items), key=turn)]
     drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}
-    return [replace(item, refusals=drawn[item.candidate.id]) for item in items]
+    room = {name: places for name, places in grants.held.items() if not drawn[name]}
+    return [replace(item, refusals=drawn[item.candidate.id], room=room.get(item.candidate.id, ())) for item in items]
+
+
+def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...]:
+    """Where Pods land, equal ones of a Node together."""
+    alike: Counter[tuple[str, tuple[tuple[str, int], ...], float, int]] = Counter()
+    for ref, node in places.items():
+        pod = facts.pods[ref]
+        alike[node, tuple(sorted(pod.accelerators.items())), pod.cpu_cores, pod.memory_bytes] += 1
+    return tuple(
+        HeldRoom(node=node, pods=pods, accelerators=dict(asked), cpu_cores=cpu, memory_bytes=memory)
+        for (node, asked, cpu, memory), pods in sorted(alike.items())
+    )
 
 
 def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:

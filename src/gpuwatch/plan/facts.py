@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.reclaim import reclaimed
-from gpuwatch.frameworks import keys
+from gpuwatch.frameworks import OWNERS, keys
 from gpuwatch.model.cluster import Gang, Node, Pod, Sharing, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
@@ -106,6 +106,31 @@ class PlanFacts:
         return found
 
     @cached_property
+    def companions(self) -> dict[str, list[Pod]]:
+        """Pods without accelerators, by workload id."""
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for pod in self.snapshot.cluster.companions:
+            found[pod.workload].append(pod)
+        return found
+
+    def ended_by(self, candidate: Candidate) -> list[Pod]:
+        """All Pods that it ends, with accelerators or without, counted from the object that is written.
+
+        A release stops the whole owner, and so does a move, unless the owner's Pods are independent of each other.
+        """
+        if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
+            return []
+        pods = self.pods_of(candidate)
+        more: list[Pod] = []
+        for name in sorted({pod.workload for pod in pods}):
+            owner = self.workloads.get(name)
+            kind = OWNERS.get(owner.key) if owner is not None else None
+            alone = kind is not None and kind.independent and not any(pod.gang for pod in pods)
+            if candidate.action is ActionKind.RELEASE_GANG or not alone:
+                more += (*self.owned.get(name, ()), *self.companions.get(name, ()))
+        return list({pod.ref: pod for pod in (*pods, *more)}.values())
+
+    @cached_property
     def free_gpus(self) -> dict[str, int]:
         """Node → physical GPUs of which every instance reports, is free, and is not degraded."""
         found = {}
@@ -133,12 +158,12 @@ class PlanFacts:
 
     @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
-        """Remediations that keep GPUs out of service or disturb their users. GPUs that a verified release or move freed
-        no longer count; those of a taint do."""
+        """Remediations that keep GPUs out of service or disturb their users, or are about to. GPUs that a verified
+        release or move freed no longer count; those of a taint do."""
         return tuple(
             item
             for item in self.history
-            if item.phase.in_flight
+            if (item.phase.in_flight or item.announced)
             and (item.phase is not Phase.IN_EFFECT or item.proposal.action is ActionKind.TAINT_NODE)
             # Before the first write there is nothing to undo but the notification.
             and (item.phase is not Phase.UNDOING or item.began_at is not None)
@@ -234,8 +259,36 @@ class PlanFacts:
 
     @cached_property
     def bare_room(self) -> Room:
-        """Without the pending Pods. Copy before changing it."""
-        return Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
+        """Without the pending Pods, and without what moves in flight hold. Copy before changing it."""
+        room = Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
+        for item in self.weighing:
+            for pod in self._held(item):
+                room.put(pod, pod.node)
+        return room
+
+    def _held(self, item: Remediation) -> Iterable[Pod]:
+        """Stand-ins for the Pods of a move that are not back yet, where they are to land. New Pods of its owner take
+        their own room. Their affinities are not known while they are gone."""
+        uids = {ref.uid for ref in item.proposal.objects}
+        owned = (pod for name, pods in self.owned.items() if self._uid(name) in uids for pod in pods)
+        since = item.began_at
+        back = [pod.node for pod in owned if since is not None and pod.created is not None and pod.created >= since]
+        left = len(back)
+        for place in sorted(item.proposal.room, key=lambda each: each.node not in back):
+            for number in range(place.pods):
+                left -= 1
+                if left < 0 and place.node in self.nodes:
+                    yield Pod(
+                        namespace=item.proposal.namespace,
+                        name=f"{item.name}/{place.node}/{number}",
+                        node=place.node,
+                        accelerators=place.accelerators,
+                        cpu_cores=place.cpu_cores,
+                        memory_bytes=place.memory_bytes,
+                    )
+
+    def _uid(self, workload: str) -> str:
+        return self.workloads[workload].uid if workload in self.workloads else ""
 
     @cached_property
     def serving_room(self) -> Room:

@@ -115,6 +115,9 @@ def _stops(status: Status) -> tuple[tuple[str, str], ...]:
         found.append(("Pause", pause_text(status.pause, status.at)))
     if status.analysis is not None and status.analysis.plan.brake:
         found.append(("Brake", status.analysis.plan.brake))
+    if status.analysis is not None and (unread := status.analysis.cluster.unread):
+        kinds = ", ".join(dict.fromkeys(f"{item.kind}{item.namespace and f' of {item.namespace}'}" for item in unread))
+        found.append(("Not read", f"{kinds}, at least in part. What depends on them is refused; the gaps say why."))
     if status.undelivered:
         found.append(("Notifications", f"No receiver took {plural(status.undelivered, 'notification')}."))
     return tuple(found)
