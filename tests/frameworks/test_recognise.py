@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers, volcano
-from gpuwatch.frameworks.owner import ElasticPolicy, KubeflowRunPolicy, KubeflowSchedulingPolicy, Owner, OwnerSpec
+from gpuwatch.frameworks.owner import KubeflowRunPolicy, KubeflowSchedulingPolicy, Owner, OwnerSpec, Scaled
 from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds, recognise
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus
@@ -226,7 +226,7 @@ def test_an_elastic_job_needs_the_larger_of_both_minima(policy: int | None, elas
         run_policy=KubeflowRunPolicy(scheduling_policy=KubeflowSchedulingPolicy(min_available=policy))
         if policy
         else None,
-        elastic_policy=ElasticPolicy(min_replicas=elastic) if elastic else None,
+        elastic_policy=Scaled(min_replicas=elastic) if elastic else None,
     )
     found = recognise(member(chain=(controller("kubeflow.org", "PyTorchJob", spec=spec),)), GangObjects())
     assert found is not None

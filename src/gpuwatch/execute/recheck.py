@@ -31,7 +31,7 @@ from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.completeness import unread
-from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.draw import draw_plan, mode_of
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
@@ -314,8 +314,9 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
 
 
 def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
-    """Why NoExecute may not evict the Pods of the Nodes; '' if the guards allow every eviction. NoExecute itself
-    ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to tolerate the taint."""
+    """Why NoExecute may not evict the Pods of the Nodes; '' if the guards, modes and rates of their Namespaces allow
+    every eviction. NoExecute itself ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to
+    tolerate the taint."""
     proposal = remediation.proposal
     groups: dict[str, list[Pod]] = {}
     for pod in facts.snapshot.cluster.pods:
@@ -328,6 +329,7 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
     for pod in facts.snapshot.cluster.companions:
         if pod.node in proposal.nodes and not all(tolerates(pod.placement.tolerations, each) for each in taints):
             return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint and would end with it."
+    ledger = Ledger(facts, plan_policy)
     for key, pods in sorted(groups.items()):
         whole = facts.members.get(key) or pods
         candidate = Candidate(
@@ -342,7 +344,13 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
             gpu_model=proposal.gpu_model,
             gpus=facts.gpus(whole),
         )
-        refusals = guard(GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy))
+        mode, why = mode_of(candidate, facts, plan_policy)
+        if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):
+            return f"{candidate.target} may not be moved in the mode {mode}: {why}"
+        refusals = (
+            *guard(GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy)),
+            *ledger.charge(candidate),
+        )
         if refusals:
             return f"{candidate.target}: {refusals[0].reason}"
     return ""

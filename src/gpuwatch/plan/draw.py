@@ -75,7 +75,7 @@ def draw_plan(
 
 def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
     worth, timing = weigh(candidate, facts, policy)
-    mode, why = _mode_of(candidate, facts, policy)
+    mode, why = mode_of(candidate, facts, policy)
     return PlanItem(
         candidate=candidate,
         score=worth,
@@ -86,7 +86,7 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
     )
 
 
-def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
+def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
     """The mildest of the policy's mode for each of its pools, its Namespace's mode, and the mode that its detectors'
     precision allows; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:

@@ -67,9 +67,7 @@ def status_html(status: Status) -> str:
     newest_first = sorted(
         status.remediations or (), key=lambda each: (each.proposal.created_at, each.name), reverse=True
     )
-    ended = sorted(
-        (each for each in newest_first if not each.phase.open), key=lambda each: each.changed_at, reverse=True
-    )
+    ended = [each for each in newest_first if not each.phase.open]
     items = status.analysis.plan.items if status.analysis is not None else ()
     budgets = status.analysis.plan.budgets if status.analysis is not None else ()
     return template("status.html.j2").render(
