@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -132,6 +134,16 @@ def writer(deployed: Path) -> Iterator[LiveWriter]:
 @pytest.fixture(scope="module")
 def store(writer: LiveWriter) -> RemediationStore:
     return RemediationStore(writer, "gpuwatch")
+
+
+def kubectl(living: ControlPlane, *arguments: str) -> None:
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.skip("kubectl is missing: install it to see what its ways of applying do")
+    done = subprocess.run(
+        [found, f"--kubeconfig={living.administrator}", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def refused(do: object, *arguments: object, **named: object) -> bool:
@@ -267,7 +279,9 @@ def test_it_keeps_its_lease_and_no_other(writer: LiveWriter) -> None:
     assert refused(writer.create, {**lease, "metadata": {"name": "gpuwatch", "namespace": TEAM}})
 
 
-def test_the_pause_is_read_at_once(administrator: Api, store: RemediationStore) -> None:
+def test_the_pause_is_read_at_once_and_no_way_of_applying_it_ends_one(
+    administrator: Api, living: ControlPlane, store: RemediationStore
+) -> None:
     path = f"/api/v1/namespaces/gpuwatch/configmaps/{PAUSE.name}"
     merge = "application/merge-patch+json"
     paused = {"data": {"paused": "true", "reason": "maintenance"}}
@@ -275,6 +289,14 @@ def test_the_pause_is_read_at_once(administrator: Api, store: RemediationStore) 
     assert store.paused() == Pause(paused=True, reason="maintenance")
     apply(administrator, documents(DEPLOY / "base" / "pause.yaml"))
     assert store.paused().paused  # applying the manifests again ends no pause
+    file, folder = str(DEPLOY / "base" / "pause.yaml"), str(DEPLOY / "base")
+    for arguments in (("-f", file), ("--server-side", "-f", file), ("--server-side", "-k", folder)):
+        for _ in ("first", "again"):
+            kubectl(living, "apply", "--force-conflicts" if "-k" in arguments else "--validate=true", *arguments)
+            assert store.paused() == Pause(paused=True, reason="maintenance"), arguments
+    assert administrator.answer("DELETE", path).ok
+    assert "is missing" in store.paused().reason
+    kubectl(living, "apply", "-f", file)
     assert administrator.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=merge).ok
     assert store.paused() == Pause()
 

@@ -169,6 +169,7 @@ class Served:
         self.before = self.stands()
         self.store = RemediationStore(writer, "gpuwatch")
         self.people = RemediationStore(plain, "gpuwatch")
+        self.people.resume()
         policies = ExecutorPolicies(ONLY_RELEASES, quick(notice_period_seconds=60))
         rehearsal = LiveWriter(self.client, dry_run=True)
         self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)

@@ -64,15 +64,15 @@ class Place(Protocol):
     def killed_at(self, request: int) -> contextlib.AbstractContextManager[RemediationStore]:
         """A store that ends with Killed where it would make this write, counted from 0."""
 
-    def break_pause(self, text: str) -> None:
-        """Somebody's own idea of a pause."""
+    def set_pause(self, data: dict[str, str] | None) -> None:
+        """What somebody wrote into the ConfigMap; None: it is gone."""
 
 
 class InMemory:
     """Custom resources in a MemoryCluster, which knows no definitions: it takes whatever is written."""
 
     def __init__(self) -> None:
-        self.cluster = MemoryCluster()
+        self.cluster = MemoryCluster([_pause({})])
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[RemediationStore]:
@@ -94,8 +94,9 @@ class InMemory:
     def killed_at(self, request: int) -> Iterator[RemediationStore]:
         yield RemediationStore(self.cluster.writer(lease_check=_ends_after(request)), NAMESPACE)
 
-    def break_pause(self, text: str) -> None:
-        self.cluster.create(_pause(text))
+    def set_pause(self, data: dict[str, str] | None) -> None:
+        ref = ObjectRef("v1", "ConfigMap", PAUSE, NAMESPACE)
+        self.cluster.remove(ref) if data is None else self.cluster.put(_pause(data))
 
 
 def _ends_after(writes: int) -> Callable[[], None]:
@@ -111,9 +112,9 @@ def _ends_after(writes: int) -> Callable[[], None]:
     return check
 
 
-def _pause(text: str) -> Object:
+def _pause(data: dict[str, str]) -> Object:
     metadata = {"name": PAUSE, "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"paused": text}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 class InCluster:
@@ -173,14 +174,16 @@ class InCluster:
         with api_client(self.kubeconfig) as client:
             yield RemediationStore(LiveWriter(client, lease_check=_ends_after(request)), NAMESPACE)
 
-    def break_pause(self, text: str) -> None:
+    def set_pause(self, data: dict[str, str] | None) -> None:
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-        assert self.api.answer("POST", path, _pause(text)).ok
+        self.api.answer("DELETE", f"{path}/{PAUSE}")
+        if data is not None:
+            assert self.api.answer("POST", path, _pause(data)).ok
 
     def clear(self) -> None:
         for path in (REMEDIATIONS, NODE_REMEDIATIONS):
             assert self.api.answer("DELETE", path).ok
-        self.api.answer("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{PAUSE}")
+        self.set_pause({})
 
 
 def namespace(name: str) -> Object:

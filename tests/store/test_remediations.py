@@ -529,13 +529,49 @@ def test_the_pause_is_seen_by_others_at_once_and_stays_as_it_was_set(place: Plac
         )
 
 
-@pytest.mark.parametrize("text", ["ture", "yes please", "1"])
-def test_a_pause_that_nobody_understands_holds(place: Place, text: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (None, "is missing: create it with `gpuwatch resume`"),
+        ({"pause": "true"}, "unknown key 'pause'"),
+        ({"paused": "false", "pasued": "true"}, "unknown key 'pasued'"),
+        ({"reason": "maintenance"}, "maintenance (ConfigMap"),
+        ({"paused": "ture"}, 'says neither paused: "false" nor "true"'),
+        ({"paused": "yes please"}, "says neither"),
+        ({"paused": "1"}, "says neither"),
+        ({"paused": ""}, "says neither"),
+    ],
+)
+def test_what_is_not_plainly_open_is_a_pause_that_says_what_to_write_and_resume_opens_it(
+    place: Place, data: dict[str, str] | None, said: str
+) -> None:
     with place.opened() as store:
-        place.break_pause(text)
+        place.set_pause(data)
         assert store.paused().paused
+        assert said in store.paused().reason
+        assert not store.paused().everything
         store.resume()
-        assert not store.paused().paused
+        assert store.paused() == Pause()
+
+
+@pytest.mark.parametrize("data", [{}, {"paused": "false"}, {"paused": "False", "reason": "over", "by": "ana"}])
+def test_an_empty_pause_or_one_that_says_false_is_open(place: Place, data: dict[str, str]) -> None:
+    with place.opened() as store:
+        place.set_pause(data)
+        assert store.paused() == Pause()
+
+
+@pytest.mark.parametrize("data", [None, {}, {"paused": "ture"}, {"since": "yesterday", "paused": "true", "x": "y"}])
+def test_a_pause_can_be_set_whatever_stands_there(place: Place, data: dict[str, str] | None) -> None:
+    with place.opened() as store:
+        place.set_pause(data)
+        if (data or {}).get("paused") != "true":
+            store.pause("ana", "maintenance", T0)
+            assert store.paused() == Pause(paused=True, since=T0, by="ana", reason="maintenance")
+        store.pause("ben", "a fire", T0 + MINUTE, everything=True)
+        fire = Pause(paused=True, everything=True, since=T0 + MINUTE, by="ben", reason="a fire")
+        assert store.paused() == fire
+        assert store.pause("ana", "less", T0 + DAY) == fire == store.paused()  # it is not made milder
 
 
 @pytest.mark.parametrize("decision", ["reject", "ask_undo"])

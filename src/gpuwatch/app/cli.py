@@ -394,11 +394,12 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
-def pause(reason: str, by: str | None, **where: Any) -> None:
-    """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
+@click.option("--all", "everything", is_flag=True, help="Stop giving back too; a person is called for what stands.")
+def pause(reason: str, by: str | None, everything: bool, **where: Any) -> None:
+    """Stop every replica, from its next write on. What gpuwatch took is still given back, but for --all."""
     from gpuwatch.app.remediation_commands import run_pause
 
-    sys.exit(run_pause(reason, by, where))
+    sys.exit(run_pause(reason, by, everything, where))
 
 
 @cli.command()

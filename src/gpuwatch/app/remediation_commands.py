@@ -166,10 +166,10 @@ def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> in
 
 
 @reported
-def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
+def run_pause(reason: str, by: str | None, everything: bool, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
     store, writer = _store(options)
-    pause = store.pause(by if by is not None else _who_is_it(writer), reason, now)
+    pause = store.pause(by if by is not None else _who_is_it(writer), reason, now, everything=everything)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
     return ExitCode.OK
 
@@ -271,4 +271,5 @@ def _tell(text: str) -> None:
 def _tell_pause(pause: Pause | None) -> None:
     if pause is not None and pause.paused:
         why = pause.reason or "no reason given"
-        remark(f"gpuwatch is paused ({why}): nothing is done before `gpuwatch resume`.", "yellow")
+        stopped = "nothing is done or given back" if pause.everything else "only what gives back is done"
+        remark(f"gpuwatch is paused ({why}): {stopped} before `gpuwatch resume`.", "yellow")

@@ -236,9 +236,11 @@ def misplaced(remediation: Remediation, namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The cluster-wide stop. While `paused`, no replica writes anything but the removal of gpuwatch's own taints."""
+    """The cluster-wide stop. While `paused`, no replica writes anything but what gives back. While `everything`, none
+    writes anything at all."""
 
     paused: bool = False
+    everything: bool = False
     since: datetime | None = None
     by: str = ""
     reason: str = ""

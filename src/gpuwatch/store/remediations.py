@@ -32,7 +32,11 @@ from gpuwatch.store.custom_resources import (
 )
 
 PAUSE = "gpuwatch-pause"
-"""Name of the ConfigMap. Its data: paused (anything but 'false' holds), since, by, reason."""
+"""Name of the ConfigMap. Open: no data, or `paused: "false"`. `paused: "true"` stops what takes, `paused: all` stops
+giving back too. Anything else is a pause."""
+
+_PAUSE_KEYS = ("paused", "since", "by", "reason")
+_HOLDS = ("true", "all")
 
 FINAL_KEPT = timedelta(days=90)
 """Minimum retention of final Remediations: a quarter's audit, and longer than the window of any rate limit."""
@@ -43,6 +47,10 @@ FINAL_AT_MOST = 1000
 
 class ConflictError(StoreError):
     """The Remediation was changed or deleted after it was read. Nothing was written; read it again."""
+
+
+class RefusedError(StoreError):
+    """This one object cannot be kept. Others may be."""
 
 
 class RemediationStore:
@@ -124,7 +132,7 @@ class RemediationStore:
         at = remediation.id
         wrong = misplaced(remediation, remediation.namespace)
         if wrong:
-            raise StoreError(f"Remediation {at} cannot be kept: {wrong}")
+            raise RefusedError(f"Remediation {at} cannot be kept: {wrong}")
         spec, status = parts_of(remediation)
         ref = _ref(at)
         wanted: Object = {
@@ -240,47 +248,72 @@ class RemediationStore:
             forgotten += 1
         return forgotten
 
-    def pause(self, by: str, reason: str, now: datetime) -> Pause:
-        """Stop every replica from its next write on. An existing pause is not changed."""
-        held = self.paused()
-        if held.paused:
+    def pause(self, by: str, reason: str, now: datetime, *, everything: bool = False) -> Pause:
+        """Stop every replica from its next write on; `everything`: giving back too. A pause that a person set is not
+        changed, but for one that is to stop everything."""
+        with _told():
+            found = self._writer.get(self._pause_at)
+        held = self._pause_of(found)
+        if _pause_data(found).get("paused") in _HOLDS and held.everything >= everything:
             return held
-        data = {"paused": "true", "since": now.astimezone(UTC).isoformat(), "by": by, "reason": reason}
-        try:
-            with _told():
-                self._write_pause(data)
-        except ConflictError:  # created or deleted meanwhile
-            with _told():
-                self._write_pause(data)
-        return Pause(paused=True, since=now, by=by, reason=reason)
-
-    def _write_pause(self, data: Mapping[str, str]) -> None:
-        if self._writer.get(self._pause_at) is not None:
-            self._writer.patch(self._pause_at, {"data": data})
-            return
-        metadata = {"name": self._pause_at.name, "namespace": self._pause_at.namespace}
-        self._writer.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)})
+        data = {
+            "paused": "all" if everything else "true",
+            "since": now.astimezone(UTC).isoformat(),
+            "by": by,
+            "reason": reason,
+        }
+        self._write_pause(data)
+        return Pause(paused=True, everything=everything, since=now, by=by, reason=reason)
 
     def resume(self) -> Pause:
-        with _told():
-            found = self._writer.get(self._pause_at)
-            if found is not None and found.get("data"):
-                self._writer.patch(ref_of(found), {"data": None})
+        """Leave it plainly open, whatever it held."""
+        self._write_pause({"paused": "false"})
         return Pause()
 
-    def paused(self) -> Pause:
-        """The current pause, never cached. Read before each write; on a StoreError do not write.
+    def _write_pause(self, data: Mapping[str, str]) -> None:
+        """The ConfigMap holds this and nothing else."""
+        for last in (False, True):
+            try:
+                with _told():
+                    found = self._writer.get(self._pause_at)
+                    if found is None:
+                        metadata = {"name": self._pause_at.name, "namespace": self._pause_at.namespace}
+                        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+                        self._writer.create(made)
+                    else:
+                        gone = dict.fromkeys(_pause_data(found))
+                        more = {"binaryData": None} if found.get("binaryData") else {}
+                        self._writer.patch(ref_of(found), {"data": {**gone, **data}, **more})
+            except ConflictError:  # created or deleted meanwhile
+                if last:
+                    raise
+            else:
+                return
 
-        A pause that cannot be decoded is in force.
-        """
+    def paused(self) -> Pause:
+        """The current pause, never cached. Read before each write; on a StoreError do not write."""
         with _told():
-            found = self._writer.get(self._pause_at)
-        data: Mapping[str, str] = (found or {}).get("data") or {}
-        if data.get("paused", "false").strip().lower() == "false":
+            return self._pause_of(self._writer.get(self._pause_at))
+
+    def _pause_of(self, found: Object | None) -> Pause:
+        """What is not plainly open is a pause, with a reason that says what to write."""
+        data = _pause_data(found)
+        value = data.get("paused", "").strip().lower()
+        by, reason, since = data.get("by", ""), data.get("reason", ""), _time(data.get("since", ""))
+        unknown = sorted(set(data).difference(_PAUSE_KEYS))
+        where = f"ConfigMap {self._pause_at.name} in Namespace {self._pause_at.namespace}"
+        if found is None:
+            wrong = f"{where} is missing: create it with `gpuwatch resume` or deploy/base/pause.yaml"
+        elif unknown:
+            wrong = f"{where} has the unknown key {unknown[0]!r}: `gpuwatch resume` clears it"
+        elif not data or value == "false":
             return Pause()
-        return Pause(
-            paused=True, since=_time(data.get("since", "")), by=data.get("by", ""), reason=data.get("reason", "")
-        )
+        elif value in _HOLDS:
+            wrong = ""
+        else:
+            wrong = f'{where} says neither paused: "false" nor "true" nor "all": `gpuwatch resume` opens it'
+        why = f"{reason} ({wrong})" if reason and wrong else reason or wrong
+        return Pause(paused=True, everything=value == "all", since=since, by=by, reason=why)
 
     def _get(self, at: RemediationId) -> Object | None:
         with _told():
@@ -307,14 +340,21 @@ def _deletion(ref: ObjectRef) -> str:
     return f"kubectl delete noderem {ref.name}"
 
 
+_ERRORS: Mapping[Failure, type[StoreError]] = {
+    Failure.CONFLICT: ConflictError,
+    Failure.NOT_FOUND: ConflictError,
+    Failure.FORBIDDEN: RefusedError,
+    Failure.INVALID: RefusedError,
+}
+
+
 @contextmanager
 def _told() -> Iterator[None]:
-    """Turn a WriteError into a ConflictError or another StoreError."""
+    """Turn a WriteError into the StoreError of its kind."""
     try:
         yield
     except WriteError as error:
-        kind = ConflictError if error.failure in (Failure.CONFLICT, Failure.NOT_FOUND) else StoreError
-        raise kind(error.message) from error
+        raise _ERRORS.get(error.failure, StoreError)(error.message) from error
 
 
 def _decoded(found: Object) -> Remediation:
@@ -339,7 +379,11 @@ def _form(at: RemediationId, part: object) -> dict[str, Any]:
     try:
         return to_api(part)
     except FormError as error:
-        raise StoreError(f"Remediation {at} cannot be kept: {error}") from error
+        raise RefusedError(f"Remediation {at} cannot be kept: {error}") from error
+
+
+def _pause_data(found: Object | None) -> dict[str, str]:
+    return {key: value for part in ("data", "binaryData") for key, value in ((found or {}).get(part) or {}).items()}
 
 
 def _time(text: str) -> datetime | None:
