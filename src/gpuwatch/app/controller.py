@@ -205,8 +205,8 @@ class Controller:
             known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
             with self._looking:
                 analysis, view = self._look(known, pause, unread)
-            self._remember_storm(analysis.plan.last_storm)
-            proposed = self._propose(store, analysis, view) if store else ()
+            proposed, refused = self._propose(store, analysis, view) if store else ((), ())
+            analysis = replace(analysis, gaps=(*analysis.gaps, *refused))
             if store and proposed:
                 known = store.all()
         self._metrics.leads.set(1)
@@ -339,6 +339,7 @@ class Controller:
         )
         analysis = analyse(snapshot, opened.policies, context)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
+        self._remember_storm(analysis.plan.last_storm)
         view = FreshFacts(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
@@ -382,18 +383,24 @@ class Controller:
             log.warning("whether there was a storm lately could not be read from the Lease: %s", error)
             self._storm_at = _now()
 
-    def _propose(self, store: RemediationStore, analysis: Analysis, view: FreshFacts) -> tuple[Remediation, ...]:
-        """Returns the Remediations proposed now."""
+    def _propose(
+        self, store: RemediationStore, analysis: Analysis, view: FreshFacts
+    ) -> tuple[tuple[Remediation, ...], tuple[Gap, ...]]:
+        """Returns the Remediations proposed now, and what the store refused to keep."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
-            return ()
+            return (), ()
         now = _now()
-        kept = self._executor(store, self._writers).propose(analysis.plan, view, now)
+        executor = self._executor(store, self._writers)
+        kept = executor.propose(analysis.plan, view, now)
+        for gap in executor.refused:
+            self._metrics.job_errors.labels("cycle").inc()
+            log.error("%s: %s", gap.what, gap.detail)
         # The store returns another replica's proposal of the same moment as it is.
         proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
             self._metrics.proposed(each)
             self._say(each, self._writers)
-        return proposed
+        return proposed, tuple(executor.refused)
 
     def _say(self, proposed: Remediation, writers: Writers) -> None:
         """Writes an Event on the object; a failure changes nothing."""

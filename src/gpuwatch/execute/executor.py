@@ -27,8 +27,8 @@ from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
-from gpuwatch.model.telemetry import PodRef
-from gpuwatch.store.remediations import ConflictError, RemediationStore
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
 
 _OWNERS_DEEP = 6
 """Most controllers above a Pod that are followed. TrainJob, JobSet, Job and Pod make four."""
@@ -52,19 +52,26 @@ class Executor:
     fresh: Callable[[], FreshFacts]
     notify: Notify
     policies: ExecutorPolicies = ExecutorPolicies()
+    refused: list[Gap] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Proposals of the last `propose` that the store refused to keep."""
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
     """As the run began, plus what was stored here since; reading all again per Remediation would dominate the cost."""
 
     def propose(self, plan: Plan, view: FreshFacts, now: datetime) -> tuple[Remediation, ...]:
         """Store a proposal for every admitted item whose target is not in back-off. Returns the proposals stored now,
-        by any replica. Raises StoreError."""
+        by any replica. One that the store refuses costs itself and stands in `refused`. Raises StoreError."""
         policy, known = self.policies.execute, list(self.store.all())
         kept = []
+        self.refused.clear()
         for item in plan.items:
             found = propose(item, view.snapshot, view.findings, now, policy, {each.name for each in known})
             if found is None or left_alone(found.proposal, known, view.snapshot.at, now, policy):
                 continue
-            kept.append(self.store.create(found))
+            try:
+                kept.append(self.store.create(found))
+            except RefusedError as error:
+                self.refused.append(Gap(kind=GapKind.REFUSED, what=f"proposal {found.id}", detail=str(error)))
+                continue
             known.append(kept[-1])
         return tuple(kept)
 

@@ -39,31 +39,39 @@ _FINDING_COLUMNS = (
 )
 
 
+# A spreadsheet takes a cell with this start for a formula; the last four are the full-width forms of the first.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def csv_text(text: str) -> str:
+    """With an apostrophe before what a spreadsheet would run as a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def findings_to_csv(findings: tuple[Finding, ...]) -> str:
-    """One line per finding, lists joined by spaces; the header is fixed."""
+    """One line per finding, lists joined by spaces, no formulas; the header is fixed."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_FINDING_COLUMNS)
     for item in findings:
-        writer.writerow(
-            (
-                item.id,
-                item.family,
-                item.kind,
-                item.subject.kind,
-                item.subject.name,
-                item.verdict,
-                item.severity,
-                item.advice,
-                f"{item.confidence_ratio:.3f}",
-                item.since.isoformat() if item.since else "",
-                item.node or "",
-                " ".join(item.devices),
-                " ".join(item.pods),
-                f"{item.gpu_hours:.2f}",
-                item.summary,
-            )
+        cells = (
+            item.id,
+            item.family,
+            item.kind,
+            item.subject.kind,
+            item.subject.name,
+            item.verdict,
+            item.severity,
+            item.advice,
+            f"{item.confidence_ratio:.3f}",
+            item.since.isoformat() if item.since else "",
+            item.node or "",
+            " ".join(item.devices),
+            " ".join(item.pods),
+            f"{item.gpu_hours:.2f}",
+            item.summary,
         )
+        writer.writerow(csv_text(cell) for cell in cells)
     return out.getvalue()
 
 

@@ -11,14 +11,11 @@ import msgspec
 
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
-from gpuwatch.report.machine import to_json
+from gpuwatch.report.machine import csv_text, to_json
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.weekly_words import busy_gpu_hours, busy_ratio
 
 WEEKLY_SCHEMA_ID = "https://gpuwatch.dev/schemas/weekly-v1.json"
-
-# A spreadsheet takes a cell with this start for a formula; the last four are the full-width forms of the first.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def weekly_json(report: WeeklyReport) -> str:
@@ -78,9 +75,7 @@ def _cell(value: _Cell) -> str:
         if not math.isfinite(value):
             return ""
         return f"{value:.4f}".rstrip("0").rstrip(".") if value else "0"
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return str(value)
+    return csv_text(value) if isinstance(value, str) else str(value)
 
 
 def _whole(size: float | None) -> int | None:
