@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuwatch.catalog.metrics import rows_for
-from gpuwatch.detect.health import HealthPolicy, needs
+from gpuwatch.detect.health import HealthPolicy, needs_of_rules
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 WEEK = 7 * 86400
@@ -46,7 +47,7 @@ def week_stats() -> list[WindowStat]:
 
 def health_stats() -> list[WindowStat]:
     """What the health rules ask of the last hour; the few longer windows are left to the slower jobs."""
-    return [stat for stat in needs(HealthPolicy()) if stat.window_seconds <= 3600]
+    return [stat for stat in statistics(needs_of_rules(HealthPolicy())) if stat.window_seconds <= 3600]
 
 
 def metric_of(signal: Signal) -> str:

@@ -133,7 +133,7 @@ def test_without_a_price_gpu_hours_decide_and_it_is_said():
     assert found.chosen.projected_cost_per_week is None
     assert found.chosen.projected_saving_per_week is None
     assert found.chosen.projected_saving_gpu_hours_per_week == pytest.approx(147.0)
-    assert any("GPU-hours decided" in text and "big-a100" in text for text in found.caveats)
+    assert any("compared by GPU-hours" in text and "big-a100" in text for text in found.caveats)
 
 
 def test_a_move_to_another_model_frees_all_hours_of_the_present_one():

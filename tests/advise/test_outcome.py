@@ -119,14 +119,6 @@ def test_runs_that_did_not_complete_are_no_measure(completed):
     assert found.measured_speed_ratio == pytest.approx(0.8989, abs=1e-3)
 
 
-def test_out_of_memory_is_a_miss_whatever_the_speed():
-    runs = [job(0.1, after=True, completed=False, out_of_memory=True)]
-    found = judge(given(), book(profile(JOB), on_slice()), NOW, POLICY, runs=runs)
-    assert (found.verdict, found.out_of_memory) == (OutcomeVerdict.MISS, True)
-    before = [job(0.1, after=False, completed=False, out_of_memory=True)]
-    assert judge(given(), book(profile(JOB), on_slice()), NOW, POLICY, runs=before).verdict is OutcomeVerdict.HIT
-
-
 @pytest.mark.parametrize(("peak_gib", "said"), [(4.6, True), (4.4, False)])
 def test_a_framebuffer_that_is_nearly_full_is_said(peak_gib, said):
     full = replace(run(peak_gib, capacity_gib=4.75), first_seen=LATER, last_seen=NOW)

@@ -91,7 +91,7 @@ def test_coverage(coverage, enough):
         ({}, "holes in the exporter's scrapes"),
         ({"ambiguous": 1e9, "start_up": 600.0}, "Several Pods share the device"),
         ({"start_up": 1e9}, "longer than their start-up"),
-        ({"xid": 1e9}, "not fit to measure on (xid)"),
+        ({"xid": 1e9}, "distorts the measurement (xid)"),
     ],
     ids=["nothing", "shared", "start-up", "degraded"],
 )

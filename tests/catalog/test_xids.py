@@ -7,14 +7,14 @@ import pytest
 
 from gpuwatch.catalog.tables import CatalogError
 from gpuwatch.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts, find_xid, parse_xids, xids
+from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids
 from gpuwatch.model.telemetry import GapKind
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
 def xid(code: int) -> Xid:
-    found = find_xid(code)
+    found = xids().get(code)
     assert found is not None
     return found
 
@@ -62,7 +62,7 @@ def test_every_class_comes_with_its_rule_and_a_reason() -> None:
 
 @pytest.mark.parametrize("code", [0, 14, 173, -1, 999])
 def test_an_unknown_number_is_unknown(code: int) -> None:
-    assert find_xid(code) is None
+    assert xids().get(code) is None
 
 
 def test_what_the_catalog_says_of_one() -> None:
@@ -200,7 +200,7 @@ def test_a_bad_entry_is_named_and_the_others_count(tmp_path: Path, entry: str, c
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("xids: {63: [", "no valid YAML"),
+        ("xids: {63: [", "is no valid YAML"),
         ("63: {class: fatal, reason: x}", "expected one key 'xids'"),
         ("", "expected one key 'xids'"),
         ("xids: [63]", "expected one key 'xids'"),
@@ -210,7 +210,7 @@ def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, text: str, compl
     found, (gap,) = xids_with_overrides(write(tmp_path, text))
     assert found == xids()
     assert complaint in gap.detail
-    assert "the catalog's classes stand" in gap.detail
+    assert "The catalog's classes stand" in gap.detail
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpuwatch.collect.collect import collect
 from gpuwatch.detect import health
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.needs import TelemetryNeeds
+from gpuwatch.detect.needs import TelemetryNeeds, statistics
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.decision import Finding, Snapshot
 from telemetry.timeline import AT, Timeline, gpu, uuid
@@ -20,8 +20,8 @@ TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 HOUR, DAY = 3600, 24 * 3600
 POLICY = HealthPolicy()
 NEEDS = TelemetryNeeds(
-    stats=health.needs(POLICY),
-    state_signals=health.state_signals(),
+    stats=statistics(health.needs_of_rules(POLICY)),
+    state_signals=health.STATE_SIGNALS,
     change_window_seconds=POLICY.change_window_seconds,
     activity_window_seconds=DAY,
     activity_step_seconds=300,

@@ -32,7 +32,9 @@ CLUSTER = Cluster(
         ("gpu-2", "", "gpu-2"),
         ("ip-10-0-1-7", "", "ip-10-0-1-7.ec2.internal"),
         ("ip-10-0-1-7.ec2.internal", "", "ip-10-0-1-7.ec2.internal"),
-        ("gpu-2.example.com", "", "gpu-2"),  # the exporter says the full name, the Node has the short one
+        ("gpu-2.example.com", "10.244.3.9:9400", "gpu-2"),  # the exporter says the full name, the Node the short one
+        ("gpu-2.example.com", "", None),  # it may be another cluster's
+        ("gpu-2.example.com", "10.0.1.7:9400", None),  # its exporter is on another Node
         ("10.0.1.7", "", "ip-10-0-1-7.ec2.internal"),
         ("nvidia-dcgm-exporter-tl46n", "", "gpu-2"),  # old exporters give their Pod's name
         ("localhost", "10.244.3.9:9400", "gpu-2"),  # a remote host engine; the target's address tells
@@ -47,6 +49,12 @@ def test_host_names(host: str, exporter: str, node: str | None) -> None:
     (resolved,), _, gaps = resolve_nodes([device(host, exporter)], [], CLUSTER)
     assert resolved.node == node
     assert [gap.kind for gap in gaps] == ([] if node else [GapKind.NODE_UNRESOLVED])
+
+
+@pytest.mark.parametrize(("nodes", "ours"), [({}, None), ({}, {"gone:1"}), ({"gone:1": "gpu-2"}, ())])
+def test_a_full_name_counts_where_the_series_are_this_clusters(nodes: dict[str, str], ours: set[str] | None) -> None:
+    (resolved,), _, gaps = resolve_nodes([device("gpu-2.example.com", "gone:1")], [], CLUSTER, nodes, ours)
+    assert (resolved.node, gaps) == ("gpu-2", [])
 
 
 def test_an_exporter_stands_on_the_node_of_its_devices() -> None:

@@ -44,6 +44,7 @@ from gpuwatch.model.telemetry import (
 )
 
 AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
+QUERY = 'max(x{$device, err="1", cluster="acme", job=~"team-x|a\\"fusion", instance!~"blackbox:1"})'
 SECRETS = ("acme", "blackbox", "team-x", "fusion", "registry.acme.example", "0a1b2c3d")
 """Every name in the Snapshot below holds one of these."""
 
@@ -54,6 +55,7 @@ def full() -> Snapshot:
     return Snapshot(
         at=AT,
         telemetry_schema=Schema(
+            matchers={"cluster": "acme"},
             vocabularies=("dcgm",),
             signals=(
                 SignalFound(
@@ -73,6 +75,7 @@ def full() -> Snapshot:
                 model="NVIDIA A100-SXM4-80GB",
                 node_label="gpu-1.acme.example",
                 node="gpu-1.acme.example",
+                untrusted="nothing ties team-x/fusion-0 to a Node",
                 exporter="exporter.acme.example:9400",
                 pods=("team-x/fusion-0",),
                 containers=("fusion",),
@@ -82,7 +85,7 @@ def full() -> Snapshot:
         readings=Readings(
             values={"power_watts:last:0": {uuid: 61.5}},
             variants={"xid_window_count:max:600": {uuid: {"79": 1.0}}},
-            promql={"power_watts:last:0": "max(x{$device})", f"matcher:{uuid}": f'UUID="{uuid}"'},
+            promql={"power_watts:last:0": QUERY, f"matcher:{uuid}": f'UUID="{uuid}"'},
         ),
         activity=(ActivityHistory(device=f"{uuid}/7", pod="team-x/fusion-0", start=AT, step_seconds=300, steps="#.?"),),
         changes=(StateChange(device=uuid, signal=Signal.XID_CODE, at=AT, before=None, after=79.0),),
@@ -213,6 +216,10 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert changed.cluster.claims[0].device == device.uuid
     assert changed.cluster.nodes[0].labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"
     assert device.mig_profile == "1g.10gb"
+    assert changed.readings.promql == {
+        "power_watts:last:0": 'max(x{$device, err="1", cluster="…", job=~"…", instance!~"…"})'
+    }
+    assert device.untrusted == "(withheld)"
 
 
 def test_pseudonyms_cannot_be_guessed() -> None:

@@ -10,8 +10,9 @@ import pytest
 from detect.builders import cluster, device, exporters_of, gang, machines, pod, scene
 from gpuwatch.cycle.analysis import Policies, analyse
 from gpuwatch.cycle.culprits import Culprit, culprits, health_unknown, tainted_since, worst_first
-from gpuwatch.detect.health import needs
+from gpuwatch.detect.health import needs_of_rules
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.cluster import Workload
 from gpuwatch.model.decision import (
     ActionKind,
@@ -108,7 +109,7 @@ EIGHT = machines(8)
 
 def blind(devices: int, **answers: float) -> Snapshot:
     """Devices that report, and of which no health rule can tell anything; answers: of the first GPU alone."""
-    stats = [stat for stat in needs(HealthPolicy()) if str(stat.signal) in answers]
+    stats = [stat for stat in statistics(needs_of_rules(HealthPolicy())) if str(stat.signal) in answers]
     given = {stat: {"gpu-0": answers[str(stat.signal)]} for stat in stats}
     return scene([device(f"gpu-{number}", index=str(number)) for number in range(devices)], given)
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detect.idle_world import POLICY, InEffect, bystander, steps, world
 from gpuwatch.cycle.weekly import assemble_weekly
+from gpuwatch.detect.idle import assess_idle
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.decision import (
     Advice,
@@ -32,6 +34,8 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
+from gpuwatch.report.weekly_html import weekly_html
+from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
 from report.weekly_example import recommendation
 
 END = datetime(2026, 3, 2, tzinfo=UTC)
@@ -187,6 +191,46 @@ def test_idle_allocations_count_from_their_silence_within_the_week() -> None:
     assert team.idle_allocations == 1
     assert team.use.saving_gpu_hours == pytest.approx(10)
     assert team.use.projected_saving_gpu_hours_per_week == pytest.approx(168)
+
+
+def test_an_idle_gang_counts_with_all_its_gpus_for_the_namespace_of_its_pods() -> None:
+    gang = replace(
+        idle("team-a/worker-0", ("GPU-1", "GPU-2"), END - timedelta(hours=10)),
+        subject=Subject(SubjectKind.GANG, "JobSet/team-a/train"),
+        pods=("team-a/worker-0", "team-a/worker-1"),
+    )
+    found = report(hours(busy_gpu_hours=0.0), (gang,), devices=(device("GPU-1"), device("GPU-2")))
+    assert found.idle == (gang,)
+    assert found.fleet.idle_gpu_hours == pytest.approx(2 * 10)
+    assert found.fleet.saving == pytest.approx(2 * 10 * 2.0)
+    assert found.fleet.projected_saving_gpu_hours_per_week == pytest.approx(2 * 168)
+    (team,) = found.teams
+    assert (team.namespace, team.idle_allocations) == ("team-a", 1)
+    assert team.use.saving == pytest.approx(2 * 10 * 2.0)
+    assert "2 Pods" in weekly_summary(found)
+    for text in (weekly_summary(found), weekly_markdown(found), weekly_html(found)):
+        assert "JobSet/team-a/train" in text
+
+
+def test_a_gpu_that_the_pods_of_one_idle_gang_share_is_freed_whole() -> None:
+    pods = ("team-a/worker-0", "team-a/worker-1")
+    gang = replace(idle(pods[0], ("GPU-1",), START), subject=Subject(SubjectKind.GANG, "run"), pods=pods)
+    shared = replace(device("GPU-1"), shared=True, pods=pods)
+    assert report(hours(), (gang,), devices=(shared,)).fleet.saving_gpu_hours == pytest.approx(168)
+    third = replace(shared, pods=(*pods, "team-a/works"))
+    assert report(hours(), (gang,), devices=(third,)).fleet.saving_gpu_hours == pytest.approx(168 * 2 / 3)
+
+
+def test_an_idle_gang_that_the_detector_finds_is_in_the_report() -> None:
+    members = [
+        InEffect(
+            name=f"worker-{number}", kind="JobSet", namespace="train", workload="run", gang="run",
+            activity=(steps(("#", 50), (".", 9)),),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    findings = assess_idle(world(*members, bystander()), POLICY)
+    assert [item.subject.name for item in report(hours(), findings).idle] == ["run"]
 
 
 def test_two_idle_pods_on_one_device_free_it_once() -> None:

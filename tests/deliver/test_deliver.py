@@ -71,7 +71,7 @@ class TestOutbox:
 
     @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "state.json", "", "x" * 129])
     def test_names_that_could_leave_the_folder_are_refused(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(ValueError, match="no name of a report's file"):
+        with pytest.raises(ValueError, match="not a valid name for a report's file"):
             Run(tmp_path).deliver({name: b""})
         Run(tmp_path).deliver({"x" * 128: b""})
 
@@ -217,7 +217,7 @@ class TestWebhook:
             run.deliver()
             run.policy = replace(run.policy, urls=(), folder=tmp_path / "out")
             (done,) = run.pending()
-            assert "no destination any more" in done.error
+            assert "no longer name this destination" in done.error
             assert len(server.bodies) == 3
             assert not (tmp_path / "out").exists()  # nor are old reports sent where they were not meant for
 
@@ -484,8 +484,8 @@ class TestPolicy:
             ({"s3_prefix": "x"}, "name the bucket"),
             ({"s3_bucket": "b", "s3_endpoint": "minio:9000"}, "has to be a URL"),
             ({"s3_bucket": "b", "s3_endpoint": "https://key:sesame@minio"}, "holds credentials"),
-            ({"urls": ("sesame",)}, "entry 1, is none of"),
-            ({"urls": ("env:NOT A NAME",)}, "entry 1, is none of"),
+            ({"urls": ("sesame",)}, "entry 1, has to be"),
+            ({"urls": ("env:NOT A NAME",)}, "entry 1, has to be"),
             ({"urls": ("env:A", "env:A")}, "twice"),
         ],
         ids=lambda value: value if isinstance(value, str) else None,

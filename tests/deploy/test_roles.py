@@ -43,8 +43,10 @@ def written(patched: Iterable[Kind]) -> Rights:
     return needed | {right for rule in rules if rule.commands for right in rule.commands.rights}
 
 
-# What stands beside an owner is listed.
+# What stands beside an owner is listed; what its Namespace and its Nodes say is read again before a step that disrupts.
 SURROUNDINGS: Rights = {
+    ("", "namespaces", "get"),
+    ("", "nodes", "get"),
     *(
         (api_version.rpartition("/")[0], f"{kind.lower()}s", "list")
         for api_version, kind in (fights.HORIZONTAL, fights.KEDA)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from gpuwatch.detect.fleet import REPORTING_SIGNALS
-from gpuwatch.detect.health import HealthPolicy, assess_health, needs
+from gpuwatch.detect.health import HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.cluster import Cluster, Gang, Node, Pod
 from gpuwatch.model.decision import Finding, FindingKind, Snapshot
 from gpuwatch.model.telemetry import (
@@ -155,7 +156,7 @@ def scene(
     uuids = list(dict.fromkeys(item.uuid for item in known))
     here = [item.uuid for item in known if item.present]
     values: dict[str, dict[str, float]] = {}
-    for stat in needs(policy):
+    for stat in statistics(needs_of_rules(policy)):
         if stat.statistic is Statistic.COUNT and stat.signal in REPORTING_SIGNALS:
             values[stat.key] = dict.fromkeys(here, stat.window_seconds / INTERVAL * coverage)
     for stat, answer in (answers or {}).items():
@@ -221,7 +222,7 @@ def healthy(devices: Sequence[Device], policy: HealthPolicy = POLICY) -> dict[Wi
         Signal.VENDOR_HEALTHY_STATE: 1.0,
     }
     answers: dict[WindowStat, Answer] = {}
-    for stat in needs(policy):
+    for stat in statistics(needs_of_rules(policy)):
         if stat.statistic is Statistic.COUNT:
             answers[stat] = stat.window_seconds / INTERVAL
         elif stat.statistic in (Statistic.INCREASE, Statistic.FRACTION_BITS):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from frameworks.names import api_version
-from gpuwatch.detect.idle import IdlePolicy, assess_idle, needs
+from gpuwatch.detect.idle import IdlePolicy, assess_idle, needs_of_rules
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.cluster import Cluster, Gang, Node, Pod, Workload
 from gpuwatch.model.decision import Finding, Snapshot
 from gpuwatch.model.telemetry import (
@@ -129,7 +130,7 @@ def world(
     devices = tuple(device for holding in holdings for device in holding.devices())
     memory = {device.id: holding.memory_bytes for holding in holdings for device in holding.devices()}
     values: dict[str, dict[str, float]] = {}
-    for stat in needs(policy):
+    for stat in statistics(needs_of_rules(policy)):
         quiet = _quiet(stat)
         if quiet is not None:
             values[stat.key] = {device.id: quiet for device in devices}
@@ -167,7 +168,9 @@ def world(
         at=AT,
         telemetry_schema=Schema(interval_seconds=30),
         devices=devices,
-        readings=Readings(values=values, promql={stat.key: "max(DCGM{$device})" for stat in needs(policy)}),
+        readings=Readings(
+            values=values, promql={stat.key: "max(DCGM{$device})" for stat in statistics(needs_of_rules(policy))}
+        ),
         activity=(*(row for holding in holdings for row in holding.histories(length)), *extra),
         cluster=cluster if cluster_known else Cluster(),
     )

@@ -20,7 +20,8 @@ from detect.builders import (
     xid_became,
 )
 from detect.questions import ACTION, BRAKE, HEALTH, HEAT, REMAP, XIDS
-from gpuwatch.detect.health import needs
+from gpuwatch.detect.health import needs_of_rules
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -135,4 +136,4 @@ def test_22_a_power_cap_at_full_load_is_how_a_healthy_card_works() -> None:
         fleet, capped, variants={HEAT.events: events, BRAKE.events: events, HEALTH.now: watches, HEALTH.lowest: watches}
     )
     assert findings(snapshot) == {}
-    assert Signal.POWER_THROTTLE_SECONDS_TOTAL not in {stat.signal for stat in needs(POLICY)}
+    assert Signal.POWER_THROTTLE_SECONDS_TOTAL not in {stat.signal for stat in statistics(needs_of_rules(POLICY))}

@@ -8,32 +8,37 @@ import pytest
 from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, on, pod, scene
 from detect.questions import ECC, REMAP
 from gpuwatch.catalog.metrics import metric_rows
-from gpuwatch.detect.health import HealthPolicy, assess_health, needs, needs_of_rules, state_signals
+from gpuwatch.detect.health import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.decision import FindingKind, Verdict
 from gpuwatch.model.telemetry import Readings, Scope, Signal, Statistic
 
 
 def test_each_statistic_is_asked_for_once() -> None:
-    found = needs(POLICY)
+    found = statistics(needs_of_rules(POLICY))
     assert len(found) == len(set(found))
     assert len({stat.key for stat in found}) == len(found)
 
 
 def test_windows_follow_the_policy() -> None:
-    found = needs(HealthPolicy(window_seconds=600, change_window_seconds=1200))
+    found = statistics(needs_of_rules(HealthPolicy(window_seconds=600, change_window_seconds=1200)))
     assert {stat.window_seconds for stat in found} == {0, 600, 1200, 21_600, 604_800}
 
 
 def test_codes_are_never_counted_up() -> None:
     """XID_CODE is a code: no increase, no average. increase() over 13 → 79 would be 66."""
-    used = {stat.statistic for stat in needs(POLICY) if stat.signal in (Signal.XID_CODE, Signal.RECOVERY_ACTION_CODE)}
+    used = {
+        stat.statistic
+        for stat in statistics(needs_of_rules(POLICY))
+        if stat.signal in (Signal.XID_CODE, Signal.RECOVERY_ACTION_CODE)
+    }
     assert used == {Statistic.LAST}
 
 
 def test_totals_are_never_read_as_levels_but_where_the_level_means_something() -> None:
     levels = {
         stat.signal
-        for stat in needs(POLICY)
+        for stat in statistics(needs_of_rules(POLICY))
         if stat.signal.value.endswith("_total") and stat.statistic not in (Statistic.INCREASE, Statistic.APPEARED)
     }
     assert levels == {
@@ -52,7 +57,7 @@ def test_rules_and_findings_have_the_same_names() -> None:
     fleet = machines(1, 2)
     shown = assess_health(scene(fleet, healthy(fleet)), POLICY, everything=True)
     assert {item.rule for item in shown} == set(needs_of_rules(POLICY))
-    assert set(state_signals()) <= {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
+    assert set(STATE_SIGNALS) <= {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
 
 
 def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.collect.collect import collect
-from gpuwatch.detect.health import HealthPolicy, assess_health, needs, state_signals
-from gpuwatch.detect.needs import TelemetryNeeds
+from gpuwatch.detect.health import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.detect.needs import TelemetryNeeds, statistics
 from gpuwatch.model.decision import Finding, Snapshot, Verdict
 from gpuwatch.telemetry.recording import open_recording
 
@@ -57,8 +57,8 @@ def recorded(tmp_path: Path, series: dict[tuple[str, str, str], Samples], at: da
     page = tmp_path / "page.om"
     page.write_text("\n".join([*lines, "# EOF\n"]))
     wanted = TelemetryNeeds(
-        stats=needs(POLICY),
-        state_signals=state_signals(),
+        stats=statistics(needs_of_rules(POLICY)),
+        state_signals=STATE_SIGNALS,
         change_window_seconds=POLICY.change_window_seconds,
         activity_window_seconds=600,
         activity_step_seconds=60,
@@ -170,8 +170,8 @@ def test_a_real_page_condemns_nothing(page: Path) -> None:
     """One scrape of healthy machines: states are known, windows are not, and nothing is degraded."""
     store = open_recording([page], START)
     wanted = TelemetryNeeds(
-        stats=needs(POLICY),
-        state_signals=state_signals(),
+        stats=statistics(needs_of_rules(POLICY)),
+        state_signals=STATE_SIGNALS,
         change_window_seconds=POLICY.change_window_seconds,
         activity_window_seconds=600,
         activity_step_seconds=60,

@@ -22,7 +22,7 @@ from detect.builders import (
     xid_counted,
 )
 from detect.questions import ACTION, ECC, HEALTH, REMAP, XIDS
-from gpuwatch.catalog.xids import XidClass, find_xid, xids
+from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.detect.health import assess_health
 from gpuwatch.detect.xid import architecture
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
@@ -167,7 +167,7 @@ class TestClasses:
 
     @pytest.mark.parametrize("code", sorted(code for code, item in xids().items() if item.xid_class is XidClass.FATAL))
     def test_fatal_on_sight(self, code: int) -> None:
-        known = find_xid(code)
+        known = xids().get(code)
         assert known is not None
         model = {"H100": H100, "B100": "NVIDIA B200", "A100": "NVIDIA A100-SXM4-80GB", "GB200": "NVIDIA GB200"}
         finding = after(xid_became("gpu-0", code), devices=[device(model=model[known.architectures[0]])])
@@ -255,7 +255,7 @@ class TestClasses:
         assert "XID 0x4f is not in the catalog" in finding.summary
 
     def test_the_operators_class_stands_over_the_catalogs(self) -> None:
-        base = find_xid(63)
+        base = xids().get(63)
         assert base is not None
         own = {**xids(), 63: replace(base, xid_class=XidClass.FATAL, reason="our supplier replaces on 63")}
         snapshot = scene(changes=[xid_became("gpu-0", 63)])

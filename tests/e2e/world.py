@@ -20,7 +20,7 @@ from cluster.api import Api, Object
 from cluster.control_plane import Asked, credential
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
-from e2e.exporters import exporters
+from e2e.exporters import JOB, exporters
 from e2e.live_fleet import LiveFleet, node, reporting, workload
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.store.api_form import camel_enum
@@ -106,7 +106,7 @@ class World:
 
     def settings(self, name: str, **groups: Mapping[str, Any]) -> Path:
         """A settings file: `QUICK` with these over it."""
-        merged: dict[str, Any] = {"prometheus": {"url": self.prometheus}}
+        merged: dict[str, Any] = {"prometheus": {"url": self.prometheus, "trusted_targets": [{"job": JOB}]}}
         for group in {*QUICK, *groups}:
             merged[group] = {**QUICK.get(group, {}), **groups.get(group, {})}
         merged["run"]["folder"] = str(self.folder / f"{name}-work")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -169,6 +170,19 @@ class Lives:
                 continue
             return
 
+    def log(self, of: Remediation, expected: list[str]) -> list[str]:
+        """What was written, without the touches by which a write that may still come is made to come too late, and
+        without the removal of what a touch said."""
+        touched = [step.target for step in of.steps if "touch" in step.parameters and step.done_at is not None]
+        spare = Counter(f"patch {target}" for target in touched * 2)
+        found: list[str] = []
+        for line in self.fleet.log:
+            if spare[line] and line not in expected[len(found) : len(found) + 1]:
+                spare[line] -= 1
+            else:
+                found.append(line)
+        return found
+
     def state(self) -> dict[str, Any]:
         """What stands in the cluster of ours and of what we may change."""
         found: dict[str, Any] = {}
@@ -235,7 +249,7 @@ def test_a_kill_at_any_point_is_made_good(name: str) -> None:
         found = lives.run()
         assert lives.lives > reference.lives, at
         assert found.phase is expected.phase, (at, found.history)
-        assert lives.fleet.log == reference.fleet.log, at
+        assert lives.log(found, reference.fleet.log) == reference.fleet.log, at
         assert lives.state() == reference.state(), at
         assert set(lives.fleet.notices) == set(reference.fleet.notices), at
 
@@ -272,7 +286,7 @@ def test_every_failure_of_every_write(name: str, failure: Failure, happened: boo
         assert left <= 0, at
         if failure in (Failure.CONFLICT, Failure.BUDGET, Failure.THROTTLED, Failure.UNSURE):
             assert found.phase is expected.phase, (at, found.history)
-            assert lives.fleet.log == reference.fleet.log, at
+            assert lives.log(found, reference.fleet.log) == reference.fleet.log, at
             assert lives.state() == reference.state(), at
         elif found.phase is not expected.phase:
             assert found.phase in (Phase.FAILED, Phase.OBSOLETE, Phase.UNDONE), (at, found.history)

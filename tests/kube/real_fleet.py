@@ -264,7 +264,13 @@ def _unowned_pods(api: Api) -> Iterator[Object]:
     yield _pod(
         "dcgm-exporter-x",
         "monitoring",
-        containers=[_container("exporter", "registry.example/dcgm-exporter:4")],
+        containers=[
+            {
+                **_container("exporter", "registry.example/dcgm-exporter:4"),
+                "volumeMounts": [{"name": "pods", "mountPath": "/var/lib/kubelet/pod-resources"}],
+            }
+        ],
+        volumes=[{"name": "pods", "hostPath": {"path": "/var/lib/kubelet/pod-resources"}}],
         meta={"labels": {"app": "nvidia-dcgm-exporter"}},
         status={**_RUNNING, "containerStatuses": [], "podIP": "10.2.0.9", "podIPs": [{"ip": "10.2.0.9"}]},
     )

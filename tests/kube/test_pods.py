@@ -137,6 +137,22 @@ def test_claims_keep_a_pod_and_are_named_once() -> None:
     assert held(waiting).claims == ()
 
 
+POD_RESOURCES = [
+    {"name": "token", "projected": {"sources": []}},
+    {"name": "pods", "hostPath": {"path": "/var/lib/kubelet/pod-resources"}},
+]
+
+
+@pytest.mark.parametrize(
+    "volumes",
+    [None, [], [{"name": "cache", "hostPath": {"path": "/data"}}], [{"name": "pod-resources", "emptyDir": {}}]],
+)
+def test_a_pod_that_calls_itself_an_exporter_is_none_without_the_nodes_pod_resources(volumes: Any) -> None:
+    forged = pod("dcgm-exporter-x", containers=[container("dcgm-exporter", "dcgm-exporter:4")], volumes=volumes)
+    found = taken(forged)
+    assert found is None or found.exporter is None
+
+
 @pytest.mark.parametrize(
     ("image", "labels"),
     [
@@ -149,9 +165,8 @@ def test_claims_keep_a_pod_and_are_named_once() -> None:
     ],
 )
 def test_exporters_are_known_by_image_or_label(image: str, labels: dict[str, str]) -> None:
-    found = taken(
-        pod("exporter-x", containers=[container("c", image)], meta={"labels": labels}, status={"podIP": "10.1.0.9"})
-    )
+    about: dict[str, Any] = {"meta": {"labels": labels}, "status": {"podIP": "10.1.0.9"}}
+    found = taken(pod("exporter-x", containers=[container("c", image)], volumes=POD_RESOURCES, **about))
     exporter = ExporterPod(("exporter-x", "10.1.0.9"), "gpu-0", "ml/exporter-x")
     assert found == TakenPod(None, exporter, OtherPod("gpu-0", 0.0, 0))
 
@@ -166,7 +181,7 @@ def test_exporters_are_known_by_image_or_label(image: str, labels: dict[str, str
     ],
 )
 def test_what_is_no_running_gpu_exporter(image: str, change: dict[str, Any]) -> None:
-    found = taken(pod("exporter-x", containers=[container("c", image)], **change))
+    found = taken(pod("exporter-x", containers=[container("c", image)], volumes=POD_RESOURCES, **change))
     assert found is None or found.exporter is None
 
 
@@ -175,6 +190,7 @@ def test_all_addresses_of_an_exporter_and_none_that_two_nodes_share() -> None:
         pod(
             "exporter-x",
             containers=[container("dcgm-exporter")],
+            volumes=POD_RESOURCES,
             status={"podIP": "10.1.0.9", "podIPs": [{"ip": "10.1.0.9"}, {"ip": "fd00::9"}]},
         )
     )

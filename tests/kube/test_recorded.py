@@ -237,10 +237,11 @@ def test_a_recorded_cluster_does_not_load_the_kubernetes_client() -> None:
 def test_exporters_hold_nothing_unless_they_stand_beside_a_workload(tmp_path: Path) -> None:
     """A training Pod may have an exporter for its own GPUs among its containers."""
     image = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2"
+    mounted = [{"name": "pods", "hostPath": {"path": "/var/lib/kubelet/pod-resources"}}]
     training = {"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     pods = as_list(
-        pod("exporter-x", containers=[container("exporter", image)]),
-        pod("train", containers=[training, container("sidecar", image)]),
+        pod("exporter-x", containers=[container("exporter", image)], volumes=mounted),
+        pod("train", containers=[training, container("sidecar", image)], volumes=mounted),
     )
     cluster = read(write(tmp_path, pods=pods))
     assert cluster.exporter_pods == ("ml/exporter-x",)

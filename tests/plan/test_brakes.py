@@ -88,6 +88,40 @@ def test_nothing_is_begun_while_what_was_done_cannot_be_understood(kind: GapKind
     assert plan.last_storm is None
 
 
+def test_nothing_is_done_while_telemetry_is_of_several_clusters() -> None:
+    state, findings = one_idle()
+    gap = Gap(kind=GapKind.AMBIGUOUS, what="telemetry", detail="Set prometheus.matchers.")
+    plan = draw_plan(replace(state, gaps=(gap,)), findings, POLICY)
+    assert (refused_by(plan), plan.brake) == ({"several_clusters"}, "Set prometheus.matchers.")
+    assert plan.last_storm is None
+
+
+def test_a_misspelt_alert_says_so_in_the_brake() -> None:
+    state, findings = one_idle()
+    gap = Gap(kind=GapKind.BAD_INPUT, what="alerts", detail="No rule is called A.")
+    plan = draw_plan(replace(state, gaps=(gap,)), findings, PlanPolicy(brake_alerts=("A",)), alerts=None)
+    assert plan.brake == "Nobody could tell whether A fires. No rule is called A."
+
+
+@pytest.mark.parametrize("doubted", ["its own device", "another on its Node"])
+def test_nothing_is_done_by_telemetry_that_is_not_trusted(doubted: str) -> None:
+    state, findings = one_idle()
+    chosen = 0 if doubted == "its own device" else 1
+    devices = [*state.devices, device("n0", 1)] if chosen else list(state.devices)
+    index = len(devices) - 1 if chosen else 0
+    devices[index] = replace(devices[index], untrusted="its target is unknown")
+    plan = draw_plan(replace(state, devices=tuple(devices)), findings, POLICY)
+    assert refused_by(plan) == {"telemetry_trusted"}
+
+
+def test_forged_devices_do_not_hide_a_storm() -> None:
+    nodes = [node(f"n{i}") for i in range(10)]
+    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
+    forged = [replace(device("n0", i), untrusted="its target is unknown") for i in range(100, 900)]
+    findings = tuple(sick(item) for item in devices[:17])
+    assert "17 of 80" in draw_plan(snapshot(nodes, [*devices, *forged]), findings, POLICY).brake
+
+
 def test_the_pause_says_who_and_why() -> None:
     state, findings = one_idle()
     pause = Pause(paused=True, since=NOW, by="ada", reason="moving racks")

@@ -44,9 +44,9 @@ def pool_use(history: Iterable[Remediation], state: Snapshot | None = None) -> B
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("action", [TAINT, EVICT, RELEASE])
 def test_every_remediation_in_flight_weighs(phase: Phase, action: ActionKind) -> None:
-    """But for releases and moves that are verified: what they freed works for others."""
+    """And what was announced; but not releases and moves that are verified: what they freed works for others."""
     use = pool_use([remediation(action, "node/n1", ["n1"], phase=phase, gpus=8)])
-    weighs = phase.in_flight and (phase is not Phase.IN_EFFECT or action is TAINT)
+    weighs = phase is Phase.NOTIFIED or (phase.in_flight and (phase is not Phase.IN_EFFECT or action is TAINT))
     assert use.in_flight_gpus == (8 if weighs else 0)
     assert use.reasons == ((f"r-n1 is {phase}",) if weighs else ())
 

@@ -702,7 +702,6 @@ def _outcomes() -> tuple[Outcome, ...]:
         measured: float | None,
         saved: float | None,
         *,
-        out_of_memory: bool = False,
         reason: str = "",
     ) -> Outcome:
         return Outcome(
@@ -713,7 +712,6 @@ def _outcomes() -> tuple[Outcome, ...]:
             verdict=verdict,
             applied_at=None if verdict is OutcomeVerdict.WAITING else START - timedelta(days=5),
             measured_speed_ratio=measured,
-            out_of_memory=out_of_memory,
             saved_cost=saved,
             saved_gpu_hours=0.0 if verdict is OutcomeVerdict.WAITING else 96.0,
             reason=reason,
@@ -729,7 +727,6 @@ def _outcomes() -> tuple[Outcome, ...]:
             0.99,
             0.78,
             -35.0,
-            out_of_memory=True,
             reason="It was killed for memory twice and ran at 78 % of its speed.",
         ),
         became("tokenizer-bench", OutcomeVerdict.UNKNOWN, 0.9, 1.0, None, None, reason="Nothing measured its speed."),

@@ -24,7 +24,7 @@ from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
 from gpuwatch.frameworks.json_patch import difference
 from gpuwatch.kube.quantity import quantity
-from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
+from gpuwatch.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
 from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.sizing import AbstentionKind
 from gpuwatch.store.api_form import NAMES, QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
@@ -199,7 +199,7 @@ def _name(field: str) -> str:
 
 
 def test_what_is_said_of_fields_is_of_fields_that_there_are() -> None:
-    nouns = (ObjectRef, Score, Evidence, Proposal, Step, Saved, Turn)
+    nouns = (ObjectRef, Score, Evidence, HeldRoom, Proposal, Step, Saved, Turn)
     parts = (ApiCondition, RemediationSpec, RemediationStatus, WorkloadProfileSpec, WorkloadProfileStatus)
     described = {kind.__name__: kind for kind in (*nouns, *parts, Recommended, NotRecommended, CheckpointSpec)}
     assert set(FIELDS) == set(described)

@@ -32,23 +32,22 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         )
 
     if item.tier is EvidenceTier.UTILISATION:
-        nearest = next((option for option in worth if only(option, "measure_first", "target_speed", "latency")), None)
         return answer(
             AbstentionKind.SIGNALS,
             "Only GPU utilisation is known, which says that some kernel ran, not how much of the GPU it used.",
             "Export DCGM_FI_PROF_GR_ENGINE_ACTIVE, _SM_ACTIVE and _DRAM_ACTIVE, and measure first.",
-            nearest,
+            next((option for option in worth if only(option, "measure_first", "target_speed", "latency")), None),
         )
     unsure = next((option for option in worth if would_do(option) and only(option, "target_speed", "latency")), None)
     if unsure is not None:
         speed = unsure.speed
         low, needed = rounded_apart(speed.low_ratio, policy.target_speed_ratio)
+        more = "" if item.tier is EvidenceTier.SM else " Exporting SM_ACTIVE would narrow the estimate."
         return answer(
             AbstentionKind.UNCERTAIN,
-            f"{unsure.target.name} likely keeps {speed.likely_ratio:.2f} of the speed, but perhaps {low}; {needed} is "
-            f"needed for sure. {unsure.vetoes[0].reason}",
-            "Try one run on it and compare, or measure longer."
-            + ("" if item.tier is EvidenceTier.SM else " SM_ACTIVE would narrow the estimate."),
+            f"On {unsure.target.name} it would likely run at {speed.likely_ratio:.2f} of its present speed, but "
+            f"perhaps at {low} only; the lowest estimate has to be at least {needed}. {unsure.vetoes[0].reason}",
+            f"Try one run on it and compare, or measure longer.{more}",
             unsure,
         )
     filled = next((option for option in worth if only(option, "elastic_memory", "framebuffer")), None)
@@ -67,18 +66,17 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         return answer(
             AbstentionKind.VETOED,
             f"{barred.target.name} would be fast enough and cheaper, but: {' '.join(v.reason for v in barred.vetoes)}",
-            f"Remove what stands against it ({rules}), where that is right.",
+            f"Remove the obstacles ({rules}) if you can; otherwise keep the present GPU.",
             barred,
         )
-    nearest = (
-        worth[0] if worth else next((option for option in order if option.target.kind is not TargetKind.SAME), None)
-    )
     if worth:
+        nearest: Option | None = worth[0]
         reason = (
-            f"Nothing that is worth a change is fast enough and has the memory; {worth[0].target.name} comes first: "
-            f"{worth[0].vetoes[0].reason}"
+            "No option that saves enough is both fast enough and large enough in memory. The cheapest of them is "
+            f"{worth[0].target.name}: {worth[0].vetoes[0].reason}"
         )
     else:
+        nearest = next((option for option in order if option.target.kind is not TargetKind.SAME), None)
         least, hours = policy.min_saving_ratio, policy.min_saving_gpu_hours_per_week
-        reason = f"Nothing saves {least:.0%} of its cost and {hours:g} GPU-hours a week."
-    return answer(AbstentionKind.RIGHT_SIZED, reason, "Nothing: as now is the answer.", nearest)
+        reason = f"No option saves at least {least:.0%} of its cost and {hours:g} GPU-hours a week."
+    return answer(AbstentionKind.RIGHT_SIZED, reason, "Change nothing: it is on the right GPU.", nearest)

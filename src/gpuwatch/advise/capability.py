@@ -88,9 +88,9 @@ def capability_of(gpu: Gpu, mig_profile: str = "") -> Capability:
         gpu_model=gpu.name,
         mig_profile=profile_name,
         architecture=processor.architecture if processor else "",
-        compute_per_second=_times(compute, compute_share),
-        fp32_flops_per_second=_times(processor.fp32_flops_per_second if processor else None, compute_share),
-        fp16_flops_per_second=_times(gpu.fp16_dense_flops_per_second, compute_share),
+        compute_per_second=times(compute, compute_share),
+        fp32_flops_per_second=times(processor.fp32_flops_per_second if processor else None, compute_share),
+        fp16_flops_per_second=times(gpu.fp16_dense_flops_per_second, compute_share),
         memory_bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * memory_share,
         pcie_bytes_per_second=processor.pcie_bytes_per_second if processor else None,
         memory_bytes=gpu.memory_bytes * memory_share,
@@ -114,17 +114,19 @@ def ratios(now: Capability, target: Capability) -> Ratios:
     fp32 = _ratio(now.fp32_flops_per_second, target.fp32_flops_per_second)
     measures = [one for one in (issue, fp32) if one is not None] or ([tensor] if tensor is not None else [])
     if not measures:
-        raise ValueError(f"nothing tells how {target.name} computes against {now.name}; add both to processors.csv")
+        raise ValueError(f"no compute rate of both {target.name} and {now.name} is known; add both to processors.csv")
     if now.gpu_model == target.gpu_model:
         compute = Span(measures[0], sqrt(measures[0] * max(measures[0], memory)), max(measures[0], memory))
         if measures[0] > 1:  # from a slice to more of the card: the loss by less bandwidth per SM is unknown
             compute = Span(min(measures[0], memory), min(measures[0], memory), measures[0])
-        tensor_span = Span.at(tensor) if tensor is not None else compute
     else:
         compute = Span(min(measures), sqrt(min(measures) * max(measures)), max(measures))
-        tensor_span = Span.at(tensor) if tensor is not None else compute
-    pcie = _ratio(now.pcie_bytes_per_second, target.pcie_bytes_per_second)
-    return Ratios(compute=compute, tensor=tensor_span, memory=memory, pcie=pcie)
+    return Ratios(
+        compute=compute,
+        tensor=compute if tensor is None else Span.at(tensor),
+        memory=memory,
+        pcie=_ratio(now.pcie_bytes_per_second, target.pcie_bytes_per_second),
+    )
 
 
 def _kind(profile: MigProfile) -> str:
@@ -148,8 +150,9 @@ def _chip(gpu: Gpu) -> tuple[str, int] | None:
     return (processor.architecture, processor.multiprocessors) if processor else None
 
 
-def _times(value: float | None, share: float) -> float | None:
-    return None if value is None else value * share
+def times(value: float | None, factor: float) -> float | None:
+    """None stays None."""
+    return None if value is None else value * factor
 
 
 def _ratio(now: float | None, target: float | None) -> float | None:

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
-from gpuwatch.advise.targets import strategy
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.mig import geometry
+from gpuwatch.advise.targets import gpu_of, resource_suffix, strategy
 from gpuwatch.frameworks import kind_name
 from gpuwatch.frameworks.framework import Tree
 from gpuwatch.model.cluster import Node, OwnerStatus, Sharing, Workload
@@ -124,10 +122,7 @@ def _where(target: Target, facts: Facts) -> tuple[Mapping[str, str], tuple[str, 
 
 
 def _for_slice(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    gpu = find_gpu(target.gpu_model)
-    shape = geometry(gpu.mig_family) if gpu is not None else None
-    profile = shape.profile(target.mig_profile) if shape is not None else None
-    suffix = profile.resource_suffix if profile is not None else target.mig_profile
+    suffix = resource_suffix(gpu_of(target), target.mig_profile)
     product = next((node.gpu_product for node in nodes if node.gpu_product), "")
     selector = {}
     if strategy(nodes) == "single":
@@ -173,13 +168,12 @@ def _for_sharing(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, st
 
 
 def _for_model(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    gpu = find_gpu(target.gpu_model)
     usable = [node for node in nodes if in_service(node)]
     if not usable:
         return {_INSTANCE_TYPE: target.instance_type}, (
             f"A Node pool of {target.instance_type} in {target.region or 'this region'}.",
         )
-    label = _PRODUCTS.get(gpu.vendor) if gpu is not None else None
+    label = _PRODUCTS.get(gpu_of(target).vendor)
     product = next((node.labels[label] for node in usable if label and node.labels.get(label)), "")
     if label and product:
         return {label: product}, _tolerations(usable)

@@ -24,7 +24,6 @@ Floats: TypeAlias = NDArray[np.float64]
 # Kernels drawn per window, each with its demand for SMs, memory and tensor cores.
 DRAWS = 64
 _MEANS = 513
-_TIERS = (EvidenceTier.SM, EvidenceTier.POWER, EvidenceTier.ENGINE, EvidenceTier.UTILISATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +139,8 @@ def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | Non
 
 
 def _tier(level: NDArray[np.int64], weight: Floats, share: float) -> EvidenceTier:
-    """The best tier such that at most `share` of the time has a worse one."""
-    for rank, tier in enumerate(_TIERS):
-        if float(weight[level > rank].sum()) <= share:
-            return tier
-    return EvidenceTier.UTILISATION
+    """The best tier such that at most `share` of the time has a worse one. level: positions in EvidenceTier."""
+    return next(tier for rank, tier in enumerate(EvidenceTier) if float(weight[level > rank].sum()) <= share)
 
 
 def _column(values: list[float | None]) -> Floats:

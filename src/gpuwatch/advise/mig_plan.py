@@ -61,7 +61,7 @@ def slice_demands(
     each.
     """
     advised = {
-        (item.key.workload, item.key.container, item.key.gpu_model, item.key.mig_profile): item
+        item.key: item
         for item in recommendations
         if item.chosen.target.kind is TargetKind.MIG and item.chosen.target.gpu_model == item.key.gpu_model
     }
@@ -85,7 +85,7 @@ def slice_demands(
             held[ref, key].append(device.id)
     demands = []
     for (ref, key), ids in sorted(held.items()):
-        item = advised.get((key.workload, key.container, key.gpu_model, key.mig_profile))
+        item = advised.get(key)
         pod = pods.get(ref)
         demands.append(
             SliceDemand(
@@ -145,7 +145,8 @@ def plan_mig(
                 f"{uuid} {fleet.spelled(fleet.gpus[uuid].node, pool.model, name)}" for uuid, name in spots
             )
             placements[f"{demand.key} #{replicas[demand.key]}"] = where
-        before, after = pool.used_before(), set(placed.taken) | pool.held_whole()
+        before = {uuid for uuid, gpu in pool.gpus.items() if gpu.pods}
+        after = set(placed.taken) | pool.held_whole()
         gpus_before += len(before)
         gpus_after += len(after)
         freed += sorted(before - after, key=lambda uuid: fleet.gpus[uuid].order)
@@ -236,7 +237,9 @@ class _Pool:
         for demand in demands:
             self.mix[demand.mig_profile] += demand.count
         self.asked = frozenset(self.mix)
-        self.units = {item.name: item.size for item in shape.profiles}
+        # Counters, as an instance may have a profile that the catalog lacks: 0.
+        self.units = Counter({item.name: item.size for item in shape.profiles})
+        self.most = Counter({item.name: item.max_instances for item in shape.profiles})
         self.stuck: set[int] = set()  # demands without a place; those that run stay as they are
         self.complaints: list[str] = []
         self.changes: list[NodeMigChange] = []
@@ -353,7 +356,7 @@ class _Pool:
             uniform_nodes.values(), key=lambda each: (sum(len(gpu.pods) for gpu in each), each[0].order)
         ):
             profiles = {name for gpu in gpus for name in gpu.cut}
-            full = len(profiles) == 1 and all(len(gpu.cut) == self._most(next(iter(profiles))) for gpu in gpus)
+            full = len(profiles) == 1 and all(len(gpu.cut) == self.most[next(iter(profiles))] for gpu in gpus)
             members[UniformClass(len(gpus), next(iter(profiles)) if full else "")] += gpus
         demand: Counter[str] = Counter()
         for number in self.placeable:
@@ -368,10 +371,6 @@ class _Pool:
             blank=blank,
         )
         return problem, members
-
-    def _most(self, name: str) -> int:
-        found = self.shape.profile(name)
-        return found.max_instances if found is not None else 0
 
     def _uniform_nodes(self) -> dict[str, list[FleetGpu]]:
         """Nodes of strategy `single` that can be cut anew: nobody stays on any of their GPUs."""
@@ -442,7 +441,7 @@ class _Pool:
             left = used
             for _ in range(nodes):
                 for gpu in nodes_of[uniform].popleft():
-                    cut = (name,) * self._most(name)
+                    cut = (name,) * self.most[name]
                     if gpu.cut != cut:
                         self.uniform_recut.add(gpu.uuid)
                     if left:
@@ -539,15 +538,11 @@ class _Pool:
         """GPUs that Pods continue to hold outside the packing."""
         return {uuid for uuid in self.fixed if self._remaining(self.gpus[uuid])}
 
-    def used_before(self) -> set[str]:
-        return {uuid for uuid, gpu in self.gpus.items() if gpu.pods}
-
     def free_before(self) -> list[FreeCapacity]:
-        found = []
-        for gpu in self.gpus.values():
-            held = Counter(row.profile for row in gpu.rows if row.pods)
-            found.append(self._free(gpu, gpu.cut, held, bool(gpu.pods)))
-        return found
+        return [
+            self._free(gpu, gpu.cut, Counter(row.profile for row in gpu.rows if row.pods), bool(gpu.pods))
+            for gpu in self.gpus.values()
+        ]
 
     def free_after(self, taken: Mapping[str, Counter[str]], used: Collection[str]) -> list[FreeCapacity]:
         found, changed = [], self.changed
@@ -560,7 +555,7 @@ class _Pool:
     def _free(self, gpu: FleetGpu, cut: Cut, held: Counter[str], used: bool) -> FreeCapacity:
         taken = self.shape.grid_units
         if not held[""]:
-            taken = sum(self.units.get(name, 0) * count for name, count in held.items())
+            taken = sum(self.units[name] * count for name, count in held.items())
         if gpu.closed:
             serves: frozenset[str] = frozenset()
         elif used:

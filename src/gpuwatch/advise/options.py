@@ -11,7 +11,7 @@ from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, usable_bytes, widened
 from gpuwatch.advise.sharing import Sharer, groups, shared_speed, sharer
 from gpuwatch.advise.speed import predict_speeds
-from gpuwatch.advise.targets import candidates, shared
+from gpuwatch.advise.targets import candidates, gpu_of, shared
 from gpuwatch.advise.vetoes import VetoCase, veto
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.model.cluster import Sharing
@@ -68,10 +68,9 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
     problems: dict[int, str] = {}
     there: dict[int, Capability] = {}
     for index, target in enumerate(targets):
-        gpu = find_gpu(target.gpu_model)
-        if target.kind is TargetKind.FEWER or gpu is None:
+        if target.kind is TargetKind.FEWER:
             continue
-        offered = capability_of(gpu, target.mig_profile)
+        offered = capability_of(gpu_of(target), target.mig_profile)
         try:
             ratios(here, offered)
         except ValueError as unknown:
@@ -128,15 +127,12 @@ def _option(
     policy = facts.policy
     if not unknown:
         speed = widened(speed, item.confidence_days, policy.confidence_multiplier)
-    target_gpu = find_gpu(target.gpu_model)
-    if target_gpu is None:
-        raise ValueError(f"{target.gpu_model} is not in the catalog")
     case = VetoCase(
         profile=item.profile,
         now=item.now,
         now_gpu=item.gpu,
         target=target,
-        target_gpu=target_gpu,
+        target_gpu=gpu_of(target),
         speed=speed,
         memory=item.memory,
         offered_bytes=offered_bytes,

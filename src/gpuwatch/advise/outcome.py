@@ -30,7 +30,6 @@ class FinishedRun:
     started: datetime
     ended: datetime
     completed: bool | None
-    out_of_memory: bool = False
 
     @property
     def hours(self) -> float:
@@ -69,31 +68,20 @@ def judge(
     same_profile = _key_on(given.key, given.chosen.target) == given.key
     if before is None and not same_profile:
         before = book.profiles.get(given.key)
-    out_of_memory = any(run.out_of_memory and run.started >= applied_at for run in runs)
     measured, how = _speed(given, applied_at, before, None if same_profile else after, runs, policy)
-    found = replace(
-        found, applied_at=applied_at, measured_speed_ratio=measured, out_of_memory=out_of_memory, reason=how
-    )
+    found = replace(found, applied_at=applied_at, measured_speed_ratio=measured, reason=how)
     found = _with_savings(found, given, after, at)
     if currency is not None and currency != given.currency:
         found = replace(found, saved_cost=None)
-    if out_of_memory:
-        return replace(found, verdict=OutcomeVerdict.MISS, reason="It ran out of memory there; take it back.")
     if measured is None:
         early = after is None or after.observed_seconds < policy.min_observed_hours * 3600
         return replace(found, verdict=OutcomeVerdict.WAITING if early else OutcomeVerdict.UNKNOWN)
     least = min(given.target_speed_ratio, given.chosen.speed.low_ratio)
-    hit = measured >= least
-    verdict = OutcomeVerdict.HIT if hit else OutcomeVerdict.MISS
-    held = "is at least" if hit else "is below"
+    verdict, held = (OutcomeVerdict.HIT, "at least") if measured >= least else (OutcomeVerdict.MISS, "less than")
     share, promised = rounded_apart(measured, least)
-    return replace(
-        found,
-        verdict=verdict,
-        reason=f"{how} {share} of the speed before {held} the {promised} that were promised"
-        + _full(after, same_profile)
-        + ".",
-    )
+    full = _full(after, same_profile)
+    reason = f"{how} its speed is {share} of the speed before, {held} the promised {promised}{full}."
+    return replace(found, verdict=verdict, reason=reason)
 
 
 def _key_on(key: WorkloadKey, target: Target) -> WorkloadKey:

@@ -86,6 +86,3 @@ class AdvicePolicy:
         require(self, "advice.", amounts, lambda value: 0 <= value < float("inf"), "a finite number, 0 or more")
         require(self, "advice.", ("min_runs",), lambda value: value >= 1, "1 or more")
         require(self, "advice.", ("max_partners",), lambda value: value >= 2, "2 or more")
-
-    def usable_ratio(self, mig_profile: str) -> float:
-        return self.usable_slice_ratio if mig_profile else self.usable_memory_ratio

@@ -10,7 +10,7 @@ from gpuwatch.advise.memory import memory_need
 from gpuwatch.advise.money import pod_hours_per_week
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.speed import predict_speed
-from gpuwatch.advise.targets import current
+from gpuwatch.advise.targets import current, gpu_of
 from gpuwatch.catalog.gpus import Gpu, find_gpu
 from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, MemoryNeed, Option, SpeedEstimate, Target
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
@@ -70,19 +70,19 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
         return abstain(
             AbstentionKind.MOVED,
             f"It was last seen here at {profile.last_seen:%Y-%m-%d %H:%M}; since then it runs as {moved}.",
-            "Nothing: the profile of where it runs now has the answer.",
+            "Change nothing here: the profile of where it runs now has its own advice.",
         )
     gpu = find_gpu(key.gpu_model)
     if gpu is None:
         return abstain(
             AbstentionKind.UNKNOWN_GPU,
-            f"The catalog does not know the GPU model {key.gpu_model!r}, so nothing tells what another offers instead.",
+            f"The catalog does not know the GPU model {key.gpu_model!r}, so it cannot be compared with others.",
             f"Add {key.gpu_model!r} to gpuwatch's GPU table, as a model or as another name of one.",
         )
     if key.workload in facts.idle:
         return abstain(
             AbstentionKind.IDLE,
-            "Its Pods were found idle: what does nothing is released, not resized.",
+            "Its Pods are idle. An idle workload is released, not resized.",
             "Release it, or wait until it works again.",
         )
     owner = unknown_owner(facts.workloads.get(key.workload))
@@ -95,7 +95,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
     if busy <= policy.idle_busy_ratio:
         return abstain(
             AbstentionKind.IDLE,
-            f"Its engine was busy {busy:.2%} of the time: what does nothing is released, not resized.",
+            f"Its engine was busy {busy:.2%} of the time. An idle workload is released, not resized.",
             "Release it, or wait until it works again.",
         )
     memory = memory_need(profile, policy.memory, facts.pods.get(key.workload, ()))
@@ -104,9 +104,9 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
     if memory is None or stays is None:
         return abstain(
             AbstentionKind.COVERAGE,
-            "Its framebuffer was never measured, so nobody knows what it fits into."
+            "Its framebuffer use was never measured, so it is not known which GPUs have enough memory."
             if memory is None
-            else "No window of it was measured.",
+            else "None of its activity was measured.",
             "Export DCGM_FI_DEV_FB_USED and DCGM_FI_PROF_GR_ENGINE_ACTIVE for its devices.",
         )
     days = confidence_days(profile)
@@ -156,12 +156,12 @@ def _to_resolve(profile: WorkloadProfile) -> str:
         return "Look for holes in the exporter's scrapes; `gpuwatch doctor` names them."
     if largest == "ambiguous":
         return (
-            "Several Pods share the device, and nobody can tell whose work was measured: run it on a device or a MIG "
+            "Several Pods share the device, and the metrics do not tell their work apart: run it on a device or a MIG "
             "instance of its own for a while."
         )
     if largest == "start_up":
         return "Wait for runs that last longer than their start-up."
-    return f"Its GPU was not fit to measure on ({largest}): mend that first, or let it run elsewhere."
+    return f"The state of its GPU distorts the measurement ({largest}): repair that first, or let it run elsewhere."
 
 
 def _too_little(
@@ -182,7 +182,7 @@ def _too_little(
         return (
             AbstentionKind.YOUNG,
             f"{days * 24:.1f} h of it were measured; {policy.min_observed_hours:g} h are needed.",
-            "Wait until it ran longer.",
+            "Wait until it has run longer.",
         )
     if profile.run_count < policy.min_runs and (ends or days < policy.min_serving_days):
         return (
@@ -195,6 +195,5 @@ def _too_little(
 
 
 def usable_bytes(target: Target, policy: AdvicePolicy) -> float:
-    gpu = find_gpu(target.gpu_model)
-    nominal = capability_of(gpu, target.mig_profile).memory_bytes if gpu is not None else 0.0
-    return nominal * policy.usable_ratio(target.mig_profile)
+    nominal = capability_of(gpu_of(target), target.mig_profile).memory_bytes
+    return nominal * (policy.usable_slice_ratio if target.mig_profile else policy.usable_memory_ratio)

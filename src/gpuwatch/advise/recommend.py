@@ -15,8 +15,8 @@ from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.options import options_of, partners
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, prepare
+from gpuwatch.advise.targets import gpu_of
 from gpuwatch.advise.together import together
-from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import CURRENCY, InstanceType
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Finding
@@ -141,30 +141,30 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
     target, found = chosen.target, []
     found.append("Peaks between two samples of the exporter (30 s by default) are not seen.")
     if chosen.projected_saving_per_week is None:
-        found.append(f"GPU-hours decided, as no price is known. {item.now.price_source}")
+        found.append(f"Options were compared by GPU-hours, as no price is known. {item.now.price_source}")
     if facts.prices.of_nodes(facts.present_nodes(item.key)).spot:
         found.append("Its Nodes are spot or preemptible, which cost less than the on-demand prices used here.")
     if item.confidence_days < 7:
-        found.append(f"The profile covers {item.confidence_days:.1f} days; a week has its own rhythm.")
+        found.append(f"The profile covers {item.confidence_days:.1f} days; a full week may differ.")
     if item.tier is EvidenceTier.POWER:
-        found.append("SM demand is inferred from board power; SM_ACTIVE would tell it better.")
+        found.append("SM demand is estimated from board power; exporting SM_ACTIVE would measure it.")
     if item.tier is EvidenceTier.ENGINE:
-        found.append("Nothing tells how many SMs were used; engine activity bounds it. Export SM_ACTIVE.")
+        found.append("How many SMs were used was not measured; engine activity is an upper bound. Export SM_ACTIVE.")
     if target.kind is TargetKind.MODEL:
         found += _model_caveats(item, target, facts)
     if target.kind is TargetKind.SHARED:
-        found.append("Partners share memory and faults; a crash of one may end all.")
+        found.append("Partners share memory and faults: a crash of one may end all of them.")
     if target.kind in (TargetKind.MIG, TargetKind.SHARED) and target.price_per_hour is not None:
-        found.append("The saving is money when the rest of the GPU is used by others, or fewer Nodes are needed.")
+        found.append("The saving becomes money once others use the rest of the GPU, or fewer Nodes are needed.")
     if target.kind is TargetKind.FEWER:
-        found.append("The program has to be told its new number of GPUs where it does not count them itself.")
+        found.append("Tell the program its new number of GPUs, unless it counts them itself.")
     return tuple(found)
 
 
 def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
     found = [f"Prices: {item.now.price_source}; {target.price_source}."]
-    there = find_gpu(target.gpu_model)
-    if there is not None and there.architecture != item.gpu.architecture:
+    there = gpu_of(target)
+    if there.architecture != item.gpu.architecture:
         found.append(
             f"{there.name} is {there.architecture}, not {item.gpu.architecture}: the image has to be built for it, and "
             "a number format that only one of them has (FP8, FP4) changes the comparison."

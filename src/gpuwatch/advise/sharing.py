@@ -14,8 +14,6 @@ from gpuwatch.model.cluster import Sharing
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
-_TIERS = tuple(EvidenceTier)  # best first
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharer:
@@ -97,7 +95,7 @@ def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> S
     g, others = one.busy_ratio, [partner.busy_ratio for partner in partners]
     worst = 1.0 + sum(min(g, busy) for busy in others)
     likely = 1.0 + g * sum(others)
-    tier = max([one.tier, *(partner.tier for partner in partners)], key=_TIERS.index)
+    tier = max([one.tier, *(partner.tier for partner in partners)], key=list(EvidenceTier).index)
     how = "taking turns" if sharing is Sharing.TIME_SLICING else "side by side"
     return SpeedEstimate(
         low_ratio=1.0 / worst,

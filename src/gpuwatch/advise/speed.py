@@ -50,9 +50,8 @@ def predict_speeds(
     if demand is None or not targets:
         return (None,) * len(targets)
     offers = [ratios(now, target) for target in targets]
-    same = [demand.tensor_known or now.gpu_model == target.gpu_model for target in targets]
-    other = [now.gpu_model != target.gpu_model and now.architecture != target.architecture for target in targets]
-    times = _times(demand, _kernels(demand), _Supply.of(offers, same, other)).tolist()
+    rows = [_rates(now, target, offer, demand.tensor_known) for target, offer in zip(targets, offers, strict=True)]
+    times = _times(demand, _kernels(demand), _Supply.of(np.array(rows))).tolist()
     means = [float(column @ demand.weight) for column in (demand.busy, demand.sm, demand.dram, demand.tensor)]
     return tuple(
         _estimate(demand, means, offer, now, target, three)
@@ -109,32 +108,29 @@ class _Supply:
     burst: Floats  # 1 on another architecture, where the kernels' demand is unknown
 
     @classmethod
-    def of(cls, offers: Sequence[Ratios], same: Sequence[bool], other: Sequence[bool]) -> "_Supply":
-        """same: whether the compute ratio alone counts; else the SMs' work may all be on tensor cores. other: whether
-        the architecture differs."""
-        rows = np.array(
-            [
-                (
-                    offer.compute.low if alone else min(offer.compute.low, offer.tensor.low),
-                    offer.compute.likely if alone else min(offer.compute.likely, offer.tensor.likely),
-                    offer.compute.high,
-                    offer.tensor.low,
-                    offer.tensor.likely,
-                    offer.tensor.high,
-                    offer.memory,
-                    1.0 if offer.pcie is None else offer.pcie,
-                )
-                for offer, alone in zip(offers, same, strict=True)
-            ]
-        )
-        low, likely, high, tensor_low, tensor_likely, tensor_high, memory, pcie = np.hsplit(1.0 / rows, 8)
+    def of(cls, rates: Floats) -> "_Supply":
+        """rates: a row of `_rates` for each target."""
+        times = np.hsplit(1.0 / rates[:, :-1], rates.shape[1] - 1)
+        low, likely, high, tensor_low, tensor_likely, tensor_high, memory, pcie = times
         return cls(
             compute=(low, likely, high),
             tensor=(tensor_low, tensor_likely, tensor_high),
             memory=memory,
             pcie=pcie,
-            burst=np.array(other, dtype=np.float64)[:, None],
+            burst=rates[:, -1:],
         )
+
+
+def _rates(now: Capability, target: Capability, offer: Ratios, tensor_known: bool) -> tuple[float, ...]:
+    """Supply on the target, now = 1: compute and tensor (slowest, likely, fastest), memory, link; and the burst."""
+    low, likely = offer.compute.low, offer.compute.likely
+    another = now.gpu_model != target.gpu_model
+    if another and not tensor_known:  # the SMs' work may all be on tensor cores
+        low, likely = min(low, offer.tensor.low), min(likely, offer.tensor.likely)
+    pcie = 1.0 if offer.pcie is None else offer.pcie
+    tensor = (offer.tensor.low, offer.tensor.likely, offer.tensor.high)
+    burst = float(another and now.architecture != target.architecture)
+    return (low, likely, offer.compute.high, *tensor, offer.memory, pcie, burst)
 
 
 def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
@@ -233,11 +229,11 @@ def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capab
         "tensor cores": tensor / offer.tensor.likely,
     }
     scarce = max(need, key=lambda name: need[name])
-    bound = f"what it lacks most is {scarce}" if need[scarce] > busy else "nothing is lacking on average"
+    bound = f"its tightest resource is {scarce}" if need[scarce] > busy else "every resource suffices on average"
     across = (
         ""
         if now.gpu_model == target.gpu_model
-        else " Across models the span covers what the peak rates say, and the host's part is taken to stay as it is."
+        else " Across models the range covers the peak rates of both; the host's part is taken as unchanged."
     )
     return (
         f"Busy {busy:.0%} of the time; on {target.name} {bound}: {offer.compute.likely:.2f} of the compute and "

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 
+from gpuwatch.advise.capability import times
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of, region_of, regions, source_of
-from gpuwatch.catalog.gpus import Gpu, gpu_share_ratio, gpus
+from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus
 from gpuwatch.catalog.instances import InstanceType
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Node, Sharing
@@ -17,13 +18,13 @@ from gpuwatch.model.sizing import Target, TargetKind
 from gpuwatch.model.telemetry import Vendor
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
+# Resource names of whole GPUs.
 _WHOLE = {
     Vendor.NVIDIA: "nvidia.com/gpu",
     Vendor.AMD: "amd.com/gpu",
     Vendor.INTEL: "gpu.intel.com/i915",
     Vendor.GAUDI: "habana.ai/gaudi",
 }
-"""The resource name of a whole GPU."""
 
 
 def strategy(nodes: Sequence[Node]) -> str:
@@ -36,9 +37,7 @@ def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
     """The resource that a Pod asks for: nvidia.com/mig-1g.5gb, or nvidia.com/gpu with strategy single."""
     if strategy(nodes) == "single":
         return _WHOLE[gpu.vendor]
-    shape = geometry(gpu.mig_family)
-    profile = shape.profile(mig_profile) if shape is not None else None
-    return f"nvidia.com/mig-{profile.resource_suffix if profile is not None else mig_profile}"
+    return f"nvidia.com/mig-{resource_suffix(gpu, mig_profile)}"
 
 
 def shared_resource(nodes: Sequence[Node], sharing: Sharing) -> str:
@@ -65,7 +64,7 @@ def current(profile: WorkloadProfile, gpu: Gpu, facts: Facts) -> Target:
         resource=_common(asked) or usual,
         instance_type=_common(map(instance_type_of, nodes)),
         region=_common(regions(nodes)),
-        price_per_hour=_times(price.price_per_gpu_hour, share * count),
+        price_per_hour=times(price.price_per_gpu_hour, share * count),
         price_source=price.reason,
     )
 
@@ -86,7 +85,7 @@ def shared(now: Target, sharing: Sharing, partners: Sequence[WorkloadKey], facts
         partners=tuple(sorted(partners)),
         resource=shared_resource(facts.nodes_of.get(now.gpu_model, ()), sharing),
         instance_type="",
-        price_per_hour=_times(now.price_per_hour, share),
+        price_per_hour=times(now.price_per_hour, share),
     )
 
 
@@ -150,7 +149,7 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
         resource=_WHOLE[model.vendor],
         instance_type=_common(map(instance_type_of, usable)),
         region=_common(map(region_of, usable)),
-        price_per_hour=_times(price.price_per_gpu_hour, count),
+        price_per_hour=times(price.price_per_gpu_hour, count),
         price_source=price.reason,
     )
 
@@ -193,7 +192,7 @@ def _host_share(offer: InstanceType, count: int) -> tuple[float | None, float | 
     """CPU cores and bytes of memory in proportion to `count` of its GPUs."""
     part = min(count / offer.gpu_count, 1.0)
     cores, memory = offer.allocatable_cpu_cores, offer.allocatable_memory_bytes
-    return None if cores is None else cores * part, None if memory is None else memory * part
+    return times(cores, part), times(memory, part)
 
 
 def _host_rank(profile: WorkloadProfile, offer: InstanceType) -> int:
@@ -211,5 +210,14 @@ def _common(values: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _times(price: float | None, factor: float) -> float | None:
-    return None if price is None else price * factor
+def gpu_of(target: Target) -> Gpu:
+    gpu = find_gpu(target.gpu_model)
+    assert gpu is not None  # every target is made from a model of the catalog
+    return gpu
+
+
+def resource_suffix(gpu: Gpu, mig_profile: str) -> str:
+    """The profile in names of resources and labels."""
+    shape = geometry(gpu.mig_family)
+    profile = shape.profile(mig_profile) if shape is not None else None
+    return profile.resource_suffix if profile is not None else mig_profile

@@ -65,7 +65,7 @@ def _framebuffer(case: VetoCase) -> str | None:
 def _elastic_memory(case: VetoCase) -> str | None:
     if not case.memory.elastic or case.offered_bytes >= case.present_bytes:
         return None
-    return f"Nothing tells how much memory it needs, and the target has less than it has now. {case.memory.reason}"
+    return f"Its memory need is not known, and the target has less memory than it has now. {case.memory.reason}"
 
 
 def _nvlink(case: VetoCase) -> str | None:
@@ -76,11 +76,11 @@ def _nvlink(case: VetoCase) -> str | None:
     if case.target.kind is TargetKind.MIG:
         return f"{traffic}, and MIG instances have no link to each other."
     if case.target.kind is TargetKind.FEWER:
-        return f"{traffic}: its GPUs work together, and what fewer of them would do is not known."
+        return f"{traffic}: its GPUs work together, so its speed on fewer of them is not known."
     if case.target.kind is TargetKind.MODEL:
         link, have = case.target_gpu.link_bytes_per_second, case.now_gpu.link_bytes_per_second
         if link is None:
-            return f"{traffic}, and nothing tells that {case.target_gpu.name} has such a link."
+            return f"{traffic}, and it is not known whether {case.target_gpu.name} has such a link."
         if have is None or link < have:
             return f"{traffic}, and the link of {case.target_gpu.name} is slower or cannot be compared."
     return None
@@ -92,7 +92,7 @@ def _nvlink_unseen(case: VetoCase) -> str | None:
         return None
     if any(cell.nvlink_bytes_per_second is None for cell in case.profile.cells) and case.now_gpu.link_bytes_per_second:
         return (
-            "Nobody exports its NVLink traffic, so nothing tells whether its GPUs work together; export "
+            "Its NVLink traffic is not exported, so it is not known whether its GPUs work together; export "
             "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL (DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND in dcgm-exporter 4.9)."
         )
     return None
@@ -138,7 +138,7 @@ def _gang(case: VetoCase) -> str | None:
     if case.target.kind is TargetKind.FEWER:
         return f"It belongs to a gang of {members} Pods; fewer GPUs in each change how its work is divided."
     if case.target.kind is TargetKind.MIG:
-        return f"It belongs to a gang of {members} Pods, and GPUs that work together cannot do so from MIG instances."
+        return f"It belongs to a gang of {members} Pods, and GPUs cannot work together as MIG instances."
     if case.target.kind is TargetKind.SHARED:
         return f"It belongs to a gang of {members} Pods, and all of them would wait for the one that shares."
     return None
@@ -261,7 +261,7 @@ def _price(case: VetoCase) -> str | None:
         return None
     for side in (case.now, case.target):
         if side.price_per_hour is None:
-            return f"Nobody can say which is cheaper without both prices. {side.price_source}"
+            return f"Which is cheaper is not known, as one price is missing. {side.price_source}"
     return None
 
 
@@ -296,7 +296,7 @@ VETOES: dict[str, VetoRule] = {
 }
 
 ACROSS = {
-    "gang_whole": "The same gang's other members cannot take this target, and a gang keeps the pace of its slowest.",
-    "partners": "A partner on the same GPU is better off elsewhere, so that there would be nobody to share with.",
+    "gang_whole": "Other members of its gang cannot use this target, and a gang is as fast as its slowest member.",
+    "partners": "The workload that would share the GPU has a better option, so the GPU would not be shared.",
 }
 """Vetoes across workloads; `together` adds them."""

@@ -51,7 +51,7 @@ _FEW_DEVICES = 256
 def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    context, gaps = plan_context(opened, options)
+    context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     for gap in gaps:
         remark(f"{gap.what}: {gap.detail}")
     concluded = assess(snapshot, opened.policies, everything=True)

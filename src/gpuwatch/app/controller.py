@@ -39,7 +39,7 @@ from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Mode
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
@@ -326,7 +326,7 @@ class Controller:
         if lost and not snapshot.devices:
             self._wrong = joined(lost)
             raise UnreachableError(self._wrong)
-        alerts, gaps = self._alerts(opened)
+        alerts, gaps = self._alerts(opened, snapshot.telemetry_schema)
         snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps, *unread))
         bound = opened.policies.plan.min_precision_ratio
         context = PlanContext(
@@ -349,11 +349,11 @@ class Controller:
             self._good()
         return self._seen
 
-    def _alerts(self, opened: Opened) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
+    def _alerts(self, opened: Opened, schema: Schema) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
         names = opened.policies.plan.brake_alerts
         if not names:
             return (), ()
-        return firing(opened.store, names, opened.at) if opened.store is not None else (None, ())
+        return firing(opened.store, names, opened.at, schema.matchers) if opened.store is not None else (None, ())
 
     def _fresh(self, store: RemediationStore) -> FreshFacts:
         with self._looking:

@@ -220,6 +220,7 @@ class Metrics:
         ages = {(node,): max((at - began).total_seconds(), 0.0) for node, began in since.items()}
         self._replace("gpuwatch_taint_age_seconds", ages)
         self._gauges["gpuwatch_paused"].set(pause.paused)
+        self._gauges["gpuwatch_remediations_overdue"].set(sum(each.overdue for each in remediations))
 
     def stood_down(self) -> None:
         """Clear the fleet metrics of a replica that no longer leads."""

@@ -58,8 +58,10 @@ class Notifications:
         OutboxError.
         """
         title, text = notification(remediation)
+        calls = any("call" in step.parameters for step in remediation.steps[remediation.step :][:1])
+        identity = f"{'call' if calls else 'notification'} {remediation.name}"
         files = {_FILE: f"# {title}\n\n{text}".encode()}
-        deliveries = enqueue(files, title, text, policy, self.folder, f"notification {remediation.name}")
+        deliveries = enqueue(files, title, text, policy, self.folder, identity)
         people = [item for item in deliveries if item.destination in of_people(policy)]
         if not people or any(item.state is DeliveryState.SENT for item in people):
             return
@@ -67,6 +69,9 @@ class Notifications:
             raise WriteError(Failure.THROTTLED, "The notification is on its way.")
         errors = "; ".join(f"{item.destination}: {item.error.rstrip('.')}" for item in people)
         why = f"No receiver took the notification: {errors}."
+        if calls:
+            log.warning("remediation %s: no person was reached. %s", remediation.name, why)
+            raise WriteError(Failure.THROTTLED, why)
         if must_be_told(remediation):
             log.warning(
                 "remediation %s waits. %s `gpuwatch approve %s` lets it go on without",

@@ -20,7 +20,7 @@ from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.writer import WriteError
 from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
 from gpuwatch.settings import load_settings
@@ -60,20 +60,20 @@ class HistoryAnswer:
 def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    context, gaps = plan_context(opened, options)
+    context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, context)
     answer = PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
-def plan_context(opened: Opened, options: Mapping[str, Any]) -> tuple[PlanContext, tuple[Gap, ...]]:
+def plan_context(opened: Opened, options: Mapping[str, Any], schema: Schema) -> tuple[PlanContext, tuple[Gap, ...]]:
     """What the controller would also consider: a live cluster's history and firing alerts."""
     alerts: tuple[str, ...] | None = ()
     gaps: tuple[Gap, ...] = ()
     names = opened.policies.plan.brake_alerts
     if names and opened.store is not None:
-        alerts, gaps = firing(opened.store, names, opened.at)
+        alerts, gaps = firing(opened.store, names, opened.at, schema.matchers)
     if options["at"] is not None:
         return PlanContext(alerts=alerts), gaps
     kept, more = kept_of(opened, options)

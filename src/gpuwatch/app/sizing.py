@@ -17,6 +17,7 @@ from gpuwatch.app.sources import Opened, SourceError, take_snapshot
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
 from gpuwatch.collect.collect import Progress
+from gpuwatch.collect.origin import find_origin
 from gpuwatch.collect.profiles import update_profiles
 from gpuwatch.cycle.analysis import analyse
 from gpuwatch.detect.unfit import unfit_by_findings
@@ -64,7 +65,7 @@ def size(
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"workloads are profiled over days, but {given}: use --prometheus URL or --telemetry FILE")
-    telemetry, settings = opened.store, opened.settings
+    settings, connection = opened.settings, opened.settings.prometheus
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     with ExitStack() as stack:
@@ -73,6 +74,8 @@ def size(
         if state is not None:
             store = stack.enter_context(Store.open(state) if isinstance(state, Path) else state())
         snapshot = take_snapshot(opened, console)
+        matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
+        telemetry = find_origin(opened.store, opened.at, snapshot.cluster, matchers, trusted).store
         analysis = analyse(snapshot, opened.policies)
         book: ProfileBook | None = None
         if store is not None:

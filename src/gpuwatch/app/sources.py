@@ -1,6 +1,7 @@
 """Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from gpuwatch.collect.collect import collect
+from gpuwatch.collect.collect import Progress, collect
 from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.cycle.analysis import Policies, needs_of
 from gpuwatch.kube.reader import ClusterReader
@@ -131,14 +132,11 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
     """Collects once, with progress on a terminal."""
     if opened.snapshot is not None:
         return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
-    needs = needs_of(opened.policies)
-    if console.is_terminal:
-        with console.status("starting") as status:
-            snapshot = collect(
-                opened.store, opened.cluster, opened.at, needs, lambda step: status.update(escape(f"{step} …"))
-            )
-    else:
-        snapshot = collect(opened.store, opened.cluster, opened.at, needs)
+    with console.status("starting") if console.is_terminal else nullcontext() as status:
+        told: Progress = (lambda step: status.update(escape(f"{step} …"))) if status is not None else lambda _: None
+        needs, given = needs_of(opened.policies), opened.settings.prometheus
+        matchers, trusted = (given.matchers, given.trusted_targets) if given else ({}, ())
+        snapshot = collect(opened.store, opened.cluster, opened.at, needs, told, matchers, trusted)
     noticed = _noticed(opened.store, opened.at) if opened.store is not None else ()
     return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *noticed))))
 

@@ -6,23 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpuwatch.catalog.mig import families, geometry
-from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
+from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
 from gpuwatch.model.telemetry import Vendor
-
-_COLUMNS = (
-    "name",
-    "vendor",
-    "aliases",
-    "memory_bytes",
-    "memory_bandwidth_bytes_per_second",
-    "fp16_dense_flops_per_second",
-    "power_limit_watts",
-    "link_bytes_per_second",
-    "mig_family",
-    "architecture",
-    "idle_power_watts",
-    "source",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +78,7 @@ def parse_gpus(text: str, file: str) -> tuple[Gpu, ...]:
     """Models of a GPU table. Raises CatalogError that names file and line; one name may not mean two models."""
     found = []
     owners: dict[str, str] = {}
-    for row in read_csv(text, file, _COLUMNS):
+    for row in read_csv(text, file, columns_of(Gpu)):
         gpu = _gpu(row)
         for spelling in {_normal(alias) for alias in (gpu.name, *gpu.aliases)}:
             if spelling in owners:
@@ -131,14 +116,9 @@ def _by_name() -> Mapping[str, Gpu]:
 
 
 _GFD_SUFFIX = re.compile(r"(-shared|-mig-[0-9a-z.+-]+)+$")
-_MAKER = re.compile(r"^(nvidia|tesla|amd|intel\(r\)|intelr|intel)-")
+_MAKER = re.compile(r"^((nvidia|tesla|amd|intel\(r\)|intelr|intel)-)+")
 
 
 def _normal(name: str) -> str:
     """Lower case, with dashes for spaces and underscores, without the vendor prefix and GFD's suffixes."""
-    spelling = _GFD_SUFFIX.sub("", re.sub(r"[\s_]+", "-", name.strip().lower()))
-    while shorter := _MAKER.sub("", spelling):
-        if shorter == spelling:
-            break
-        spelling = shorter
-    return spelling
+    return _MAKER.sub("", _GFD_SUFFIX.sub("", re.sub(r"[\s_]+", "-", name.strip().lower())))

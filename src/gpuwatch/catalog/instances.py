@@ -15,7 +15,16 @@ from pathlib import Path
 import yaml
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.tables import CatalogError, Row, bad_input, csv_row, packaged, read_csv
+from gpuwatch.catalog.tables import (
+    CatalogError,
+    Row,
+    bad_input,
+    columns_of,
+    csv_row,
+    operators_file,
+    packaged,
+    read_csv,
+)
 from gpuwatch.model.telemetry import Gap
 
 CURRENCY = "USD"
@@ -24,10 +33,6 @@ CURRENCY = "USD"
 ANY_REGION = "*"
 
 _HOST = ("vcpus", "host_memory_bytes", "host_source")
-_COLUMNS = (
-    *("name", "vendor", "region", "gpu", "gpu_count", "price_per_hour", "currency", "price_date", "source"),
-    *_HOST,
-)
 _REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
 
 _Brackets = tuple[tuple[float, float], ...]  # (upper bound, share of the amount in the bracket)
@@ -81,6 +86,9 @@ class InstanceType:
         if self.host_memory_bytes is None:
             return None
         return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)
+
+
+_COLUMNS = columns_of(InstanceType)
 
 
 @cache
@@ -204,16 +212,11 @@ def _completed(row: Row, file: str) -> Row:
 
 
 def _read(path: Path) -> tuple[list[Row], list[Gap]]:
+    rows_of = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        return _csv_rows(text, str(path)) if path.suffix.lower() == ".csv" else _yaml_rows(text, str(path))
-    except OSError as problem:
-        detail = f"cannot be read ({problem.strerror}); check the path and its rights"
-    except UnicodeDecodeError:
-        detail = "is no UTF-8 text; save it as UTF-8"
-    except yaml.YAMLError as problem:
-        detail = f"is no valid YAML ({' '.join(str(problem).split())}); correct it"
-    return [], [bad_input(str(path), f"{detail}. The catalog's own prices stand")]
+        return operators_file(path, lambda text: rows_of(text, str(path)))
+    except CatalogError as refused:
+        return [], [bad_input(refused.place, f"{refused.problem}. The catalog's own prices stand")]
 
 
 def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:

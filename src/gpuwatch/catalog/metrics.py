@@ -11,31 +11,13 @@ Left out because the unit or the meaning is not documented: Gaudi's energy and P
 from dataclasses import dataclass
 from functools import cache
 
-from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
+from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
 from gpuwatch.model.telemetry import Scope, Signal, Vendor
 
 VOCABULARIES = ("dcgm", "dcgm49", "amd", "xpum1", "xpumd2", "gaudi")
 KINDS = ("gauge", "counter", "state", "window")
 COMBINES = ("max", "avg", "sum", "min")
 VARIANT_LABELS = ("xid", "health_watch", "clock_event")
-
-_COLUMNS = (
-    "vocabulary",
-    "vendor",
-    "metric",
-    "signal",
-    "scale",
-    "kind",
-    "scope",
-    "preference",
-    "combine",
-    "variant_label",
-    "matchers",
-    "zero_means_absent",
-    "default_exported",
-    "exporter_line",
-    "source",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +55,7 @@ class MetricRow:
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
     """Raises CatalogError that names file and line."""
-    rows = tuple(_metric_row(row) for row in read_csv(text, file, _COLUMNS))
+    rows = tuple(_metric_row(row) for row in read_csv(text, file, columns_of(MetricRow)))
     seen: set[tuple[object, ...]] = set()
     for number, row in enumerate(rows, 1):
         key = (row.vocabulary, row.metric, row.signal, row.matchers)

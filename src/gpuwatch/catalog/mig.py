@@ -144,7 +144,9 @@ def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
             layout = tables["layouts"][entry["layout"]]
             found[family] = _geometry(family, entry, layout)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise CatalogError(f"{file}, {where}", _reason(problem)) from None
+        if isinstance(problem, KeyError):
+            raise CatalogError(f"{file}, {where}", f"{problem.args[0]!r} is missing; add it") from None
+        raise CatalogError(f"{file}, {where}", f"{problem}; compare with the other entries") from None
     return found
 
 
@@ -173,9 +175,3 @@ def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) 
         profiles=tuple(profiles),
         source=entry["source"],
     )
-
-
-def _reason(problem: Exception) -> str:
-    if isinstance(problem, KeyError):
-        return f"{problem.args[0]!r} is missing; add it"
-    return f"{problem}; compare with the other entries"

@@ -4,11 +4,13 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import yaml
 
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -75,6 +77,11 @@ class Row:
         return value
 
 
+def columns_of(row: type) -> tuple[str, ...]:
+    """The columns of a table whose rows become this dataclass: its fields."""
+    return tuple(item.name for item in fields(row))
+
+
 def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
     """Raises CatalogError for a missing, unknown or doubled column and for a ragged row."""
     lines = csv.reader(text.splitlines())
@@ -117,6 +124,19 @@ def checked(value: object, kind: type[T], place: str, *, strict: bool = True) ->
         return msgspec.convert(value, type=kind, strict=strict)
     except msgspec.ValidationError as error:
         raise CatalogError(place, str(error)) from error
+
+
+def operators_file(path: Path, read: Callable[[str], T]) -> T:
+    """What `read` makes of the text of an operator's file. Raises CatalogError that says why it cannot be used."""
+    try:
+        return read(path.read_text(encoding="utf-8-sig"))
+    except OSError as problem:
+        reason = f"cannot be read ({problem.strerror}); check the path and its rights"
+    except UnicodeDecodeError:
+        reason = "is no UTF-8 text; save it as UTF-8"
+    except yaml.YAMLError as problem:
+        reason = f"is no valid YAML ({' '.join(str(problem).split())}); correct it"
+    raise CatalogError(str(path), reason)
 
 
 def bad_input(what: str, detail: str) -> Gap:

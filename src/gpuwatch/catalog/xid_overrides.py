@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import yaml
 
-from gpuwatch.catalog.tables import bad_input
+from gpuwatch.catalog.tables import CatalogError, bad_input, operators_file
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, xids
 from gpuwatch.model.telemetry import Gap
 
@@ -27,9 +27,11 @@ def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]
     """
     found = dict(xids())
     gaps = []
-    entries, problem = _read(path)
-    if problem:
-        gaps.append(bad_input(str(path), problem))
+    entries: Mapping[object, object] = {}
+    try:
+        entries = operators_file(path, _entries)
+    except CatalogError as refused:
+        gaps.append(bad_input(str(path), f"{refused.problem}. The catalog's classes stand"))
     for code, entry in entries.items():
         if type(code) is not int or code < 1:
             gaps.append(
@@ -44,21 +46,12 @@ def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]
     return MappingProxyType(found), tuple(gaps)
 
 
-def _read(path: Path) -> tuple[Mapping[object, object], str]:
-    """Entries by code, and what is wrong with the file as a whole ('' if nothing)."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        return {}, f"cannot be read ({problem.strerror}); the catalog's classes stand. Check the path and its rights"
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        return {}, f"no valid YAML ({' '.join(str(problem).split())}); the catalog's classes stand. Correct the file"
-    entries = document.get("xids") if isinstance(document, dict) else None
-    if not isinstance(document, dict) or set(document) != {"xids"} or not isinstance(entries, dict):
-        return (
-            {},
-            "expected one key 'xids' with XID numbers below it; the catalog's classes stand. See the documentation",
-        )
-    return entries, ""
+def _entries(text: str) -> Mapping[object, object]:
+    document = yaml.safe_load(text)
+    entries = document.get("xids") if isinstance(document, dict) and set(document) == {"xids"} else None
+    if not isinstance(entries, dict):
+        raise CatalogError("", "expected one key 'xids' with XID numbers below it; see the documentation")
+    return entries
 
 
 def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | str:

@@ -1,7 +1,7 @@
 """XIDs: NVIDIA's catalog, other authorities' verdicts, and what gpuwatch concludes from the number alone.
 
-`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source. gpuwatch's own class is derived
-here from a comparison of nine authorities, which do not agree.
+`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source. It also has gpuwatch's own class
+where a comparison of nine authorities gives one; they do not agree. The other classes follow from NVIDIA's action.
 """
 
 from collections.abc import Mapping
@@ -73,11 +73,6 @@ class Xid:
     source: str
 
 
-def find_xid(code: int) -> Xid | None:
-    """None where the catalog lacks this number: then nothing is concluded from it."""
-    return xids().get(code)
-
-
 @cache
 def xids() -> Mapping[int, Xid]:
     return MappingProxyType(parse_xids(packaged("xids.json"), "xids.json"))
@@ -86,7 +81,7 @@ def xids() -> Mapping[int, Xid]:
 def conflicts(xid: Xid) -> str:
     """The authorities' verdicts as one sentence; '' unless one acts and another does not.
 
-    >>> conflicts(find_xid(109))[:60]
+    >>> conflicts(xids()[109])[:60]
     'NVIDIA: RESET_GPU; the device plugin ignores it; NVSentinel:'
     """
     stances = {opinion.acts for opinion in xid.others} | {_NVIDIA_ACTS.get(xid.action)}
@@ -108,79 +103,34 @@ _NVIDIA_ACTS: Mapping[XidAction, bool] = {
 }
 """Whether NVIDIA's immediate action is on GPU or Node. The other actions depend on more than the number."""
 
-_FATAL: Mapping[int, str] = {
-    46: "the GPU stopped and NVIDIA asks for a reset",
-    48: "an uncorrectable memory error: NVIDIA asks to drain and reset",
-    54: "auxiliary power is missing: somebody has to look at the board",
-    62: "a micro-controller halted: only a reset brings it back",
-    64: "a memory row could not be remapped: the fault stays in use until a reset",
-    79: "the GPU is off the bus: only a power cycle brings it back",
-    95: "a memory error was not contained: every process on the GPU may have wrong data",
-    110: "a security fault: NVIDIA asks for a reset",
-    136: "a link could not be trained: NVIDIA asks for a reset",
-    140: "an ECC error was not recovered: NVIDIA asks for a reset",
-    142: "NVIDIA gives no way to recover but its support",
-    143: "the GPU did not initialize: NVIDIA asks for a reset",
-    151: "the keys could not be rotated: only a restart of the machine helps",
-    155: "an NVLink fault that NVIDIA answers with a reset",
-    156: "a memory resource was retired: it takes a reset to be out of use",
-    158: "a fatal timeout in the GPU: NVIDIA asks for a reset",
+_RULES = {
+    XidClass.FATAL: "fatal on sight",
+    XidClass.CORROBORATE: "only with corroboration",
+    XidClass.APPLICATION: "application first",
 }
-
-_CORROBORATE: Mapping[int, str] = {
-    45: "clean-up after another error: follow that one",
-    63: "the memory repaired itself, or will at the next reset",
-    74: "an NVLink error whose registers decide, and they are not in the telemetry",
-    92: "a high rate of corrected errors: a trend to watch, nothing to act on at once",
-    94: "a contained memory error: the program is lost, the GPU may go on",
-    109: "a context switch timed out: NVIDIA asks for a reset, but a program's hang looks the same",
-    119: "the GSP did not answer once: a hiccup of the firmware, unless it repeats or the driver asks for an action",
-    120: "a GSP error: a hiccup of the firmware, unless it repeats or the driver asks for an action",
-    121: "a corrected error on the link to the CPU: nothing to act on at once",
-    154: "the driver's recovery action changed: read that, it says what is needed",
-}
-_REPEAT_IS_FATAL = frozenset({119, 120})
-_NVLINK5 = range(144, 151)
-
-_APPLICATION: Mapping[int, str] = {
-    8: "the GPU stopped on a program's work",
-    13: "a program used memory or instructions that it may not use",
-    31: "a program touched memory that is not its own",
-    32: "a program's command stream was corrupted",
-    43: "a program's fault stopped its channel; the GPU itself goes on",
-    68: "the video decoder got a stream that it cannot read",
-    69: "a program gave the graphics engine a wrong command",
-    137: "a program used NVLink in a way that it may not",
-}
+"""The rule's name where the entry itself has the class."""
 
 
-def _classify(code: int, action: XidAction, decoded: Mapping[str, int]) -> tuple[XidClass, str, str]:
-    """Class, rule and reason: first from the lists above, which hold across the authorities, then from NVIDIA's
-    immediate action. Without either, the XID needs a second sign."""
-    if code in _FATAL:
-        return XidClass.FATAL, "fatal on sight", _FATAL[code]
-    if code in _NVLINK5:
+def _classify(entry: Mapping[str, Any], action: XidAction) -> tuple[XidClass, str, str]:
+    """Class, rule and reason: of the entry itself, where the authorities agree; else by NVIDIA's immediate action.
+    Without either, the XID needs a second sign."""
+    if "class" in entry:
+        xid_class = XidClass(entry["class"])
+        return xid_class, _RULES[xid_class], entry["reason"]
+    if decoded := entry.get("decoded_actions"):
         rows = ", ".join(f"{count} {name}" for name, count in sorted(decoded.items()))
-        return (
-            XidClass.CORROBORATE,
-            "only with corroboration",
-            f"the number decides nothing: its decode rows say {rows}",
-        )
-    if code in _CORROBORATE:
-        return XidClass.CORROBORATE, "only with corroboration", _CORROBORATE[code]
-    if code in _APPLICATION:
-        return XidClass.APPLICATION, "application first", _APPLICATION[code]
-    if action is XidAction.RESTART_APP:
-        return (
-            XidClass.APPLICATION,
-            "NVIDIA: RESTART_APP",
-            "NVIDIA asks to restart the program and deems no reset necessary",
-        )
-    if action is XidAction.IGNORE:
-        return XidClass.IGNORE, "NVIDIA: IGNORE", "NVIDIA asks for no action"
-    if action is XidAction.NONE_GIVEN:
-        return XidClass.CORROBORATE, "no verdict", "NVIDIA lists it without an action"
-    return XidClass.CORROBORATE, f"NVIDIA: {action}", "NVIDIA's action depends on more than the number"
+        reason = f"the number decides nothing: its decode rows say {rows}"
+        return XidClass.CORROBORATE, _RULES[XidClass.CORROBORATE], reason
+    match action:
+        case XidAction.RESTART_APP:
+            reason = "NVIDIA asks to restart the program and deems no reset necessary"
+            return XidClass.APPLICATION, "NVIDIA: RESTART_APP", reason
+        case XidAction.IGNORE:
+            return XidClass.IGNORE, "NVIDIA: IGNORE", "NVIDIA asks for no action"
+        case XidAction.NONE_GIVEN:
+            return XidClass.CORROBORATE, "no verdict", "NVIDIA lists it without an action"
+        case _:
+            return XidClass.CORROBORATE, f"NVIDIA: {action}", "NVIDIA's action depends on more than the number"
 
 
 def parse_xids(text: str, file: str) -> dict[int, Xid]:
@@ -213,7 +163,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
 def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
     code = entry["code"]
     action = XidAction(entry["action"])
-    xid_class, rule, reason = _classify(code, action, entry.get("decoded_actions", {}))
+    xid_class, rule, reason = _classify(entry, action)
     opinions = []
     for authority, verdict in entry["others"].items():
         known = authorities[authority]["verdicts"]
@@ -227,7 +177,7 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
         action=action,
         others=tuple(opinions),
         xid_class=xid_class,
-        repeat_is_fatal=code in _REPEAT_IS_FATAL,
+        repeat_is_fatal=entry.get("repeat_is_fatal", False),
         rule=rule,
         reason=reason,
         source=source,

@@ -1,10 +1,11 @@
 """Reads telemetry and the cluster once into a Snapshot. Both are optional: without telemetry there are no findings, and
 without a cluster no Pod's owner is known, so the plan refuses everything."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from gpuwatch.collect.origin import TrustedTargets, find_origin, untrusted
 from gpuwatch.collect.resolve import resolve_nodes
 from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.kube.reader import ClusterError, ClusterReader
@@ -22,7 +23,6 @@ from gpuwatch.model.telemetry import (
 )
 from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
-from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.telemetry.readings import read_stats
@@ -43,8 +43,11 @@ def collect(
     at: datetime,
     needs: TelemetryNeeds,
     progress: Progress = lambda _: None,
+    matchers: Mapping[str, str] = {},
+    trusted: TrustedTargets = (),
 ) -> Snapshot:
-    """The Snapshot of this moment. What could not be read is a Gap, not an exception."""
+    """The Snapshot of this moment. What could not be read is a Gap, not an exception. matchers, trusted: see
+    `Connection`."""
     state, gaps = _read_cluster(cluster, at, progress)
     snapshot = Snapshot(at=at, cluster=state, gaps=tuple(gaps))
     if telemetry is None:
@@ -55,7 +58,7 @@ def collect(
         )
         return replace(snapshot, gaps=(*snapshot.gaps, missing))
     try:
-        return _read_telemetry(telemetry, snapshot, needs, progress)
+        return _read_telemetry(telemetry, snapshot, needs, progress, matchers, trusted)
     except TelemetryError as error:
         return replace(snapshot, gaps=(*snapshot.gaps, failed("telemetry", error)))
 
@@ -72,19 +75,31 @@ def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progres
     return state, list(state.gaps)
 
 
-def _read_telemetry(telemetry: SampleStore, snapshot: Snapshot, needs: TelemetryNeeds, progress: Progress) -> Snapshot:
+def _read_telemetry(
+    telemetry: SampleStore,
+    snapshot: Snapshot,
+    needs: TelemetryNeeds,
+    progress: Progress,
+    matchers: Mapping[str, str],
+    trusted: TrustedTargets,
+) -> Snapshot:
     at = snapshot.at
     gaps = list(snapshot.gaps)
     progress("finding out which metrics and labels there are")
-    schema, found = discover(telemetry, at)
-    gaps += found
+    origin = find_origin(telemetry, at, snapshot.cluster, matchers, trusted)
+    telemetry, schema = origin.store, origin.schema
+    gaps += origin.gaps
     progress("listing devices")
     inventory = take_inventory(
         telemetry, at, schema, needs.inventory_seconds, needs.lost_seconds, exporter_pods=snapshot.cluster.exporter_pods
     )
     gaps += inventory.gaps
-    devices, exporters, unresolved = resolve_nodes(inventory.devices, inventory.exporters, snapshot.cluster)
-    gaps += unresolved
+    ours = None if schema.matchers else origin.by_setting
+    devices, exporters, unresolved = resolve_nodes(
+        inventory.devices, inventory.exporters, snapshot.cluster, origin.nodes, ours
+    )
+    devices, doubted = untrusted(devices, inventory.instances, origin, snapshot.cluster)
+    gaps += (*unresolved, *doubted)
     suspects_stat = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, needs.suspect_window_seconds)
     stats = tuple(dict.fromkeys((*needs.stats, suspects_stat) if needs.suspect_window_seconds else needs.stats))
     progress(f"asking {len(stats)} statistics of {len(devices)} devices")

@@ -8,7 +8,7 @@ UUIDs, and every other label key and value. The key is random and not kept, so t
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwatch.model.cluster import (
@@ -40,10 +40,14 @@ def pseudonymise(snapshot: Snapshot, key: bytes | None = None) -> Snapshot:
     alias = _Alias(key or secrets.token_bytes(32))
     return replace(
         snapshot,
-        telemetry_schema=replace(snapshot.telemetry_schema, backend=_URL.sub("URL", snapshot.telemetry_schema.backend)),
+        telemetry_schema=replace(
+            snapshot.telemetry_schema,
+            backend=_URL.sub("URL", snapshot.telemetry_schema.backend),
+            matchers=alias.labels(snapshot.telemetry_schema.matchers),
+        ),
         devices=tuple(_device(item, alias) for item in snapshot.devices),
         exporters=tuple(_exporter(item, alias) for item in snapshot.exporters),
-        readings=_readings(snapshot.readings, alias),
+        readings=_readings(snapshot.readings, ("job", "instance", *snapshot.telemetry_schema.matchers), alias),
         activity=tuple(
             replace(item, device=alias.device(item.device), pod=alias.ref(item.pod)) for item in snapshot.activity
         ),
@@ -92,6 +96,7 @@ def _device(item: Device, alias: _Alias) -> Device:
         node=None if item.node is None else alias("node", item.node),
         node_label=alias("node", item.node_label),
         exporter=alias("target", item.exporter),
+        untrusted="(withheld)" if item.untrusted else "",
         pci_bus_id="",
         pods=tuple(alias.ref(ref) for ref in item.pods),
         containers=tuple(alias("container", name) for name in item.containers),
@@ -108,7 +113,9 @@ def _exporter(item: Exporter, alias: _Alias) -> Exporter:
     )
 
 
-def _readings(item: Readings, alias: _Alias) -> Readings:
+def _readings(item: Readings, scoped: Collection[str], alias: _Alias) -> Readings:
+    """scoped: labels whose matchers in queries contain names."""
+    names = re.compile(rf"\b({'|'.join(scoped)})(=~?|!~)\"(?:[^\"\\]|\\.)*\"")
     return Readings(
         values={
             stat: {alias.device(key): value for key, value in found.items()} for stat, found in item.values.items()
@@ -117,7 +124,9 @@ def _readings(item: Readings, alias: _Alias) -> Readings:
             stat: {alias.device(key): value for key, value in found.items()} for stat, found in item.variants.items()
         },
         # Matchers of single devices contain their ids; the expressions contain `$device`.
-        promql={key: text for key, text in item.promql.items() if not key.startswith("matcher:")},
+        promql={
+            key: names.sub(r'\1\2"…"', text) for key, text in item.promql.items() if not key.startswith("matcher:")
+        },
     )
 
 

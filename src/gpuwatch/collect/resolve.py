@@ -2,45 +2,80 @@
 
 The host may be the Node's name, its host name with or without a domain, an address, the name of the exporter's Pod (old
 exporters), or `localhost` (a remote host engine, dcgm-exporter #572). A host that matches no Node stays None, and
-nothing is written about its devices.
+nothing is written about its devices. A host name of which only the part before the domain matches may be another
+cluster's: it counts where the exporter runs on that Node, or where the series are known to be of this cluster.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind
 
 
+class HostNames:
+    """Nodes by the names that telemetry may have for them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._names = _names(cluster)
+
+    def certain(self, host: str, instance: str) -> str | None:
+        """The Node with this very name or address; without a usable host, that of the target's address."""
+        if node := self._names.get(host):
+            return node
+        return None if self.short(host, "") else self._names.get(host_of(instance))
+
+    def short(self, host: str, instance: str) -> str | None:  # noqa: ARG002 - as `certain`
+        """The Node with the host's name less its domain."""
+        return None if host.replace(".", "").isdigit() else self._names.get(host.partition(".")[0])
+
+
 def resolve_nodes(
-    devices: Sequence[Device], exporters: Sequence[Exporter], cluster: Cluster
+    devices: Sequence[Device],
+    exporters: Sequence[Exporter],
+    cluster: Cluster,
+    nodes: Mapping[str, str] = {},
+    ours: Collection[str] | None = (),
 ) -> tuple[tuple[Device, ...], tuple[Exporter, ...], list[Gap]]:
-    """Devices and exporters with `node` where it is certain, and a Gap for each host that is no Node."""
+    """Devices and exporters with `node` where it is certain, and a Gap for each host that is no Node.
+
+    nodes: instance → the Node of its exporter. ours: instances that are known to be of this cluster; None for all.
+    """
     if not cluster.known:
         return tuple(devices), tuple(exporters), []
-    names = _names(cluster)
+    names = HostNames(cluster)
+
+    def found(host: str, instance: str) -> str | None:
+        node = names.certain(host, instance)
+        short = names.short(host, instance) if node is None else None
+        there = nodes.get(instance) or names.certain("", instance)
+        if short and (ours is None or instance in ours or there == short):
+            return short
+        return node or (None if short else nodes.get(instance))
+
     by_instance: dict[str, str | None] = {}
     resolved = []
     unknown: Counter[str] = Counter()
     for device in devices:
-        node = _node(device.node_label, device.exporter, names)
+        node = found(device.node_label, device.exporter)
         if node is None:
             unknown[device.node_label or "(no host label)"] += 1
         elif device.exporter:
             by_instance[device.exporter] = node
         resolved.append(replace(device, node=node))
     targets = tuple(
-        replace(item, node=by_instance.get(item.instance) or _node(item.node_label, item.instance, names))
+        replace(item, node=by_instance.get(item.instance) or found(item.node_label, item.instance))
         for item in exporters
     )
     gaps = [
         Gap(
             kind=GapKind.NODE_UNRESOLVED,
             what=f"host {host!r}",
-            detail=f"{count} devices report from it, and the cluster has no such Node; nothing will be done about "
-            "them. Add a ServiceMonitor relabelling of __meta_kubernetes_pod_node_name to `node`, or check that "
-            "telemetry and cluster belong together.",
+            detail=f"{count} devices report from it, and the cluster has no such Node"
+            + (f" (but {short}, without the domain, which is no proof)" if (short := names.short(host, "")) else "")
+            + "; nothing will be done about them. Add a ServiceMonitor relabelling of __meta_kubernetes_pod_node_name "
+            "to `node`, or check that telemetry and cluster belong together (prometheus.matchers).",
         )
         for host, count in sorted(unknown.items())
     ]
@@ -65,14 +100,7 @@ def _names(cluster: Cluster) -> dict[str, str | None]:
     return names
 
 
-def _node(host: str, instance: str, names: dict[str, str | None]) -> str | None:
-    for candidate in (host, host.partition(".")[0] if not host.replace(".", "").isdigit() else "", _host(instance)):
-        if candidate and names.get(candidate):
-            return names[candidate]
-    return None
-
-
-def _host(instance: str) -> str:
+def host_of(instance: str) -> str:
     """A scrape target ('10.0.0.7:9400', '[fd00::7]:9400') without the port."""
     if instance.startswith("["):
         return instance[1:].partition("]")[0]

@@ -10,7 +10,7 @@ from gpuwatch.detect import health, idle, misfit
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.detect.misfit import MisfitPolicy
-from gpuwatch.detect.needs import TelemetryNeeds
+from gpuwatch.detect.needs import TelemetryNeeds, statistics
 from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
@@ -23,7 +23,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Schema, Signal
+from gpuwatch.model.telemetry import Schema, Signal, WindowStat
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -43,10 +43,8 @@ class Policies:
 def needs_of(policies: Policies) -> TelemetryNeeds:
     """The telemetry that the rules need under these policies."""
     return TelemetryNeeds(
-        stats=tuple(
-            dict.fromkeys((*health.needs(policies.health), *idle.needs(policies.idle), *misfit.needs(policies.misfit)))
-        ),
-        state_signals=health.state_signals(),
+        stats=statistics(_needs_of_rules(policies)),
+        state_signals=health.STATE_SIGNALS,
         change_window_seconds=policies.health.change_window_seconds,
         activity_window_seconds=policies.idle.window_seconds,
         activity_step_seconds=policies.idle.step_seconds,
@@ -134,12 +132,17 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
 
 
 def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
-    needs = {
+    return {
+        rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in _needs_of_rules(policies).items()
+    }
+
+
+def _needs_of_rules(policies: Policies) -> Mapping[str, tuple[WindowStat, ...]]:
+    return {
         **health.needs_of_rules(policies.health),
         **idle.needs_of_rules(policies.idle),
         **misfit.needs_of_rules(policies.misfit),
     }
-    return {rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in needs.items()}
 
 
 SEVERITY_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}

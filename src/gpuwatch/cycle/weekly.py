@@ -5,7 +5,7 @@ money from the price of a GPU-hour of each model. Unknown values stay None: a co
 bound, and `limits` says so.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
-from gpuwatch.cycle.weekly_savings import Savings, Sum, worked_out
+from gpuwatch.cycle.weekly_savings import Savings, Sum, namespace_of, worked_out
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
@@ -53,13 +53,19 @@ def assemble_weekly(
     actions = None if remediations is None else actions_in(remediations, start, end)
     hours = [row for row in book.usage if start <= row.hour < end]
     before = [row for row in book.usage if start - (end - start) <= row.hour < start]
-    idle = _idle_allocations(analysis.findings)
+    # One finding for each gang, and for each Pod without one (`gpuwatch.detect.idle`).
+    found = (item for item in analysis.findings if item.verdict is Verdict.IDLE)
+    idle = tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
     shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
     workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
     teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
-    saved, projected = _sum(savings.in_span.values()), _sum(savings.projected.values())
     gone = _gone_gpu_hours(analysis, start, end, shares)
-    fleet = _use(hours, price_per_gpu_hour, fleet=True)
+    fleet = _with_savings(
+        _use(hours, price_per_gpu_hour, fleet=True),
+        sum(team.use.idle_gpu_hours for team in teams),
+        _sum(savings.in_span.values()),
+        _sum(savings.projected.values()),
+    )
     fleet = replace(
         fleet,
         # A GPU that fell off the bus is paid for, but has no samples to count.
@@ -67,11 +73,6 @@ def assemble_weekly(
         if fleet.allocatable_gpu_hours is None
         else fleet.allocatable_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
-        idle_gpu_hours=sum(team.use.idle_gpu_hours for team in teams),
-        saving=saved.known_cost,
-        saving_gpu_hours=saved.gpu_hours,
-        projected_saving_per_week=projected.known_cost,
-        projected_saving_gpu_hours_per_week=projected.gpu_hours,
     )
     degraded = tuple(
         item
@@ -103,12 +104,6 @@ def assemble_weekly(
         limits=tuple(_limits(hours, before, start, end, price_per_gpu_hour, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
     )
-
-
-def _idle_allocations(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding per idle Pod: gangs and devices repeat their Pods' findings."""
-    found = [item for item in findings if item.verdict is Verdict.IDLE and item.subject.kind is SubjectKind.POD]
-    return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
 
 
 def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: bool) -> Use:
@@ -183,24 +178,18 @@ def _teams(
             by_namespace[row.namespace].append(row)
     for namespace in {*savings.in_span, *savings.projected}:
         by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
-    advised: dict[str, int] = defaultdict(int)
-    for item in recommendations:
-        advised[item.key.namespace] += 1
-    idle_of: dict[str, list[Finding]] = defaultdict(list)
-    for finding in idle:
-        idle_of[finding.subject.name.split("/")[0]].append(finding)
+    advised = Counter(item.key.namespace for item in recommendations)
+    allocations = Counter(namespace_of(finding) for finding in idle)
     teams = []
     for namespace, found in by_namespace.items():
         models: dict[str, float] = defaultdict(float)
         for row in found:
             models[row.gpu_model] += row.allocated_gpu_hours
-        use = replace(
+        use = _with_savings(
             _use(found, prices, fleet=False),
-            idle_gpu_hours=savings.idle_gpu_hours[namespace],
-            saving=savings.in_span[namespace].known_cost,
-            saving_gpu_hours=savings.in_span[namespace].gpu_hours,
-            projected_saving_per_week=savings.projected[namespace].known_cost,
-            projected_saving_gpu_hours_per_week=savings.projected[namespace].gpu_hours,
+            savings.idle_gpu_hours[namespace],
+            savings.in_span[namespace],
+            savings.projected[namespace],
         )
         teams.append(
             TeamUse(
@@ -208,10 +197,21 @@ def _teams(
                 use=use,
                 gpu_models=dict(sorted(models.items())),
                 recommendations=advised[namespace],
-                idle_allocations=len(idle_of[namespace]),
+                idle_allocations=allocations[namespace],
             )
         )
     return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
+
+
+def _with_savings(use: Use, idle_gpu_hours: float, in_span: Sum, projected: Sum) -> Use:
+    return replace(
+        use,
+        idle_gpu_hours=idle_gpu_hours,
+        saving=in_span.known_cost,
+        saving_gpu_hours=in_span.gpu_hours,
+        projected_saving_per_week=projected.known_cost,
+        projected_saving_gpu_hours_per_week=projected.gpu_hours,
+    )
 
 
 def _sum(parts: Iterable[Sum]) -> Sum:

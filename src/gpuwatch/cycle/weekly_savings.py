@@ -252,25 +252,35 @@ def _last_day(end: datetime) -> date:
     return (end.astimezone(UTC) - timedelta(microseconds=1)).date()
 
 
+def namespace_of(idle: Finding) -> str:
+    """That of its Pods: a gang is named by its own id."""
+    return idle.pods[0].partition("/")[0]
+
+
 def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, end: datetime) -> list[_IdleDevice]:
-    """Each idle Pod's part of each of its devices. Pods that share a device have a part each, so that two idle ones
-    free it once."""
+    """Each idle allocation's part of each of its devices. Pods that share a device have a part each, so that two idle
+    ones free it once."""
     known = {device.id: device for device in devices}
     claims: defaultdict[DeviceId, int] = defaultdict(int)
     for finding in idle:
         for name in finding.devices:
-            claims[name] += 1
+            claims[name] += _pods_on(known.get(name), finding)
     found = []
     for finding in idle:
         hours = max((end - max(finding.since or start, start)) / timedelta(hours=1), 0.0)
-        namespace = finding.subject.name.split("/")[0]
         for name in finding.devices:
             device = known.get(name)
             model, profile = (device.model, device.mig_profile or "") if device else ("", "")
-            holders = len(device.pods) if device is not None and device.shared else 1
-            share = gpu_share_ratio(model, profile) / max(holders, claims[name])
-            found.append(_IdleDevice(finding, (namespace, gpu_name(model)), profile, share, hours * share))
+            sharers = len(device.pods) if device is not None and device.shared else 1
+            part = _pods_on(device, finding) / max(sharers, claims[name])
+            share = gpu_share_ratio(model, profile) * part
+            found.append(_IdleDevice(finding, (namespace_of(finding), gpu_name(model)), profile, share, hours * share))
     return found
+
+
+def _pods_on(device: Device | None, idle: Finding) -> int:
+    """How many of the allocation's Pods have the device; 1 where telemetry names none of them."""
+    return len(set(device.pods if device else ()) & set(idle.pods)) or 1
 
 
 def _holders(
@@ -279,8 +289,8 @@ def _holders(
     profiles: Mapping[WorkloadKey, WorkloadProfile],
     workload_of: Mapping[str, str],
 ) -> list[WorkloadKey]:
-    """Workloads that the idle Pod may belong to: it may have several containers with GPUs."""
-    pods = set(part.finding.pods) or {part.finding.subject.name}
+    """Workloads that the idle Pods may belong to: a Pod may have several containers with GPUs."""
+    pods = set(part.finding.pods)
     workloads = {workload_of.get(pod, f"Pod/{pod}") for pod in pods}
     return [
         key

@@ -161,7 +161,7 @@ def _send(
         if delivery.destination in course.already:
             report = _noted(report, replace(delivery, state=DeliveryState.SENT, error=""))
         elif target is None:
-            gone = replace(delivery, state=DeliveryState.FAILED, error="it is no destination any more")
+            gone = replace(delivery, state=DeliveryState.FAILED, error="the settings no longer name this destination")
             if gone != delivery:
                 report = _noted(report, gone)
         elif delivery.attempts >= policy.max_attempts:

@@ -92,7 +92,7 @@ def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markd
     """
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:
-            raise ValueError(f"{name!r} is no name of a report's file; use letters, digits, dots and dashes")
+            raise ValueError(f"{name!r} is not a valid name for a report's file; use letters, digits, dots and dashes")
     name_of_report = identified(title, identity) if identity else report_id(files, title, summary_markdown)
     folder = outbox / name_of_report
     if not folder.exists():

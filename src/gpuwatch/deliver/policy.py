@@ -63,7 +63,7 @@ class DeliveryPolicy:
             # The value may be a secret, so the message has only its position.
             if not _REFERENCE.fullmatch(url) and not _URL.fullmatch(url):
                 raise ValueError(
-                    f"delivery.urls, entry {number}, is none of env:NAME, file:PATH and an Apprise URL such as "
+                    f"delivery.urls, entry {number}, has to be env:NAME, file:PATH or an Apprise URL such as "
                     "jsons://host/path"
                 )
         if len(set(self.urls)) < len(self.urls):

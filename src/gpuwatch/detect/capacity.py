@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import FLEET, SUSPECTED, Fleet, conclude
-from gpuwatch.detect.presence import RULE, being_changed, widespread
+from gpuwatch.detect.presence import RULE, being_changed, monitoring_fault, widespread
 from gpuwatch.model.cluster import Node, Sharing
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 
@@ -49,22 +49,24 @@ def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
 def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
     if widespread(fleet, len(dark), total):
         names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
-        yield _unseen(
+        yield monitoring_fault(
             FLEET,
             FindingKind.EXPORTER_DOWN,
+            Severity.WARNING,
             f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
             Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}"),
-            "an exporter on these Nodes, or its scrape",
+            missing="an exporter on these Nodes, or its scrape",
         )
         return
     for count in dark:
         down = ", and the Node is NotReady" if count.node.ready is False else ""
-        yield _unseen(
+        yield monitoring_fault(
             Subject(SubjectKind.NODE, count.node.name),
             FindingKind.EXPORTER_DOWN,
+            Severity.WARNING,
             f"no telemetry of its GPUs{down}",
             _capacity(count),
-            "an exporter on this Node, or its scrape",
+            missing="an exporter on this Node, or its scrape",
             node=count.node.name,
         )
 
@@ -72,12 +74,13 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
 def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Finding]:
     """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause."""
     if widespread(fleet, len(short), total) and len(short) > 2:
-        yield _unseen(
+        yield monitoring_fault(
             FLEET,
             FindingKind.GPU_MISSING,
+            Severity.WARNING,
             f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
             Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}"),
-            "telemetry of these GPUs",
+            missing="telemetry of these GPUs",
         )
         return
     for count in short:
@@ -117,21 +120,4 @@ def _capacity(count: _Count) -> Evidence:
         comparison="<",
         bound=float(count.capacity),
         note="the bound is the Node's capacity",
-    )
-
-
-def _unseen(
-    subject: Subject, kind: FindingKind, summary: str, evidence: Evidence, missing: str, *, node: str | None = None
-) -> Finding:
-    return conclude(
-        subject,
-        kind,
-        Verdict.UNKNOWN,
-        summary,
-        rule=RULE,
-        severity=Severity.WARNING,
-        advice=Advice.FIX_MONITORING,
-        evidence=[evidence],
-        missing=[missing],
-        node=node,
     )

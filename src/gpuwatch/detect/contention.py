@@ -83,11 +83,7 @@ def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...
     """The statistics that each rule (`Finding.rule`) reads."""
     window = policy.window_seconds
     found = {
-        f"misfit.{kind}": tuple(
-            stat
-            for signal in signals
-            for stat in (_median(signal, window), _mean(signal, window), _count(signal, window))
-        )
+        f"misfit.{kind}": tuple(stat for signal in signals for stat in _traffic(signal, window))
         for kind, signals in SIGNALS.items()
     }
     link = tuple(WindowStat(signal, Statistic.MAX, window) for signal in _LINK)
@@ -95,16 +91,13 @@ def contention_needs(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...
     return found
 
 
-def _median(signal: Signal, window: int) -> WindowStat:
-    return WindowStat(signal, Statistic.QUANTILE, window, 0.5)
-
-
-def _mean(signal: Signal, window: int) -> WindowStat:
-    return WindowStat(signal, Statistic.AVG, window)
-
-
-def _count(signal: Signal, window: int) -> WindowStat:
-    return WindowStat(signal, Statistic.COUNT, window)
+def _traffic(signal: Signal, window: int) -> tuple[WindowStat, WindowStat, WindowStat]:
+    """The median, the mean and the number of samples of the window."""
+    return (
+        WindowStat(signal, Statistic.QUANTILE, window, 0.5),
+        WindowStat(signal, Statistic.AVG, window),
+        WindowStat(signal, Statistic.COUNT, window),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +143,7 @@ class Contention:
         settled = [key for key, pods in here.items() if any(self._lasts(pod) for pod in pods)]
         if len(settled) < 2:
             return self._unknown(device, kind, f"{self._policy.window_seconds // 60} min of two workloads on it")
-        loads = [
-            _Load(signal, self._answer(device, signal, Statistic.QUANTILE), self._peak(device, signal))
-            for signal in SIGNALS[kind]
-        ]
+        loads = [_Load(signal, self._answer(device, signal), self._peak(device, signal)) for signal in SIGNALS[kind]]
         full = [load for load in loads if load.full(self._policy)]
         if full:
             return self._contended(device, kind, here, full)
@@ -203,14 +193,8 @@ class Contention:
             )
         for load in over:
             for key, (amount, alone) in sorted(asked[load.signal].items()):
-                evidence.append(
-                    self._evidence(
-                        alone,
-                        _Load(load.signal, amount, None),
-                        _mean(load.signal, self._policy.window_seconds),
-                        note=f"what {key} asks for here, by the least of its Pods with a GPU to itself",
-                    )
-                )
+                note = f"what {key} asks for here, by the least of its Pods with a GPU to itself"
+                evidence.append(self._evidence(alone, _Load(load.signal, amount, None), mean=True, note=note))
         lost = self._lost(over, asked)
         return conclude(
             device,
@@ -253,16 +237,15 @@ class Contention:
             found[pod.gang or pod.workload].append(pod)
         return dict(found)
 
-    def _answer(self, device: Device, signal: Signal, statistic: Statistic) -> float | None:
-        """The window's median or mean; None where it has too few samples."""
+    def _answer(self, device: Device, signal: Signal, *, mean: bool = False) -> float | None:
+        """The window's median, or mean; None where it has too few samples."""
         window = self._policy.window_seconds
         readings = self._snapshot.readings
-        count = readings.get(_count(signal, window), device)
-        share = self._snapshot.telemetry_schema.share_of_samples(count, window)
+        medians, means, counts = _traffic(signal, window)
+        share = self._snapshot.telemetry_schema.share_of_samples(readings.get(counts, device), window)
         if share is None or share < self._policy.min_coverage_ratio:
             return None
-        stat = _median(signal, window) if statistic is Statistic.QUANTILE else _mean(signal, window)
-        return readings.get(stat, device)
+        return readings.get(means if mean else medians, device)
 
     def _peak(self, device: Device, signal: Signal) -> float | None:
         if signal is Signal.DRAM_ACTIVE_RATIO:
@@ -289,7 +272,7 @@ class Contention:
             alone = [
                 (value, other.id, other)
                 for other in self._alone.get((key, device.model), ())
-                if (value := self._answer(other, signal, Statistic.AVG)) is not None
+                if (value := self._answer(other, signal, mean=True)) is not None
             ]
             if alone:
                 least, _, other = min(alone)
@@ -321,7 +304,7 @@ class Contention:
         """GPUs of one Node and several workloads whose traffic with the host would saturate one port of a PCIe
         switch."""
         for signal in SIGNALS[FindingKind.PCIE_CONTENTION]:
-            loads = [(self._answer(item, signal, Statistic.AVG), self._peak(item, signal)) for item in devices]
+            loads = [(self._answer(item, signal, mean=True), self._peak(item, signal)) for item in devices]
             known = [(value, peak) for value, peak in loads if value is not None and peak is not None]
             moved = sum(value for value, _ in known)
             if known and moved >= self._policy.saturated_ratio * min(peak for _, peak in known):
@@ -340,8 +323,9 @@ class Contention:
                 )
                 return
 
-    def _evidence(self, device: Device, load: _Load, stat: WindowStat | None = None, note: str = "") -> Evidence:
-        asked = stat or _median(load.signal, self._policy.window_seconds)
+    def _evidence(self, device: Device, load: _Load, *, mean: bool = False, note: str = "") -> Evidence:
+        medians, means, _ = _traffic(load.signal, self._policy.window_seconds)
+        asked = means if mean else medians
         return Evidence(
             signal=load.signal.value,
             value="no answer" if load.value is None else load.value,

@@ -130,11 +130,7 @@ class GpuAnswers:
         return value
 
     def times(self, factor: float) -> Callable[[PhysicalGpu], float | None]:
-        def value(gpu: PhysicalGpu) -> float | None:
-            found = self.of(gpu)
-            return None if found is None else found * factor
-
-        return value
+        return lambda gpu: None if (found := self.of(gpu)) is None else found * factor
 
     def by_variant(self, gpu: PhysicalGpu) -> Mapping[str, float]:
         found = self.variants.get(gpu.uuid)
@@ -333,6 +329,17 @@ class Fleet:
             return Verdict.UNKNOWN
         return conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing)
 
+    def unseen(self, gpu: PhysicalGpu, kind: FindingKind, window_seconds: int) -> Conclusion:
+        missing = [f"samples in the last {window_seconds // 60} min"]
+        return self.unknown(gpu, kind, "too little was seen of the window", missing)
+
+    @staticmethod
+    def undecided(
+        gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str
+    ) -> Finding:
+        """A possible fault, and the data that would decide."""
+        return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
+
 
 def conclude(
     on: PhysicalGpu | Device | Subject,
@@ -382,14 +389,5 @@ def conclude(
     )
 
 
-def undecided(gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str) -> Finding:
-    """A possible fault, and the data that would decide."""
-    return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
-
-
 def _model(gpu: PhysicalGpu) -> Hashable:
     return (gpu.lead.vendor, gpu.model)
-
-
-def samples(window_seconds: int) -> str:
-    return f"samples in the last {window_seconds // 60} min"

@@ -8,47 +8,30 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.catalog.xids import Xid
+from gpuwatch.detect import link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
-from gpuwatch.detect.link import (
-    nvlink_errors,
-    nvlink_needs,
-    pcie_replay,
-    pcie_replay_needs,
-    pcie_width,
-    pcie_width_needs,
-)
-from gpuwatch.detect.memory import ecc, ecc_needs, page_retirement, page_retirement_needs, row_remap, row_remap_needs
 from gpuwatch.detect.presence import Presence, presence, presence_needs
-from gpuwatch.detect.throttle import power_brake, power_brake_needs, thermal_needs, thermal_throttle
-from gpuwatch.detect.verdict import (
-    dcgm_health,
-    dcgm_health_needs,
-    recovery_action,
-    recovery_action_needs,
-    vendor_health,
-    vendor_health_needs,
-)
 from gpuwatch.detect.xid import xid
 from gpuwatch.detect.xid_events import xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, WindowStat
 
-__all__ = ["HealthPolicy", "assess_health", "needs", "needs_of_rules", "state_signals"]
+__all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules"]
 
 
 _RULES = (
-    recovery_action,
-    ecc,
-    row_remap,
-    page_retirement,
-    pcie_replay,
-    pcie_width,
-    nvlink_errors,
-    thermal_throttle,
-    power_brake,
+    verdict.recovery_action,
+    memory.ecc,
+    memory.row_remap,
+    memory.page_retirement,
+    link.pcie_replay,
+    link.pcie_width,
+    link.nvlink_errors,
+    throttle.thermal_throttle,
+    throttle.power_brake,
 )
 
 
@@ -59,30 +42,25 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
     misses some faults.
     """
     return {
-        "health.recovery_action": recovery_action_needs(policy),
-        "health.dcgm_health": dcgm_health_needs(policy),
-        "health.vendor_health": vendor_health_needs(policy),
-        "health.ecc": ecc_needs(policy),
-        "health.row_remap": row_remap_needs(policy),
-        "health.page_retirement": page_retirement_needs(policy),
-        "health.pcie_replay": pcie_replay_needs(policy),
-        "health.pcie_width": pcie_width_needs(policy),
-        "health.nvlink_errors": nvlink_needs(policy),
-        "health.thermal_throttle": thermal_needs(policy),
-        "health.power_brake": power_brake_needs(policy),
+        "health.recovery_action": verdict.recovery_action_needs(policy),
+        "health.dcgm_health": verdict.dcgm_health_needs(policy),
+        "health.vendor_health": verdict.vendor_health_needs(policy),
+        "health.ecc": memory.ecc_needs(policy),
+        "health.row_remap": memory.row_remap_needs(policy),
+        "health.page_retirement": memory.page_retirement_needs(policy),
+        "health.pcie_replay": link.pcie_replay_needs(policy),
+        "health.pcie_width": link.pcie_width_needs(policy),
+        "health.nvlink_errors": link.nvlink_needs(policy),
+        "health.thermal_throttle": throttle.thermal_needs(policy),
+        "health.power_brake": throttle.power_brake_needs(policy),
         "health.xid": xid_needs(policy),
         "health.presence": presence_needs(policy),
         "health.hung": hung_needs(policy),
     }
 
 
-def needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
-
-
-def state_signals() -> tuple[Signal, ...]:
-    """Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
-    return (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
+STATE_SIGNALS = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
+"""Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
 
 
 def assess_health(
@@ -105,12 +83,14 @@ def assess_health(
     def take(judge: Judge) -> None:
         for gpu in fleet.gpus:
             conclusion = judge(gpu)
-            verdict = conclusion if isinstance(conclusion, Verdict) else conclusion.verdict
             if isinstance(conclusion, Finding):
                 findings.append(conclusion)
-                if verdict is Verdict.DEGRADED:
+                if conclusion.verdict is Verdict.DEGRADED:
                     against[gpu.uuid].append(conclusion)
-            if verdict is not Verdict.UNKNOWN or (isinstance(conclusion, Finding) and conclusion.evidence):
+                assessed = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
+            else:
+                assessed = conclusion is not Verdict.UNKNOWN
+            if assessed:
                 told.add(gpu.uuid)
 
     def take_shared(shared: Iterable[Finding]) -> None:
@@ -119,7 +99,7 @@ def assess_health(
             findings.append(finding)
             told.update(fleet.uuids[device] for device in finding.devices)
 
-    for authority in (dcgm_health, vendor_health):
+    for authority in (verdict.dcgm_health, verdict.vendor_health):
         judge, fleet_wide = authority(fleet)
         take_shared(fleet_wide)
         take(judge)

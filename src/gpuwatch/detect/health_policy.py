@@ -12,75 +12,65 @@ _DAY = 24 * _HOUR
 class HealthPolicy:
     """What counts as degraded.
 
-    Windows, in seconds
-        window_seconds: over which levels and rates are judged. 15 min: 30 samples at the exporters' usual 30 s, and
-            longer than the mean fail-slow episode of ten minutes (Greyhound, ATC'25), so that one such is seen whole.
-        change_window_seconds: how long an XID, an ECC error or another event is news. One hour: far longer than a
-            cycle, short enough that a last-value gauge that nobody cleared is not taken for a fault of today.
-        idle_power_window_seconds: past in which a card's own idle power is looked for. 6 h: most cards pause once.
-        retired_pages_window_seconds: one week, the window of DCGM's rule on retired pages.
+    window_seconds: time over which levels and rates are judged. 15 min: 30 samples at the exporters' usual 30 s, and
+        longer than the mean fail-slow episode of ten minutes (Greyhound, ATC'25).
+    change_window_seconds: how long an event, such as an XID or an ECC error, is news. 1 h: far longer than a cycle, and
+        short enough that a last-value gauge that is never cleared does not look like a new fault.
+    idle_power_window_seconds: past in which a card's own idle power is looked for. 6 h: most cards pause once in it.
+    retired_pages_window_seconds: time over which newly retired pages are counted. 1 week, as in DCGM's rule.
+    min_coverage_ratio: share of a window's samples below which a rule says UNKNOWN. 0.7: nearly a third may be lost to
+        a restarted exporter or to failed scrapes.
 
-    Knowing enough
-        min_coverage_ratio: share of a window's samples below which a rule says UNKNOWN. 0.7: a third of the window
-            may be lost to a restarted exporter or to failed scrapes, not more.
-        min_peers: others that a comparison needs. 5: with fewer a median says little.
-        peer_spread_ratio: smallest spread that peers are credited with, as a share of their median. 0.08: the
-            average difference between healthy GPUs of one model (SC'22, 'Not All GPUs Are Created Equal').
-        peer_deviations: spreads from the peers' median at which a device stands out. 3: with the spread above that
-            is 24 % of the median, just past the 22 % that the same study saw at most between healthy cards.
+    min_peers: other GPUs that a comparison needs. 5: the median of fewer says little.
+    peer_spread_ratio: least spread that peers are credited with, as a share of their median. 0.08: the average
+        difference between healthy GPUs of one model (SC'22, 'Not All GPUs Are Created Equal').
+    peer_deviations: spreads from the peers' median at which a GPU stands out. 3: at least 24 % of the median, just
+        above the largest difference between healthy cards in that study, 22 %.
 
-    XIDs
-        xid_repeats: occurrences in the change window that make an XID fatal for which the catalog says that
-            repeating matters. 2: the second one.
-        common_cause_seconds: events this near together happened at once. 5 min: ten samples, and the exporters' own
-            XID window.
-        common_cause_gpus: GPUs of one workload that make it the common cause. 2: independent faults of two GPUs
-            of one job within minutes are far rarer than a job that dies on all of them.
-        common_cause_nodes: Nodes that make a common cause of one XID. 3; XID 45 on 77 healthy Nodes was one job's
-            teardown (NVSentinel PR 1629).
-        fleet_wide_ratio: share of the GPUs that an authority (a DCGM watch, a vendor's verdict) calls sick at once
-            from which it is the authority. 0.2, on that many Nodes at least: wrong checks hit every node (NVSentinel
-            #1663, karpenter #2811), broken hardware a few in a thousand.
+    xid_repeats: occurrences within change_window_seconds from which an XID is fatal, where the catalog says that
+        repeating matters. 2: one alone may be a hiccup of the firmware.
+    common_cause_seconds: time within which XIDs came at once. 5 min: ten samples, and the exporters' own XID window.
+    common_cause_gpus: GPUs of one workload or machine with the same XID at once that have one cause. 2: independent
+        faults of two GPUs of one job within minutes are far rarer than a job that dies on all of them.
+    common_cause_nodes: Nodes with the same XID at once that have one cause. 3: two machines may fail on their own; XID
+        45 on 77 healthy Nodes was one job's end (NVSentinel PR 1629).
+    fleet_wide_ratio: share of the GPUs, on common_cause_nodes Nodes or more, that a check (a DCGM watch, a vendor's
+        verdict) fails at once, from which the check is at fault. 0.2: a wrong check fails on every Node (NVSentinel
+        #1663, karpenter #2811), broken hardware on a few in a thousand.
 
-    Memory
-        corrected_ecc_per_second: corrected ECC errors per second, over the change window, from which a GPU is compared
-            with its peers. 0.1: a healthy fleet shows none at all, the known sick GPU showed 17,700 (NVSentinel #1748).
-        remapped_rows: uncorrectable remapped rows from which DCGM warns: 512.
-        retired_pages: retired pages from which DCGM fails the GPU: 63 of 64.
-        retired_dbe_pages, retired_dbe_pages_per_week: more double-bit pages than the first, with more than the
-            second of them new within the week, fail the GPU as well: 15 and 1 (DCGM).
+    corrected_ecc_per_second: corrected ECC errors, over change_window_seconds, from which a GPU is compared with its
+        peers. 0.1: a healthy fleet shows none, the known degraded GPU showed 17,700 (NVSentinel #1748).
+    remapped_rows: rows remapped for uncorrectable errors from which a GPU is degraded. 512: DCGM warns from there.
+    retired_pages: retired pages from which a GPU is degraded. 63, of at most 64: DCGM's bound.
+    retired_dbe_pages, retired_dbe_pages_per_week: a GPU is degraded with more double-bit pages than the first, of which
+        more than the second are new within the week. 15 and 1: DCGM's bounds.
+    pcie_replay_factor: PCIe replays above which a link is compared with its peers, as a multiple of what DCGM expects
+        of a healthy link of that generation and width. 1: DCGM's own bound.
+    nvlink_errors_per_minute: NVLink replays or recoveries that are too many. 1: DCGM fails the link there.
+    nvlink_crc_errors_per_second: NVLink CRC errors that are too many. 100: DCGM fails the link there.
 
-    Links
-        pcie_replay_factor: replays per minute that are too many, as a multiple of what DCGM expects of a healthy
-            link of that generation and width. 1: DCGM's own bound; peers have to agree besides.
-        nvlink_errors_per_minute: NVLink replays or recoveries per minute at which DCGM fails the link: 1.
-        nvlink_crc_errors_per_second: NVLink CRC errors per second at which DCGM fails the link: 100.
+    thermal_duty_ratio: share of time in thermal slowdown that is degraded. 0.1: it slows a synchronous job by as much,
+        and flickers stay far below it.
+    thermal_severe_ratio: share of time in thermal slowdown that is critical. 0.5: below it a hot day is an explanation
+        too.
+    power_brake_duty_ratio: share of time under the power brake or in hardware slowdown that is degraded. 0.05: healthy
+        machines never brake; single samples may flicker when the performance state changes.
+    temperature_margin_celsius: average distance to the slowdown temperature at or below which a GPU has to slow down.
+        0: the margin counts down to that temperature.
 
-    Throttling
-        thermal_duty_ratio: share of time in thermal slowdown that is degraded. 0.1: a tenth of the time lost on one
-            GPU slows a synchronous job by as much, and flickers stay far below it.
-        thermal_severe_ratio: share at which it is critical. 0.5.
-        power_brake_duty_ratio: share of time under the power brake or hardware slowdown. 0.05: the brake is an
-            alarm of the power supply and has no business at all on a healthy machine; single samples may flicker
-            at changes of the performance state.
-        temperature_margin_celsius: average distance to the slowdown temperature at or below which a GPU is hot
-            enough to throttle. 0: the margin counts down to the threshold itself.
+    missing_seconds: time without a sample after which a GPU is missing or an exporter is down. 5 min: the look-back of
+        Prometheus; less may be a failed scrape.
+    telemetry_missing_ratio, telemetry_missing_exporters: share and number of exporters that are down at once from which
+        monitoring is at fault, not the machines; all of them always mean that. 0.2 and 3: a share alone would call one
+        of three a fleet, and two machines may fail on their own.
 
-    Presence
-        missing_seconds: silence after which a device is missing or an exporter is down. 5 min: the look-back of
-            Prometheus; less may be a failed scrape.
-        telemetry_missing_ratio, telemetry_missing_exporters: exporters that are down, as a share and as a number, from
-            which monitoring is broken and not the machines: 0.2 and 3; all of them always are. A share alone would call
-            one of three a fleet, and two machines may well fail on their own.
-
-    Hung
-        hung_busy_ratio: lowest engine activity in the whole window. 0.95: a stuck kernel never pauses.
-        hung_power_ratio: power above idle as a share of the card's range from idle to limit. 0.1: a loaded context
-            alone takes up to 8 % (an H100 goes from 70 to 120 of 700 W), and real work takes more.
-        hung_activity_ratio: memory or tensor activity that counts as none. 0.001: the counters of idle cards read
-            0.000005 and less; the smallest of real programs, and the polling of a collective, read 0.002 and more.
-        idle_power_ratio: share of the power limit above which no reading is taken for idle power. 0.4: idle cards
-            draw 10 to 20 % of their limit, small ones with a context loaded up to 40 % (T4: 27 of 70 W).
+    hung_busy_ratio: least engine activity of a hung GPU in the window. 0.95: a stuck kernel never pauses.
+    hung_power_ratio: most power of a hung GPU above idle, as a share of the range from idle to limit. 0.1: a loaded
+        context takes up to 8 % (an H100 goes from 70 to 120 of 700 W), real work takes more.
+    hung_activity_ratio: most memory or tensor activity of a hung GPU. 0.001: idle cards read 0.000005 and less; the
+        smallest real programs, and the polling of a collective, read 0.002 and more.
+    idle_power_ratio: share of the power limit above which a reading is not idle power. 0.4: idle cards draw 10 to 20 %,
+        small ones with a context up to 40 % (T4: 27 of 70 W).
     """
 
     window_seconds: int = 900

@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, PhysicalGpu, conclude, peers_of, samples
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, PhysicalGpu, conclude, peers_of
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -45,24 +44,16 @@ class _Pattern:
     silent_signals: int  # signals of memory or tensor work that are exported and show none
 
 
-@dataclass(frozen=True, slots=True)
-class _IdlePower:
-    watts: float
-    source: str
-
-
 def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Conclusion], list[Finding]]:
     """Conclusions by GPU, and findings on jobs that hang as a whole.
 
     others: DEGRADED findings of other rules, by GPU.
     """
-    answers = _Answers(*map(fleet.answers, hung_needs(fleet.policy)))
-    idle = _idle_power(fleet, answers)
     conclusions: dict[str, Conclusion] = {}
     patterns: dict[str, _Pattern] = {}
-    enough = _covered(fleet)
+    look = _patterns(fleet)
     for gpu in fleet.gpus:
-        found = _pattern(fleet, gpu, answers, idle, enough)
+        found = look(gpu)
         if isinstance(found, _Pattern):
             patterns[gpu.uuid] = found
         else:
@@ -113,112 +104,96 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
     return conclusions, jobs
 
 
-class _Answers(NamedTuple):
-    """Answers to `hung_needs`, in its order."""
-
-    busy_lowest: GpuAnswers
-    busy_highest: GpuAnswers
-    busy_count: GpuAnswers
-    power_highest: GpuAnswers
-    power_average: GpuAnswers
-    power_count: GpuAnswers
-    power_past: GpuAnswers
-    limit: GpuAnswers
-    dram: GpuAnswers
-    copy: GpuAnswers
-    tensor: GpuAnswers
-
-
-def _covered(fleet: Fleet) -> Callable[[PhysicalGpu], bool]:
-    window = fleet.policy.window_seconds
-    busy = fleet.covered(window, [Signal.BUSY_RATIO])
-    power = fleet.covered(window, [Signal.POWER_WATTS])
-    return lambda gpu: busy(gpu) and power(gpu)
-
-
-def _pattern(
-    fleet: Fleet,
-    gpu: PhysicalGpu,
-    answers: _Answers,
-    idle: Callable[[PhysicalGpu], _IdlePower | None],
-    enough: Callable[[PhysicalGpu], bool],
-) -> _Pattern | Conclusion:
+def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
+    """Whether a GPU shows the pattern; else the conclusion why it does not, or why that is unknown."""
     kind = FindingKind.HUNG
     policy = fleet.policy
-    busy, watts = answers.busy_lowest.of(gpu), answers.power_highest.of(gpu)
-    if gpu.sliced:
-        # One small instance at work hardly shows in the power of the whole card.
-        return fleet.unknown(gpu, kind, "power is not measured per MIG instance", ["power of each MIG instance"])
-    if busy is None or watts is None:
-        missing = [item.stat.signal for item in (answers.busy_lowest, answers.power_highest) if item.of(gpu) is None]
-        return fleet.unknown(gpu, kind, "activity or power is not known", missing)
-    if busy < policy.hung_busy_ratio:
-        if not enough(gpu):
-            return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
-        return fleet.healthy(gpu, kind, "it paused within the window", answers.busy_lowest)
-    work = [item for item in (answers.dram, answers.copy, answers.tensor) if item.of(gpu) is not None]
-    working = [item for item in work if (item.of(gpu) or 0.0) > policy.hung_activity_ratio]
-    if working:
-        return fleet.healthy(gpu, kind, "it works", answers.busy_lowest, *working)
-    if not enough(gpu):
-        return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
-    level, limit = idle(gpu), _limit(gpu, answers)
-    if level is None or limit is None:
-        lacking = ["its power at idle"] if level is None else []
-        lacking += ["its power limit"] if limit is None else []
-        return fleet.unknown(gpu, kind, "whether its power is that of an idle card is open", lacking)
-    bound = level.watts + policy.hung_power_ratio * (limit - level.watts)
-    if watts > bound:
-        return fleet.healthy(gpu, kind, "it draws the power of work", answers.power_highest)
-    return _Pattern(
-        gpu=gpu,
-        watts=answers.power_average.of(gpu) or watts,
-        evidence=(
-            answers.busy_lowest.evidence(gpu, comparison=">=", bound=policy.hung_busy_ratio),
-            answers.power_highest.evidence(
-                gpu,
-                comparison="<=",
-                bound=bound,
-                note=f"idle is {level.watts:.0f} W ({level.source}), the limit {limit:.0f} W",
-            ),
-            *(item.evidence(gpu, comparison="<=", bound=policy.hung_activity_ratio) for item in work),
-        ),
-        silent_signals=len(work),
+    window = policy.window_seconds
+    busy_lowest, busy_highest, _, power_highest, power_average, _, power_past, limits, *working_signals = map(
+        fleet.answers, hung_needs(policy)
     )
+    busy_covered = fleet.covered(window, [Signal.BUSY_RATIO])
+    power_covered = fleet.covered(window, [Signal.POWER_WATTS])
+    idle_power = _idle_power(fleet, busy_highest, power_average, power_past)
+
+    def look(gpu: PhysicalGpu) -> _Pattern | Conclusion:
+        busy, watts = busy_lowest.of(gpu), power_highest.of(gpu)
+        if gpu.sliced:
+            # One small instance at work hardly shows in the power of the whole card.
+            return fleet.unknown(gpu, kind, "power is not measured per MIG instance", ["power of each MIG instance"])
+        if busy is None or watts is None:
+            missing = [item.stat.signal for item in (busy_lowest, power_highest) if item.of(gpu) is None]
+            return fleet.unknown(gpu, kind, "activity or power is not known", missing)
+        enough = busy_covered(gpu) and power_covered(gpu)
+        if busy < policy.hung_busy_ratio:
+            if not enough:
+                return fleet.unseen(gpu, kind, window)
+            return fleet.healthy(gpu, kind, "it paused within the window", busy_lowest)
+        work = [item for item in working_signals if item.of(gpu) is not None]
+        working = [item for item in work if (item.of(gpu) or 0.0) > policy.hung_activity_ratio]
+        if working:
+            return fleet.healthy(gpu, kind, "it works", busy_lowest, *working)
+        if not enough:
+            return fleet.unseen(gpu, kind, window)
+        limit = _limit(gpu, limits)
+        idle = idle_power(gpu, limit)
+        if idle is None or limit is None:
+            lacking = ["its power at idle"] if idle is None else []
+            lacking += ["its power limit"] if limit is None else []
+            return fleet.unknown(gpu, kind, "whether its power is that of an idle card is open", lacking)
+        idle_watts, source = idle
+        bound = idle_watts + policy.hung_power_ratio * (limit - idle_watts)
+        if watts > bound:
+            return fleet.healthy(gpu, kind, "it draws the power of work", power_highest)
+        note = f"idle is {idle_watts:.0f} W ({source}), the limit {limit:.0f} W"
+        return _Pattern(
+            gpu=gpu,
+            watts=power_average.of(gpu) or watts,
+            evidence=(
+                busy_lowest.evidence(gpu, comparison=">=", bound=policy.hung_busy_ratio),
+                power_highest.evidence(gpu, comparison="<=", bound=bound, note=note),
+                *(item.evidence(gpu, comparison="<=", bound=policy.hung_activity_ratio) for item in work),
+            ),
+            silent_signals=len(work),
+        )
+
+    return look
 
 
-def _limit(gpu: PhysicalGpu, answers: _Answers) -> float | None:
+def _limit(gpu: PhysicalGpu, limits: GpuAnswers) -> float | None:
     """The power limit in watts: as set, else its model's."""
-    known = answers.limit.of(gpu)
+    known = limits.of(gpu)
     if known is not None and known > 0:
         return known
     model = find_gpu(gpu.model)
     return None if model is None else model.power_limit_watts
 
 
-def _idle_power(fleet: Fleet, answers: _Answers) -> Callable[[PhysicalGpu], _IdlePower | None]:
-    """A card's power at idle: the median of idle allocated cards of its model (a loaded context takes some watts), of
-    idle free ones, its own lowest of the past hours, or the catalog's; the first that is known."""
+def _idle_power(
+    fleet: Fleet, busy_highest: GpuAnswers, power_average: GpuAnswers, power_past: GpuAnswers
+) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:
+    """A card's power at idle, in watts, by its limit, and its source: the median of idle allocated cards of its model
+    (a loaded context takes some watts), of idle free ones, its own lowest of the past hours, or the catalog's,
+    whichever is known first."""
     policy = fleet.policy
     held: dict[str, list[float]] = defaultdict(list)
     free: dict[str, list[float]] = defaultdict(list)
     for gpu in fleet.present:
-        busy, watts = answers.busy_highest.of(gpu), answers.power_average.of(gpu)
+        busy, watts = busy_highest.of(gpu), power_average.of(gpu)
         if busy is not None and watts is not None and busy <= _IDLE_BUSY_RATIO and gpu.model:
             (held if gpu.pods else free)[gpu.model].append(watts)
 
-    def idle(gpu: PhysicalGpu) -> _IdlePower | None:
-        limit = _limit(gpu, answers)
+    def idle(gpu: PhysicalGpu, limit: float | None) -> tuple[float, str] | None:
         for name, found in (("allocated idle peers", held), ("idle peers", free)):
             watts = found.get(gpu.model, [])
             if len(watts) >= policy.min_peers:
-                return _IdlePower(median(watts), f"median of {len(watts)} {name}")
-        past = answers.power_past.of(gpu)
+                return median(watts), f"median of {len(watts)} {name}"
+        past = power_past.of(gpu)
         if past is not None and limit is not None and past <= policy.idle_power_ratio * limit:
-            return _IdlePower(past, f"its lowest in {policy.idle_power_window_seconds // 3600} h")
+            return past, f"its lowest in {policy.idle_power_window_seconds // 3600} h"
         model = find_gpu(gpu.model)
         if model is not None and model.idle_power_watts is not None:
-            return _IdlePower(model.idle_power_watts, "catalog")
+            return model.idle_power_watts, "catalog"
         return None
 
     return idle

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import needs, needs_of_rules
+from gpuwatch.detect.idle_signals import needs_of_rules
 from gpuwatch.detect.idle_verdict import Allocation, IdleJudge
 from gpuwatch.model.cluster import Gang
 from gpuwatch.model.decision import Family, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.profile.silence import joined
 
-__all__ = ["IdlePolicy", "assess_idle", "needs", "needs_of_rules"]
+__all__ = ["IdlePolicy", "assess_idle", "needs_of_rules"]
 
 
 def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = False) -> tuple[Finding, ...]:

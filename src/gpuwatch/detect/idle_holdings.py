@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -34,7 +34,7 @@ class WorkloadClass(StrEnum):
     SERVING = "serving"
     INTERACTIVE = "interactive"
     BATCH = "batch"
-    OTHER = "other"
+    OTHER = "of unknown kind"
 
 
 _CLASS_OF = {
@@ -235,7 +235,8 @@ class _Builder:
         """The step in which a Pod of unknown age appeared, and its time if telemetry began an hour earlier."""
         calendar = self.calendar
         assert calendar is not None
-        begin = min((_first_known(calendar, history, code) for history, code in rows), default=calendar.steps)
+        lanes = (lane_of(calendar, history, code, None, lasts=True) for history, code in rows)
+        begin = min((int(lane.nonzero()[0][0]) for lane in lanes if lane.any()), default=calendar.steps)
         hour = max(1, 3600 // calendar.step_seconds)
         told = calendar.first_known + hour <= begin < calendar.steps
         return begin, calendar.time_of(begin) if told else None
@@ -250,7 +251,7 @@ class _Builder:
         """Activity of earlier Pods, by workload: Pods that are gone, and earlier ones of the same name."""
         calendar = self.calendar
         assert calendar is not None
-        owners = _Owners(workloads)
+        owner = _owners(workloads)
         found: dict[str, list[Lane]] = defaultdict(list)
         for ref, rows in self.rows.items():
             holder = holders.get(ref)
@@ -260,32 +261,32 @@ class _Builder:
             if holder is not None and holder.started is not None:
                 for lane in lanes:
                     lane[calendar.index_after(holder.started) :] = ABSENT
-            workload = owners.of(ref) if holder is None else holder.workload
+            workload = owner(ref) if holder is None else holder.workload
             lanes = [lane for lane in lanes if lane.any()]
             if workload and lanes:
                 found[workload].append(joined(lanes))
         return {workload: tuple(lanes) for workload, lanes in found.items()}
 
 
-class _Owners:
-    """Finds the workload of a deleted Pod by the names that controllers give to Pods."""
+def _owners(workloads: Mapping[str, Workload]) -> Callable[[PodRef], str]:
+    """Finds the workload of a deleted Pod by the names that controllers give to Pods: Workload.id, or '' where no
+    workload, or more than one, gives such a name."""
+    named: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for workload in workloads.values():
+        kind = OWNERS.get(workload.key)
+        if kind is not None and kind.pod_suffix:
+            named[f"{workload.namespace}/{workload.name}"].append((workload.id, kind.pod_suffix))
 
-    def __init__(self, workloads: Mapping[str, Workload]) -> None:
-        self._named: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for workload in workloads.values():
-            kind = OWNERS.get(workload.key)
-            if kind is not None and kind.pod_suffix:
-                self._named[f"{workload.namespace}/{workload.name}"].append((workload.id, kind.pod_suffix))
-
-    def of(self, ref: PodRef) -> str:
-        """Workload.id, or '' where no workload, or more than one, gives such a name."""
+    def owner(ref: PodRef) -> str:
         fitting = []
         parts = ref.split("-")
         for end in range(1, len(parts)):
             suffix = "-".join(parts[end:])
-            named = self._named.get("-".join(parts[:end]), ())
-            fitting += [workload for workload, pattern in named if re.fullmatch(pattern, suffix)]
+            known = named.get("-".join(parts[:end]), ())
+            fitting += [workload for workload, pattern in known if re.fullmatch(pattern, suffix)]
         return fitting[0] if len(fitting) == 1 else ""
+
+    return owner
 
 
 def _claimed(snapshot: Snapshot) -> dict[str, list[Device]]:
@@ -306,11 +307,6 @@ def _unheld(snapshot: Snapshot, pods: Mapping[PodRef, Pod]) -> dict[DeviceId, tu
         if item.device in found and item.claim not in claims_in_use:
             found[item.device].append(f"ResourceClaim {item.claim}")
     return {device: tuple(names) for device, names in found.items() if names}
-
-
-def _first_known(calendar: Calendar, history: ActivityHistory, codes: Lane) -> int:
-    lane = lane_of(calendar, history, codes, None, lasts=True)
-    return next((int(index) for index in lane.nonzero()[0][:1]), calendar.steps)
 
 
 def _unknown(calendar: Calendar, begin: int) -> Lane:

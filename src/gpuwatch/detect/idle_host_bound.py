@@ -24,8 +24,12 @@ def host_bound(
     window = policy.long_window_seconds
     recent = lane[-(window // step_seconds) :]
     share = np.count_nonzero(recent & ACTIVE) / len(recent)
-    mean = signals.mean_busy_ratio(devices)
-    if mean is None or mean > policy.host_bound_busy_ratio or share < policy.host_bound_steps_ratio:
+    means = [signals.value(device, Signal.BUSY_RATIO, Statistic.AVG, window) for device in devices]
+    known = [mean for mean in means if mean is not None]
+    if not known or len(known) < len(means):
+        return None
+    mean = max(known)
+    if mean > policy.host_bound_busy_ratio or share < policy.host_bound_steps_ratio:
         return None
     traffic = max((signals.host_traffic(device, window) or 0.0 for device in devices), default=0.0)
     feeds = traffic >= policy.host_bound_bytes_per_second

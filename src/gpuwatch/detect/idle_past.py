@@ -25,12 +25,6 @@ _LIKENESSES = (
     "{each} in namespace {namespace}",
     "{each}",
 )
-_CLASS_NAMES = {
-    WorkloadClass.SERVING: "serving",
-    WorkloadClass.INTERACTIVE: "interactive",
-    WorkloadClass.BATCH: "batch",
-    WorkloadClass.OTHER: "of unknown kind",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,17 +48,17 @@ class SilenceModel:
         members: dict[str, list[PodHolding]] = defaultdict(list)
         for holder in holdings.holders.values():
             members[holder.workload].append(holder)
-        self._silences: dict[str, Silences] = {}
+        self.silences: dict[str, Silences] = {}
         self._lanes: dict[str, list[Lane]] = {}
-        self._class: dict[str, WorkloadClass] = {}
+        self.classes: dict[str, WorkloadClass] = {}
         self._likenesses: dict[str, tuple[str, ...]] = {}
         for workload, holders in members.items():
             known = holdings.workloads.get(workload)
             each = class_of(holders[0].pod, known)
-            self._class[workload] = each
+            self.classes[workload] = each
             lanes = _units(holders) + list(holdings.past.get(workload, ()))
             self._lanes[workload] = lanes
-            self._silences[workload] = silences_of(
+            self.silences[workload] = silences_of(
                 calendar,
                 lanes,
                 weekends_count=True if each is WorkloadClass.BATCH else None,
@@ -72,29 +66,23 @@ class SilenceModel:
             )
             image, namespace = image_family(holders[0].pod), holders[0].ref.partition("/")[0]
             self._likenesses[workload] = tuple(
-                text.format(each=_CLASS_NAMES[each], image=image, namespace=namespace)
+                text.format(each=each, image=image, namespace=namespace)
                 for text in _LIKENESSES
                 if image or "image" not in text
             )
         # The chance of a false finding is for the whole fleet, so each workload has its part of it (Bonferroni).
-        self._chance_ratio = policy.exceed_chance_ratio / max(1, sum(own.worked for own in self._silences.values()))
-        self._kinds = {each: self._kind(each) for each in set(self._class.values())}
-
-    def class_of(self, workload: str) -> WorkloadClass:
-        return self._class[workload]
-
-    def silences(self, workload: str) -> Silences:
-        return self._silences[workload]
+        self._chance_ratio = policy.exceed_chance_ratio / max(1, sum(own.worked for own in self.silences.values()))
+        self._kinds = {each: self._kind(each) for each in set(self.classes.values())}
 
     def weekends_count(self, workload: str) -> bool:
         """Whether weekends count as idle time: for jobs always, for others that work on weekends. Where none of its own
         was observed, nearly all of its kind must work on them."""
-        if self._class[workload] is WorkloadClass.BATCH:
+        if self.classes[workload] is WorkloadClass.BATCH:
             return True
-        seen = self._silences[workload].works_weekends
+        seen = self.silences[workload].works_weekends
         if seen is not None:
             return seen
-        kind = self._kinds[self._class[workload]]
+        kind = self._kinds[self.classes[workload]]
         if kind.rhythm is None:
             return False
         return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= self.policy.peer_quantile_ratio
@@ -120,11 +108,11 @@ class SilenceModel:
         released: nothing is in the memory of its devices.
         """
         policy = self.policy
-        own = self._silences[workload]
+        own = self.silences[workload]
         kin, prior, floor = None, Prior(seconds=0.0, mature_seconds=0.0, reason=""), policy.min_age_seconds
         lacks, stretch = "", 1.0
         if not never_worked:
-            kin, prior = self._kin(workload, now), self._prior(self._class[workload], released)
+            kin, prior = self._kin(workload, now), self._prior(self.classes[workload], released)
             floor = policy.min_silence_seconds
             if not own_alone:
                 lacks = "other Pods work on the same device"
@@ -146,7 +134,7 @@ class SilenceModel:
 
     def _on_weekend(self, workload: str, now: SilenceNow) -> bool:
         """Whether this idle time has weekends that count only because of the kind."""
-        if self._class[workload] is WorkloadClass.BATCH or not self.weekends_count(workload):
+        if self.classes[workload] is WorkloadClass.BATCH or not self.weekends_count(workload):
             return False
         return bool(self.calendar.weekend[now.proven_step :].any())
 
@@ -155,8 +143,8 @@ class SilenceModel:
         calendar, policy = self.calendar, self.policy
         grown = [
             workload
-            for workload, of in self._class.items()
-            if of is each and self._silences[workload].worked_seconds >= policy.peer_mature_seconds
+            for workload, of in self.classes.items()
+            if of is each and self.silences[workload].worked_seconds >= policy.peer_mature_seconds
         ]
         members = {
             workload: hourly(calendar, joined(self._lanes[workload]), policy.weekend_ratio) for workload in grown
@@ -185,7 +173,7 @@ class SilenceModel:
 
     def _kin(self, workload: str, now: SilenceNow) -> Kin | None:
         """The most similar kin of which there are enough, else all of its class."""
-        kind = self._kinds[self._class[workload]]
+        kind = self._kinds[self.classes[workload]]
         enough = self.policy.min_peers
         bounds: tuple[float, ...] = ()
         likeness = ""

@@ -12,79 +12,74 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePolicy:
-    """When an allocation is idle. 'Measured' means on the synthetic fleets of tests/detect/idle_fleets.py.
+    """When an allocation is idle.
 
-    What is seen
-        window_seconds: history of activity that is read. 14 days: two weekends, so that one of them is past.
-        step_seconds: length of one step. 5 min: ten samples at the exporters' 30 s.
-        active_ratio: engine activity above which a sample is work. 0.01: an exact zero misses idle GPUs, because
-            the counters have a noise floor (gpu-pruner 0.5 came to the same number).
-        min_coverage_ratio: share of the steps of a silence, and of the last hour's samples, that must be known.
-            0.8: a fifth may be lost to restarts and failed scrapes.
-        max_staleness_seconds: with so much time at the end of the history of which nothing is known, the verdict is
-            UNKNOWN. 15 min: three steps; Prometheus itself looks back for five minutes.
+    window_seconds: history of activity that is read. 14 days: two weekends, so that one of them is past.
+    step_seconds: length of one step of the history. 5 min: ten samples at the exporters' 30 s.
+    active_ratio: engine activity above which a sample is work. 0.01: the counters' noise floor, so that 0 would miss
+        idle GPUs (gpu-pruner 0.5 has the same number).
+    min_coverage_ratio: share of an idle time's steps, and of the last hour's samples, that must be known. 0.8: a fifth
+        may be lost to restarts and failed scrapes.
+    max_staleness_seconds: unknown time at the end of the history from which the verdict is UNKNOWN. 15 min: three
+        steps; Prometheus itself looks back for five minutes.
+    min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min: Princeton's
+        job_defense_shield warns again after 105 and cancels after 120.
+    recent_seconds: time since the last activity within which a Pod is in use. 30 min: the usual bound of other tools,
+        which nearly every serving Pod exceeds every day.
+    min_silence_seconds: shortest idle time of what has worked before. 2 h: a restore, an evaluation on the CPU or a
+        stuck file system sometimes takes an hour, unseen before.
 
-    When it is named
-        min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min:
-            Princeton's job_defense_shield warns for the second time after 105 and cancels after 120.
-        recent_seconds: time since the last activity within which a Pod is in use. 30 min: the silence that the
-            common rule takes for idle, and that nearly every serving Pod has every day.
-        min_silence_seconds: the shortest silence after which something that worked is called idle. 2 h: a restore, an
-            evaluation on the CPU or a stuck file system takes an hour now and then without having been seen before.
-        exceed_chance_ratio: chance with which any of the workloads that go on working exceeds the bound learnt from its
-            own past in as long again. 0.005; each workload has its part of it (Bonferroni), so a fleet of a thousand is
-            named as rarely as one of ten and waits half as long again. As the chance of each one it named 3 of 775
-            services in twelve simulated fleets, in nights with few requests; shared out, 1 of 5,086 in eighty, the
-            same way: silences of lognormal length have a longer tail than the exponential one that is assumed.
-        weekend_ratio: share of active hours on weekends, as a part of the share on other days, from which a workload
-            works on weekends. 0.5. Its silences there may be as many times longer, where none of its own was seen.
+    exceed_chance_ratio: chance that any workload that still works exceeds the bound learnt from its past, in as long
+        again. 0.005, divided among the workloads (Bonferroni), so that a fleet of a thousand has as few false findings
+        as one of ten and waits half as long again. Undivided it named 3 of 775 services in twelve simulated fleets, in
+        nights with few requests; divided, 1 of 5,086 in eighty: idle times of lognormal length have a longer tail than
+        the assumed exponential one.
+    weekend_ratio: active share of weekend hours, relative to other days, from which a workload works on weekends. 0.5:
+        it works half as much there, so its idle times may be twice as long where no weekend of it was seen.
+    min_peers: similar workloads that a comparison needs. 5, as for GPUs; fewer stretch the prior, each by its part.
+    peer_mature_seconds: time over which a peer must have worked. 18 h: more than any working day, so that it has a
+        night.
+    peer_quantile_ratio: share of the peers whose idle times are covered, and that must work on weekends before a first
+        weekend counts. 0.9: one unusual peer in ten does not decide.
+    peer_chance_ratio: chance that a peer exceeds its own bound within mature_seconds, the time for which the young
+        workload is young. 0.05: the quantile is careful already.
+    peer_limit_ratio: how far peers can stretch the prior. 2: peers that need more differ too much to be a guide.
 
-    Young workloads
-        min_peers: workloads that are needed to speak for one like them. 5, as for all comparisons with peers. Fewer
-            can stretch the prior, each by its part.
-        peer_mature_seconds: time over which peers must have worked to be asked. 18 h: longer than any working day, so
-            that a night lies within it.
-        peer_quantile_ratio: share of the peers whose silences are to be covered, and that have to work on weekends
-            before a first weekend counts. 0.9.
-        peer_chance_ratio: chance with which each peer exceeds the bound that it is asked for in mature_seconds, as long
-            as the young one is young. 0.05: the quantile is careful already.
-        peer_limit_ratio: how far peers can stretch the prior. 2: peers that need more differ too much to be a guide.
-        serving_prior_seconds: silence that is waited out for a service of which nothing is known. 24 h: on one real
-            inference fleet six hours flagged no working Pod on one day; a whole day has the night in it as well.
-        interactive_prior_seconds: for notebooks and development Pods. 72 h: whoever is away for two working days comes
-            back at about the hour of the day before them. One day off in six or seven (holidays, illness, part-time)
-            makes two in a row a matter of percents, and three one of less than exceed_chance_ratio.
-        released_prior_seconds: for those of them with nothing in memory: the process is gone, and nothing that its
-            user could come back to. 24 h, the time after which Kubeflow's own culler stops a notebook.
-        batch_prior_seconds: for jobs, which wait for nobody. 5 h: the sliding window after which Princeton's
-            job_defense_shield cancels.
-        mature_seconds, batch_mature_seconds: time between first and last activity from which the own past begins to
-            replace peers and prior. 24 h, a day and its night, and 4 h.
+    serving_prior_seconds: idle time that is expected of a service of unknown past. 24 h: it has a night in it; on a
+        real inference fleet six hours named no working Pod on one day.
+    interactive_prior_seconds: idle time that is expected of a notebook or development Pod. 72 h: after two working days
+        off, people return at about their usual hour. With one day off in six or seven (holidays, illness, part-time),
+        two in a row have a chance of percents, three less than exceed_chance_ratio.
+    released_prior_seconds: the same with nothing in memory, so with no process to return to. 24 h: Kubeflow's own
+        culler stops a notebook then.
+    batch_prior_seconds: idle time that is expected of a job, which waits for nobody. 5 h: the sliding window after
+        which Princeton's job_defense_shield cancels.
+    mature_seconds, batch_mature_seconds: time between first and last activity from which the own past, of a job by the
+        second, begins to replace peers and prior. 24 h, a day and its night, and 4 h, less than the prior of a job.
 
-    Second signal, against a device that shows no activity
-        power_floor_factor, power_floor_watts, power_floor_seconds: a card that does nothing draws no more than factor ×
-            floor + watts, where the floor is the least that it drew in power_floor_seconds. 2, 35 W and 7 days: a
-            context without work takes a T4 from 9 to 27 W, an A10G from 12 to about 55, an A100 from 62 to 100, an H100
-            from 70 to about 120. Cards of 70 W can work below that; there the memory's activity tells.
-        dram_active_ratio: highest memory activity that is none. 0.02: refresh and monitoring stay below one percent.
-        copy_util_ratio: the same for memory-copy utilisation, an integer percentage. 0.01: one percent.
-        sm_active_ratio: the same for SM activity. 0.01.
-        host_traffic_bytes_per_second: average PCIe traffic, both ways, above which something is being done. 10 MB/s;
-            monitoring alone makes less than one.
-        video_ratio: use of the video encoder or decoder above which a Pod works, whatever the engine says. 0.01.
-        recent_window_seconds, long_window_seconds: windows over which these are asked; the longest that fits into
-            the silence counts. 1 h and 6 h.
+    power_floor_factor, power_floor_watts, power_floor_seconds: an idle card draws at most factor × floor + watts, where
+        the floor is its lowest power in that time. 2, 35 W and 7 days: an idle context takes a T4 from 9 to 27 W, an
+        A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work below that;
+        its memory activity shows it.
+    dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
+    copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: one percent, the smallest step of the
+        counter.
+    sm_active_ratio: most SM activity of an idle device. 0.01: as active_ratio, since both come from the same counters.
+    video_ratio: use of the video encoder or decoder above which a Pod works, whatever its engine shows. 0.01: one
+        percent, the smallest step of the counters.
+    host_traffic_bytes_per_second: most average PCIe traffic, both ways, of an idle device. 10 MB/s: monitoring alone
+        makes less than one.
+    recent_window_seconds, long_window_seconds: windows of these signals; the longest that fits into the idle time
+        counts. 1 h, which fits into min_age_seconds, and 6 h, over which short work shows too.
 
-    Memory
-        model_bytes: memory in use from which a model is taken to be loaded. 1 GiB: a CUDA context takes 0.3 to 0.7 GiB.
-        context_bytes: memory in use from which a context is open. 128 MiB: an empty card shows a few.
-
-    Host-bound
-        host_bound_busy_ratio: mean engine activity over long_window_seconds up to which a busy device hardly works.
-            0.3; Kalos' median job is at 0.98.
-        host_bound_steps_ratio: share of that window's steps with activity from which it is busy all the time. 0.9.
-        host_bound_bytes_per_second: average PCIe traffic at which a service counts as well, which is otherwise just
-            little used. 1 GB/s.
+    model_bytes: memory in use from which a model is loaded. 1 GiB: a CUDA context takes 0.3 to 0.7 GiB.
+    context_bytes: memory in use from which a context is open. 128 MiB: an empty card shows a few.
+    host_bound_busy_ratio: mean engine activity over long_window_seconds up to which a busy device waits for its host.
+        0.3: Kalos' median job is at 0.98.
+    host_bound_steps_ratio: share of that window's active steps from which a device is busy all the time. 0.9: short
+        pauses, as for a checkpoint, do not count.
+    host_bound_bytes_per_second: average PCIe traffic from which a service waits for its host too; with less it may be
+        little used. 1 GB/s: a hundred times host_traffic_bytes_per_second.
     """
 
     window_seconds: int = 14 * _DAY

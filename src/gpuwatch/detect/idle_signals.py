@@ -5,15 +5,18 @@ called idle, one of these has to confirm that it does nothing, and none may cont
 only contradict: the first shares its source with engine activity, and work that stays on the card has no PCIe traffic.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt, le
 
 from gpuwatch.detect.idle_policy import IdlePolicy
+from gpuwatch.detect.needs import statistics
 from gpuwatch.model.decision import Evidence, Snapshot
 from gpuwatch.model.telemetry import Device, Signal, Statistic, WindowStat
 
 _PCIE = (Signal.PCIE_TX_BYTES_PER_SECOND, Signal.PCIE_RX_BYTES_PER_SECOND)
 _VIDEO = (Signal.ENCODER_UTIL_RATIO, Signal.DECODER_UTIL_RATIO)
+_HOLDS = {">": gt, "<=": le}
 _CONFIRMING = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
 
 
@@ -32,8 +35,9 @@ class SecondOpinion:
 
 
 def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
-    """The statistics that each rule (`Finding.rule`) reads. One of power, memory activity and copy utilisation is
-    enough. Without memory in use, a loaded model and an abandoned device look the same."""
+    """The statistics that each rule (`Finding.rule`) reads, besides the history of activity. One of power, memory
+    activity and copy utilisation is enough. Without memory in use, a loaded model and an abandoned device look the
+    same."""
     recent, long = policy.recent_window_seconds, policy.long_window_seconds
     use = (
         WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds),
@@ -65,17 +69,13 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     }
 
 
-def needs(policy: IdlePolicy) -> tuple[WindowStat, ...]:
-    """All statistics of the rules; the history of activity is read apart."""
-    return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
-
-
 class DeviceSignals:
     def __init__(self, snapshot: Snapshot, policy: IdlePolicy) -> None:
         self.readings = snapshot.readings
         self.policy = policy
         # Rendering a key takes longer than the look-up, and every device needs the same ones.
-        self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in needs(policy)}
+        stats = statistics(needs_of_rules(policy))
+        self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in stats}
         self._memory_bounds = (
             (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
             (Signal.MEMORY_COPY_UTIL_RATIO, policy.copy_util_ratio),
@@ -125,13 +125,6 @@ class DeviceSignals:
         used = [self.value(device, Signal.MEMORY_USED_BYTES, Statistic.LAST) for device in devices]
         return bool(used) and all(each is not None and each < self.policy.context_bytes for each in used)
 
-    def mean_busy_ratio(self, devices: Iterable[Device]) -> float | None:
-        """Mean engine activity of the busiest device over the long window; None where one has no answer."""
-        window = self.policy.long_window_seconds
-        values = [self.value(device, Signal.BUSY_RATIO, Statistic.AVG, window) for device in devices]
-        known = [value for value in values if value is not None]
-        return max(known) if known and len(known) == len(values) else None
-
     def host_traffic(self, device: Device, window_seconds: int) -> float | None:
         """Average PCIe traffic, both ways, in bytes per second; None where neither way has an answer."""
         values = [self.value(device, signal, Statistic.AVG, window_seconds) for signal in _PCIE]
@@ -142,32 +135,35 @@ class DeviceSignals:
         """The first device whose engine was active recently. All devices have this statistic; only some have a
         history."""
         window, bound = self.policy.recent_seconds, self.policy.active_ratio
-        for device in devices:
-            value = self.value(device, Signal.BUSY_RATIO, Statistic.MAX, window)
-            if value is not None and value > bound:
-                return self.evidence(
-                    device, Signal.BUSY_RATIO, Statistic.MAX, window, value, comparison=">", bound=bound
-                )
-        return None
+        found = (self._compared(device, Signal.BUSY_RATIO, window, ">", bound) for device in devices)
+        return next(filter(None, found), None)
 
     def video(self, devices: Iterable[Device]) -> Evidence | None:
         """The first device whose video encoder or decoder worked recently."""
         window, bound = self.policy.recent_window_seconds, self.policy.video_ratio
-        for device in devices:
-            for signal in _VIDEO:
-                value = self.value(device, signal, Statistic.MAX, window)
-                if value is not None and value > bound:
-                    return self.evidence(
-                        device, signal, Statistic.MAX, window, value, comparison=">", bound=bound, note="video work"
-                    )
-        return None
+        found = (
+            self._compared(device, signal, window, ">", bound, note="video work")
+            for device in devices
+            for signal in _VIDEO
+        )
+        return next(filter(None, found), None)
 
-    def second_opinion(self, devices: Iterable[Device], silent_seconds: float) -> SecondOpinion:
+    def _compared(
+        self, device: Device, signal: Signal, window: int, comparison: str, bound: float, *, note: str = ""
+    ) -> Evidence | None:
+        """The highest value of the window as evidence; None where unknown, or where the comparison does not hold."""
+        value = self.value(device, signal, Statistic.MAX, window)
+        if value is None or not _HOLDS[comparison](value, bound):
+            return None
+        return self.evidence(
+            device, signal, Statistic.MAX, window, value, comparison=comparison, bound=bound, note=note
+        )
+
+    def second_opinion(self, devices: Sequence[Device], silent_seconds: float) -> SecondOpinion:
         """The other signals over the time in which the devices' engines were idle.
 
         silent_seconds: that time; the longest window that fits into it counts.
         """
-        devices = tuple(devices)
         window = self.policy.recent_window_seconds
         if silent_seconds >= self.policy.long_window_seconds:
             window = self.policy.long_window_seconds
@@ -192,13 +188,11 @@ class DeviceSignals:
     def _contradiction(self, device: Device, window: int) -> Evidence | None:
         policy = self.policy
         for signal, bound in ((Signal.SM_ACTIVE_RATIO, policy.sm_active_ratio), *self._memory_bounds):
-            value = self.value(device, signal, Statistic.MAX, window)
-            if value is not None and value > bound:
-                return self.evidence(device, signal, Statistic.MAX, window, value, comparison=">", bound=bound)
-        power = self._power(device, window)
+            if found := self._compared(device, signal, window, ">", bound):
+                return found
         # Power does not contradict on a MIG instance: other instances draw from the same board.
-        if power is not None and power[0] > power[1] and device.mig_instance is None:
-            return self._power_evidence(device, window, *power, comparison=">")
+        if device.mig_instance is None and (drawn := self._power_compared(device, window, ">")):
+            return drawn
         traffic = self.host_traffic(device, window)
         if traffic is not None and traffic > policy.host_traffic_bytes_per_second:
             return self.evidence(
@@ -214,27 +208,21 @@ class DeviceSignals:
         return None
 
     def _confirmation(self, device: Device, window: int) -> Evidence | None:
-        power = self._power(device, window)
-        if power is not None and power[0] <= power[1]:
-            return self._power_evidence(device, window, *power, comparison="<=")
-        for signal, bound in self._memory_bounds:
-            value = self.value(device, signal, Statistic.MAX, window)
-            if value is not None and value <= bound:
-                return self.evidence(device, signal, Statistic.MAX, window, value, comparison="<=", bound=bound)
-        return None
+        if drawn := self._power_compared(device, window, "<="):
+            return drawn
+        found = (self._compared(device, signal, window, "<=", bound) for signal, bound in self._memory_bounds)
+        return next(filter(None, found), None)
 
-    def _power(self, device: Device, window: int) -> tuple[float, float, float] | None:
-        """Highest power in the window, the bound for an idle card, and the card's floor, in watts."""
+    def _power_compared(self, device: Device, window: int, comparison: str) -> Evidence | None:
+        """As `_compared`, for the power of the whole card; the bound for an idle card follows from its floor."""
         policy = self.policy
         highest = self.value(device, Signal.POWER_WATTS, Statistic.MAX, window, whole_gpu=True)
         floor = self.value(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds, whole_gpu=True)
         if highest is None or floor is None:
             return None
-        return highest, policy.power_floor_factor * floor + policy.power_floor_watts, floor
-
-    def _power_evidence(
-        self, device: Device, window: int, highest: float, bound: float, floor: float, *, comparison: str
-    ) -> Evidence:
+        bound = policy.power_floor_factor * floor + policy.power_floor_watts
+        if not _HOLDS[comparison](highest, bound):
+            return None
         return self.evidence(
             device,
             Signal.POWER_WATTS,
@@ -243,5 +231,5 @@ class DeviceSignals:
             highest,
             comparison=comparison,
             bound=bound,
-            note=f"the card's floor in {self.policy.power_floor_seconds // 86400} days is {floor:.0f} W",
+            note=f"the card's floor in {policy.power_floor_seconds // 86400} days is {floor:.0f} W",
         )

@@ -8,7 +8,7 @@ from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import DeviceSignals, SecondOpinion
+from gpuwatch.detect.idle_signals import DeviceSignals
 from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Snapshot, Subject, Verdict
 from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
 from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
@@ -78,7 +78,7 @@ class IdleJudge:
         if missing:
             return self._unknown(item, "whether it is used cannot be told", missing)
         covered = now.coverage_ratio >= policy.min_coverage_ratio
-        own = self.model.silences(item.workload)
+        own = self.model.silences[item.workload]
         age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
         alone, released = not item.ambiguous, self.signals.released(item.devices)
         explanation = self.model.explanation(item.workload, now, own_alone=alone, released=released)
@@ -118,7 +118,7 @@ class IdleJudge:
     def _working(self, item: Allocation, when: str, evidence: tuple[Evidence, ...] = ()) -> Finding:
         if item.ambiguous:
             return self._unknown(item, f"its device {when}, but other Pods share it", ("which Pod's work it is",))
-        batch = self.model.class_of(item.workload) is WorkloadClass.BATCH
+        batch = self.model.classes[item.workload] is WorkloadClass.BATCH
         bound = host_bound(self.signals, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
         if bound is not None:
             text, shown = bound
@@ -143,8 +143,17 @@ class IdleJudge:
             return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
         held = self.signals.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
-        confidence = self._confidence(item, now, explanation) * now.coverage_ratio
+        if explanation is None:
+            # Its first work may still come. `started` rules out that it worked before the telemetry began.
+            confidence = 0.95 if item.pods and self.snapshot.cluster.known else 0.85
+        else:
+            own, step = self.model.silences[item.workload], self.calendar.step_seconds
+            confidence = confidence_in_silence(own, explanation, now.silent_seconds, step)
+        evidence = [self._activity(item, now, explanation, ">"), *opinion.evidence]
+        if held is not None:
+            evidence.append(self._memory(item, *held))
         since = self.calendar.time_of(now.proven_step)
+        hours = (self.snapshot.at - since) / timedelta(hours=1)
         return self._finding(
             item,
             kind,
@@ -152,10 +161,10 @@ class IdleJudge:
             f"{self._silence_text(item, now, explanation)}; {holding}",
             severity=Severity.WARNING,
             advice=Advice.RECLAIM,
-            confidence_ratio=round(confidence, 3),
+            confidence_ratio=round(confidence * now.coverage_ratio, 3),
             since=since,
-            evidence=self._evidence(item, now, explanation, opinion, held),
-            gpu_hours=self._gpu_hours(item, since),
+            evidence=tuple(evidence),
+            gpu_hours=round(hours * sum(gpu_share(device) for device in item.devices), 2),
         )
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
@@ -187,64 +196,44 @@ class IdleJudge:
 
     def _explained(self, item: Allocation, now: SilenceNow, explanation: Explanation) -> Finding:
         text = self._silence_text(item, now, explanation)
-        until = f"{text}; it is expected to work again within {spoken(explanation.seconds)}"
         if item.ambiguous:
             return self._unknown(item, text, ("which Pod's work it was that its device did",))
-        if not now.active_before and not self.model.silences(item.workload).worked:
+        if not now.active_before and not self.model.silences[item.workload].worked:
             return self._unknown(item, text, ("what it did before the history begins",))
         confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
         return self._finding(
             item,
             FindingKind.BURSTY,
             Verdict.BUSY,
-            until,
+            f"{text}; it is expected to work again within {spoken(explanation.seconds)}",
             confidence_ratio=confidence,
             since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),
         )
 
-    def _confidence(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> float:
-        if explanation is None:
-            # Its first work may still come. `started` rules out that it worked before the telemetry began.
-            return 0.95 if item.pods and self.snapshot.cluster.known else 0.85
-        own = self.model.silences(item.workload)
-        return confidence_in_silence(own, explanation, now.silent_seconds, self.calendar.step_seconds)
-
     def _since_start(self, item: Allocation) -> float:
         assert item.started is not None
         return (self.snapshot.at - item.started).total_seconds()
 
-    def _evidence(
-        self,
-        item: Allocation,
-        now: SilenceNow,
-        explanation: Explanation | None,
-        opinion: SecondOpinion,
-        held: tuple[float, Device] | None,
-    ) -> tuple[Evidence, ...]:
-        evidence = [self._activity(item, now, explanation, ">"), *opinion.evidence]
-        if held is not None:
-            used, device = held
-            evidence.append(
-                self.signals.evidence(
-                    device,
-                    Signal.MEMORY_USED_BYTES,
-                    Statistic.LAST,
-                    0,
-                    used,
-                    comparison=">=" if used >= self.policy.model_bytes else "<",
-                    bound=float(self.policy.model_bytes),
-                    note="the most of its devices" if len(item.devices) > 1 else "",
-                )
-            )
-        return tuple(evidence)
+    def _memory(self, item: Allocation, used: float, device: Device) -> Evidence:
+        bound = float(self.policy.model_bytes)
+        return self.signals.evidence(
+            device,
+            Signal.MEMORY_USED_BYTES,
+            Statistic.LAST,
+            0,
+            used,
+            comparison=">=" if used >= bound else "<",
+            bound=bound,
+            note="the most of its devices" if len(item.devices) > 1 else "",
+        )
 
     def _activity(
         self, item: Allocation, now: SilenceNow, explanation: Explanation | None, comparison: str
     ) -> Evidence:
         """The idle time, compared with what explains it."""
         lead = item.devices[0] if item.devices else None
-        own = self.model.silences(item.workload)
+        own = self.model.silences[item.workload]
         bound = self.policy.min_age_seconds if explanation is None else explanation.seconds
         note = f"time without activity; {now.coverage_ratio:.0%} of its steps are known"
         if own.worked:
@@ -261,10 +250,6 @@ class IdleJudge:
             promql="" if lead is None else self.snapshot.readings.query(self._recent, lead),
             note=note,
         )
-
-    def _gpu_hours(self, item: Allocation, since: datetime) -> float:
-        hours = (self.snapshot.at - since) / timedelta(hours=1)
-        return round(hours * sum(gpu_share(device) for device in item.devices), 2)
 
     def _unknown(
         self,

@@ -3,18 +3,7 @@
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import (
-    SUSPECTED,
-    Conclusion,
-    Fleet,
-    GpuAnswers,
-    Judge,
-    Peers,
-    PhysicalGpu,
-    conclude,
-    samples,
-    undecided,
-)
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -83,7 +72,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
         if rate <= bound:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "no more replays than its link allows", replays)
-            return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
+            return fleet.unseen(gpu, kind, policy.window_seconds)
         multiples = peers_of(gpu)
         peers = None if multiples is None else multiples.times(bound)
         whom = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
@@ -98,7 +87,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
         )
         if peers is None:
             summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
-            return undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
+            return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
         if rate <= peers.upper(policy.peer_deviations):
             return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
         return conclude(
@@ -150,12 +139,12 @@ def pcie_width(fleet: Fleet) -> Judge:
         if width >= full:
             return fleet.healthy(gpu, kind, "all lanes are in use", lanes, most)
         if not reporting(gpu):
-            return fleet.unknown(gpu, kind, "too little was seen", [samples(policy.window_seconds)])
+            return fleet.unseen(gpu, kind, policy.window_seconds)
         fact = lanes.evidence(gpu, comparison="<", bound=full, peers=peers)
         summary = f"the PCIe link has {width:g} of {full:g} lanes"
         if peers is None:
             missing = f"{policy.min_peers} other GPUs of this model in its pool, to know what the slots have"
-            return undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
+            return fleet.undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
         return conclude(
@@ -229,7 +218,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
         if not over(gpu):
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
-            return fleet.unknown(gpu, kind, "too little was seen", [samples(window)])
+            return fleet.unseen(gpu, kind, window)
         found = excesses(gpu)
         evidence = [item.fact for item in found]
         words = " and ".join(item.words for item in found)
@@ -244,7 +233,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
         outlier = any(item.outlier for item in found)
         if not (outlier or slower):
             missing = "peers that have fewer errors, or a lack of traffic"
-            return undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
+            return fleet.undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
         sick = sum(1 for sibling in machine if over(sibling))
         whole = len(machine) > 1 and sick > len(machine) / 2

@@ -1,17 +1,6 @@
 """Faults of a GPU's memory: ECC errors, remapped rows, retired pages."""
 
-from gpuwatch.detect.fleet import (
-    SUSPECTED,
-    Conclusion,
-    Fleet,
-    GpuAnswers,
-    Judge,
-    Peers,
-    PhysicalGpu,
-    conclude,
-    samples,
-    undecided,
-)
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -87,7 +76,7 @@ def ecc(fleet: Fleet) -> Judge:
         if first is not None and first > 0:
             summary = f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them"
             missing = "when they were: the counter's series is new in the window"
-            return undecided(gpu, kind, summary, [appeared.evidence(gpu, comparison=">", bound=0.0)], missing)
+            return fleet.undecided(gpu, kind, summary, [appeared.evidence(gpu, comparison=">", bound=0.0)], missing)
         corrected = sbe if sbe.of(gpu) is not None else sbe_lifetime
         rate = (corrected.of(gpu) or 0.0) / window
         if rate >= policy.corrected_ecc_per_second:
@@ -96,7 +85,7 @@ def ecc(fleet: Fleet) -> Judge:
         if dbe.known(gpu) or dbe_lifetime.known(gpu):
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "no uncorrectable ECC errors", *known)
-            return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(window)])
+            return fleet.unseen(gpu, kind, window)
         return fleet.unknown(
             gpu, kind, "uncorrectable ECC errors are not exported", [dbe.stat.signal, dbe_lifetime.stat.signal]
         )
@@ -143,7 +132,7 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
     if peers is None:
         summary = f"{rate:,.3g} corrected ECC errors per second, and too few GPUs to compare with"
         missing = f"{fleet.policy.min_peers} other GPUs that export corrected errors"
-        return undecided(gpu, kind, summary, [fact], missing)
+        return fleet.undecided(gpu, kind, summary, [fact], missing)
     if rate <= peers.upper(fleet.policy.peer_deviations):
         summary = f"{rate:,.3g} corrected ECC errors per second, as its peers have"
         return fleet.healthy(gpu, kind, summary, corrected, confidence_ratio=0.6)

@@ -7,11 +7,7 @@ from gpuwatch.detect.scattered import scattered
 from gpuwatch.model.decision import Finding, FindingKind, Snapshot
 from gpuwatch.model.telemetry import WindowStat
 
-__all__ = ["MisfitPolicy", "assess_misfit", "needs", "needs_of_rules"]
-
-
-def needs(policy: MisfitPolicy) -> tuple[WindowStat, ...]:
-    return tuple(dict.fromkeys(stat for stats in needs_of_rules(policy).values() for stat in stats))
+__all__ = ["MisfitPolicy", "assess_misfit", "needs_of_rules"]
 
 
 def needs_of_rules(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:

@@ -1,5 +1,6 @@
 """What the rules need of telemetry, as one value: `cycle` builds it, `collect` reads it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwatch.model.telemetry import Signal, WindowStat
@@ -27,3 +28,8 @@ class TelemetryNeeds:
     suspect_window_seconds: int = 1800
     inventory_seconds: int = 3600
     lost_seconds: int = 24 * 3600
+
+
+def statistics(rules: Mapping[str, tuple[WindowStat, ...]]) -> tuple[WindowStat, ...]:
+    """Every statistic that these rules read, once."""
+    return tuple(dict.fromkeys(stat for stats in rules.values() for stat in stats))

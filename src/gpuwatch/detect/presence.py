@@ -5,7 +5,7 @@ while those of its siblings go on. Where an exporter, or most of them, have no s
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,9 +59,8 @@ class _Machine(NamedTuple):
 
     @property
     def node(self) -> str | None:
-        return next((gpu.lead.node for gpu in self.gpus if gpu.lead.node is not None), None) or next(
-            (exporter.node for exporter in self.exporters if exporter.node is not None), None
-        )
+        nodes = (*(gpu.lead.node for gpu in self.gpus), *(exporter.node for exporter in self.exporters))
+        return next((node for node in nodes if node is not None), None)
 
     @property
     def up(self) -> bool | None:
@@ -90,7 +89,11 @@ def presence(fleet: Fleet) -> Presence:
     lost = [gpu for gpu in fleet.gpus if not gpu.present and gpu.uuid not in result.explained]
     _judge_lost(fleet, lost, result)
     if fleet.everything:
-        result.findings += [_there(gpu) for gpu in fleet.present]
+        kind, sure = FindingKind.GPU_MISSING, 0.95
+        result.findings += [
+            conclude(gpu, kind, Verdict.HEALTHY, "it reports", rule=RULE, confidence_ratio=sure, since=gpu.last_seen)
+            for gpu in fleet.present
+        ]
     return result
 
 
@@ -124,49 +127,62 @@ def _left_the_cluster(fleet: Fleet, machine: _Machine) -> bool:
 
 def _nothing_at_all(fleet: Fleet) -> Finding:
     gaps = "; ".join(f"{gap.what}: {gap.detail}" for gap in fleet.snapshot.gaps[:3])
-    return _fleet_finding(
+    return monitoring_fault(
+        FLEET,
+        FindingKind.TELEMETRY_MISSING,
+        Severity.CRITICAL,
         "no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
-        evidence=[Evidence(signal="exporters", value=0.0), Evidence(signal="devices", value=0.0)],
-        missing=["any series of a GPU exporter"],
+        Evidence(signal="exporters", value=0.0),
+        Evidence(signal="devices", value=0.0),
+        missing="any series of a GPU exporter",
     )
 
 
 def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> Finding:
     names = ", ".join(machine.name for machine in silent[:5]) + (" …" if len(silent) > 5 else "")
     jobs = "|".join(sorted({exporter.job for machine in silent for exporter in machine.exporters if exporter.job}))
-    return _fleet_finding(
+    return monitoring_fault(
+        FLEET,
+        FindingKind.TELEMETRY_MISSING,
+        Severity.CRITICAL,
         f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than all "
         "those machines",
-        evidence=[
-            Evidence(
-                signal="exporters_down",
-                value=len(silent) / total,
-                unit="ratio",
-                comparison=">=",
-                bound=fleet.policy.telemetry_missing_ratio,
-                promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
-                note=names,
-            )
-        ],
-        missing=["telemetry of these machines"],
+        Evidence(
+            signal="exporters_down",
+            value=len(silent) / total,
+            unit="ratio",
+            comparison=">=",
+            bound=fleet.policy.telemetry_missing_ratio,
+            promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
+            note=names,
+        ),
+        missing="telemetry of these machines",
         gpus=[gpu for machine in silent for gpu in machine.gpus],
     )
 
 
-def _fleet_finding(
-    summary: str, *, evidence: Iterable[Evidence], missing: Iterable[str], gpus: Sequence[PhysicalGpu] = ()
+def monitoring_fault(
+    subject: Subject,
+    kind: FindingKind,
+    severity: Severity,
+    summary: str,
+    *evidence: Evidence,
+    missing: str,
+    gpus: Sequence[PhysicalGpu] = (),
+    node: str | None = None,
 ) -> Finding:
     return conclude(
-        FLEET,
-        FindingKind.TELEMETRY_MISSING,
+        subject,
+        kind,
         Verdict.UNKNOWN,
         summary,
         rule=RULE,
-        severity=Severity.CRITICAL,
+        severity=severity,
         advice=Advice.FIX_MONITORING,
         evidence=evidence,
-        missing=missing,
+        missing=[missing],
         gpus=gpus,
+        node=node,
     )
 
 
@@ -348,8 +364,3 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
         evidence=evidence,
         gpu_hours=silence / 3600,
     )
-
-
-def _there(gpu: PhysicalGpu) -> Finding:
-    kind, at = FindingKind.GPU_MISSING, gpu.last_seen
-    return conclude(gpu, kind, Verdict.HEALTHY, "it reports", rule=RULE, confidence_ratio=0.95, since=at)

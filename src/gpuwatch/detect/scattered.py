@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpuwatch.model.cluster import Node, Pod
 from gpuwatch.model.decision import (
@@ -39,10 +40,25 @@ def scattered(snapshot: Snapshot, labels: Sequence[str], *, everything: bool = F
             if all(label in nodes[pod.node].labels for pod in pods)
         }
         wide = next((label for label, found in spans.items() if len(found) > _needed(pods, sizes[label])), None)
+        about = Finding(
+            rule=f"misfit.{FindingKind.SCATTERED}",
+            family=Family.MISFIT,
+            kind=FindingKind.SCATTERED,
+            subject=Subject(SubjectKind.GANG, gang),
+            verdict=Verdict.UNKNOWN,
+            summary="its Nodes name no domain",
+            missing=("topology labels on its Nodes",),
+            pods=tuple(sorted(pod.ref for pod in pods)),
+        )
         if wide is not None:
-            yield _finding(gang, pods, wide, spans[wide], _needed(pods, sizes[wide]), nodes)
+            counts = Counter(nodes[pod.node].labels[wide] for pod in pods)
+            yield _scattered(about, wide, counts, _needed(pods, sizes[wide]))
+        elif everything and spans:
+            told = ", ".join(f"{len(found)} of {label}" for label, found in spans.items())
+            summary = f"it spans no more domains than it needs: {told}"
+            yield replace(about, verdict=Verdict.HEALTHY, summary=summary, confidence_ratio=1.0, missing=())
         elif everything:
-            yield _fine(gang, pods, spans)
+            yield about
 
 
 def _sizes(nodes: Iterable[Node], label: str) -> dict[str, list[int]]:
@@ -71,44 +87,21 @@ def _needed(pods: Sequence[Pod], sizes: Mapping[str, Sequence[int]]) -> int:
     return needed
 
 
-def _finding(
-    gang: str, pods: Sequence[Pod], label: str, found: set[str], needed: int, nodes: Mapping[str, Node]
-) -> Finding:
-    counts = Counter(nodes[pod.node].labels[label] for pod in pods)
-    return Finding(
-        rule=f"misfit.{FindingKind.SCATTERED}",
-        family=Family.MISFIT,
-        kind=FindingKind.SCATTERED,
-        subject=Subject(SubjectKind.GANG, gang),
+def _scattered(about: Finding, label: str, counts: Mapping[str, int], needed: int) -> Finding:
+    domains = Evidence(
+        signal=label,
+        value=float(len(counts)),
+        unit="domains",
+        comparison=">",
+        bound=float(needed),
+        note=", ".join(f"{count} Pods in {name}" for name, count in sorted(counts.items())),
+    )
+    return replace(
+        about,
         verdict=Verdict.MISFIT,
-        summary=f"it spans {len(found)} domains of {label}, and {needed} could hold it",
+        summary=f"it spans {len(counts)} domains of {label}, and {needed} could hold it",
         advice=Advice.REBALANCE,
         confidence_ratio=1.0,  # labels are facts
-        evidence=(
-            Evidence(
-                signal=label,
-                value=float(len(found)),
-                unit="domains",
-                comparison=">",
-                bound=float(needed),
-                note=", ".join(f"{count} Pods in {name}" for name, count in sorted(counts.items())),
-            ),
-        ),
+        evidence=(domains,),
         missing=("what spanning them costs it",),
-        pods=tuple(sorted(pod.ref for pod in pods)),
-    )
-
-
-def _fine(gang: str, pods: Sequence[Pod], spans: Mapping[str, set[str]]) -> Finding:
-    told = ", ".join(f"{len(found)} of {label}" for label, found in spans.items())
-    return Finding(
-        rule=f"misfit.{FindingKind.SCATTERED}",
-        family=Family.MISFIT,
-        kind=FindingKind.SCATTERED,
-        subject=Subject(SubjectKind.GANG, gang),
-        verdict=Verdict.HEALTHY if spans else Verdict.UNKNOWN,
-        summary=f"it spans no more domains than it needs: {told}" if spans else "its Nodes name no domain",
-        confidence_ratio=1.0 if spans else 0.0,
-        missing=() if spans else ("topology labels on its Nodes",),
-        pods=tuple(sorted(pod.ref for pod in pods)),
     )

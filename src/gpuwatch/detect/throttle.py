@@ -8,7 +8,7 @@ Only 0x8, 0x20, 0x40 and 0x80 are faults; the masks leave out every other bit, a
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude, samples
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -16,9 +16,6 @@ from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 THERMAL_BITS = 0x60
 BRAKE_BITS = 0x80
 SLOWDOWN_BITS = 0x8
-
-_THERMAL_EVENTS = ("sw_thermal", "hw_thermal")
-_BRAKE_EVENTS = ("hw_power_brake",)
 
 _BUSY_RATIO = 0.5
 """Least engine activity in the window at which clocks are compared: they fall at idle by design."""
@@ -66,6 +63,10 @@ class _Duty(NamedTuple):
     before: float
     source: GpuAnswers
 
+    @property
+    def lasting(self) -> float:
+        return min(self.now, self.before)
+
 
 def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
     """Duty in both halves of the double window: the earlier half is the whole less the later half."""
@@ -93,7 +94,7 @@ def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[
     def duty(gpu: PhysicalGpu) -> _Duty | None:
         duties = [_duty(gpu, *each) for each, enough in zip(measures, seen, strict=True) if enough(gpu)]
         known = [each for each in duties if each is not None]
-        return max(known, key=lambda each: min(each.now, each.before), default=None)
+        return max(known, key=lambda each: each.lasting, default=None)
 
     return duty
 
@@ -111,35 +112,55 @@ def thermal_throttle(fleet: Fleet) -> Judge:
     def judge(gpu: PhysicalGpu) -> Conclusion:
         duty = duty_of(gpu)
         if duty is not None:
-            if min(duty.now, duty.before) >= policy.thermal_duty_ratio:
-                return _thermal(fleet, gpu, duty, margin)
+            if duty.lasting >= policy.thermal_duty_ratio:
+                evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
+                if margin.of(gpu) is not None:
+                    evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
+                severe = duty.lasting >= policy.thermal_severe_ratio
+                return _slowed(
+                    fleet,
+                    gpu,
+                    kind,
+                    duty,
+                    "slowed by heat",
+                    evidence,
+                    severity=Severity.CRITICAL if severe else Severity.WARNING,
+                    advice=Advice.INSPECT if severe else Advice.WATCH,
+                    # The driver counted it in both windows; below half of the time a hot day explains it as well.
+                    confidence_ratio=0.9 if severe else 0.8,
+                )
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
         if not reporting(gpu):
-            return fleet.unknown(gpu, kind, "too little was seen of the window", [samples(policy.window_seconds)])
-        return _by_events(fleet, gpu, kind, events, _THERMAL_EVENTS, "thermal slowdown") or proxy(gpu)
+            return fleet.unseen(gpu, kind, policy.window_seconds)
+        names = ("sw_thermal", "hw_thermal")
+        return _by_events(fleet, gpu, kind, events, names, "thermal slowdown") or proxy(gpu)
 
     return judge
 
 
-def _thermal(fleet: Fleet, gpu: PhysicalGpu, duty: _Duty, margin: GpuAnswers) -> Finding:
-    policy = fleet.policy
-    share = min(duty.now, duty.before)
-    severe = share >= policy.thermal_severe_ratio
-    evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
-    if margin.of(gpu) is not None:
-        evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
+def _slowed(
+    fleet: Fleet,
+    gpu: PhysicalGpu,
+    kind: FindingKind,
+    duty: _Duty,
+    words: str,
+    evidence: Sequence[Evidence],
+    severity: Severity,
+    advice: Advice,
+    confidence_ratio: float,
+) -> Finding:
+    seconds = fleet.policy.window_seconds
     return conclude(
         gpu,
-        FindingKind.THERMAL_THROTTLE,
+        kind,
         Verdict.DEGRADED,
-        f"slowed by heat {share:.0%} of the time or more in two windows of {policy.window_seconds // 60} min",
-        severity=Severity.CRITICAL if severe else Severity.WARNING,
-        advice=Advice.INSPECT if severe else Advice.WATCH,
-        # The driver counted it in both windows; below half of the time a hot day explains it as well.
-        confidence_ratio=0.9 if severe else 0.8,
-        since=fleet.before(2 * policy.window_seconds),
+        f"{words} {duty.lasting:.0%} of the time or more in two windows of {seconds // 60} min",
+        severity=severity,
+        advice=advice,
+        confidence_ratio=confidence_ratio,
+        since=fleet.before(2 * seconds),
         evidence=evidence,
-        gpu_hours=(duty.now + duty.before) * policy.window_seconds / 3600,
+        gpu_hours=(duty.now + duty.before) * seconds / 3600,
     )
 
 
@@ -266,37 +287,20 @@ def power_brake(fleet: Fleet) -> Judge:
     def judge(gpu: PhysicalGpu) -> Conclusion:
         bound = policy.power_brake_duty_ratio
         duty, unnamed = duty_of(gpu), unnamed_of(gpu)
-        if duty is not None and min(duty.now, duty.before) >= bound:
+        if duty is not None and duty.lasting >= bound:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
-            return _braked(fleet, gpu, duty, "under the power brake", Severity.CRITICAL, 0.85)
+            words, evidence = "under the power brake", [_duty_evidence(gpu, duty, bound)]
+            return _slowed(fleet, gpu, kind, duty, words, evidence, Severity.CRITICAL, Advice.INSPECT, 0.85)
         hot = (thermal.of(gpu) or 0.0) >= bound
-        if unnamed is not None and min(unnamed.now, unnamed.before) >= bound and not hot:
+        if unnamed is not None and unnamed.lasting >= bound and not hot:
             # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
-            return _braked(fleet, gpu, unnamed, "in hardware slowdown of no given reason", Severity.WARNING, SUSPECTED)
+            words, evidence = "in hardware slowdown of no given reason", [_duty_evidence(gpu, unnamed, bound)]
+            return _slowed(fleet, gpu, kind, unnamed, words, evidence, Severity.WARNING, Advice.INSPECT, SUSPECTED)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
-        if reporting(gpu) and (counted := _by_events(fleet, gpu, kind, events, _BRAKE_EVENTS, "power brake")):
+        if reporting(gpu) and (counted := _by_events(fleet, gpu, kind, events, ("hw_power_brake",), "power brake")):
             return counted
         missing = [bits.stat.signal, seconds.stat.signal]
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 
     return judge
-
-
-def _braked(
-    fleet: Fleet, gpu: PhysicalGpu, duty: _Duty, words: str, severity: Severity, confidence_ratio: float
-) -> Finding:
-    policy = fleet.policy
-    return conclude(
-        gpu,
-        FindingKind.POWER_BRAKE,
-        Verdict.DEGRADED,
-        f"{words} {min(duty.now, duty.before):.0%} of the time or more in two windows of "
-        f"{policy.window_seconds // 60} min",
-        severity=severity,
-        advice=Advice.INSPECT,
-        confidence_ratio=confidence_ratio,
-        since=fleet.before(2 * policy.window_seconds),
-        evidence=[_duty_evidence(gpu, duty, policy.power_brake_duty_ratio)],
-        gpu_hours=(duty.now + duty.before) * policy.window_seconds / 3600,
-    )

@@ -5,17 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import (
-    FLEET,
-    SUSPECTED,
-    Conclusion,
-    Fleet,
-    GpuAnswers,
-    Judge,
-    PhysicalGpu,
-    conclude,
-    undecided,
-)
+from gpuwatch.detect.fleet import FLEET, SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -59,8 +49,9 @@ def vendor_health_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 class _Action(NamedTuple):
+    """confidence_ratio: that the GPU is degraded; 0 where the action is not about it."""
+
     words: str
-    verdict: Verdict
     severity: Severity
     advice: Advice
     confidence_ratio: float
@@ -70,25 +61,13 @@ class _Action(NamedTuple):
 # GPU's state best, hence the highest confidence of all rules. 4 means 'works at reduced capacity: let the work end,
 # then reset'. 5 is about the IMEX service of an NVLink domain; idle domains showed it for weeks (NVIDIA/aicr #2641).
 _ACTIONS: dict[float, _Action] = {
-    1: _Action("reset the GPU", Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET, 0.98),
-    2: _Action("reboot the Node", Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT, 0.98),
-    3: _Action(
-        "drain peer-to-peer traffic, then ask again what is needed",
-        Verdict.DEGRADED,
-        Severity.WARNING,
-        Advice.WATCH,
-        0.8,
-    ),
-    4: _Action("drain the GPU and reset it", Verdict.DEGRADED, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.98),
-    5: _Action(
-        "recover the IMEX domain, which is a service and not this GPU",
-        Verdict.UNKNOWN,
-        Severity.INFO,
-        Advice.WATCH,
-        0.0,
-    ),
-    6: _Action("reset the GPU's bus", Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET, 0.8),
-    7: _Action("reboot the system", Verdict.DEGRADED, Severity.CRITICAL, Advice.REBOOT, 0.8),
+    1: _Action("reset the GPU", Severity.CRITICAL, Advice.RESET, 0.98),
+    2: _Action("reboot the Node", Severity.CRITICAL, Advice.REBOOT, 0.98),
+    3: _Action("drain peer-to-peer traffic, then ask again what is needed", Severity.WARNING, Advice.WATCH, 0.8),
+    4: _Action("drain the GPU and reset it", Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.98),
+    5: _Action("recover the IMEX domain, which is a service and not this GPU", Severity.INFO, Advice.WATCH, 0.0),
+    6: _Action("reset the GPU's bus", Severity.CRITICAL, Advice.RESET, 0.8),
+    7: _Action("reboot the system", Severity.CRITICAL, Advice.REBOOT, 0.8),
 }
 
 
@@ -119,17 +98,18 @@ def recovery_action(fleet: Fleet) -> Judge:
                 evidence=evidence,
                 missing=[f"the meaning of recovery action {code:g}"],
             )
+        degraded = action.confidence_ratio > 0
         return conclude(
             gpu,
             kind,
-            action.verdict,
+            Verdict.DEGRADED if degraded else Verdict.UNKNOWN,
             f"the driver asks to {action.words}",
             severity=action.severity,
             advice=action.advice,
             confidence_ratio=action.confidence_ratio,
             since=since,
             evidence=evidence,
-            missing=[] if action.verdict is Verdict.DEGRADED else ["the state of the IMEX service"],
+            missing=[] if degraded else ["the state of the IMEX service"],
         )
 
     return judge
@@ -143,20 +123,25 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     kind = FindingKind.DCGM_HEALTH
     now, lowest, recovery = map(fleet.answers, dcgm_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
+
+    def failed_watches(gpu: PhysicalGpu) -> dict[str, float]:
+        watches = now.by_variant(gpu).items()
+        return {name: code for name, code in watches if code >= DCGM_FAIL and name not in NOISY_WATCHES}
+
     watched: dict[str, list[PhysicalGpu]] = defaultdict(list)
     failing: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in fleet.present:
-        for name, code in now.by_variant(gpu).items():
+        for name in now.by_variant(gpu):
             watched[name].append(gpu)
-            if code >= DCGM_FAIL and name not in NOISY_WATCHES:
-                failing[name].append(gpu)
+        for name in failed_watches(gpu):
+            failing[name].append(gpu)
     everywhere = {name: gpus for name, gpus in failing.items() if _fleet_wide(fleet, gpus, watched[name])}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         watches = now.by_variant(gpu)
         if not watches:
             return fleet.unknown(gpu, kind, "DCGM's health watches are not exported", [now.stat.signal])
-        bad = {name: code for name, code in watches.items() if code >= DCGM_FAIL and name not in NOISY_WATCHES}
+        bad = failed_watches(gpu)
         failed = {name: code for name, code in bad.items() if name not in everywhere}
         if bad and not failed:
             return fleet.unknown(gpu, kind, f"{', '.join(sorted(bad))} failed, as all over the fleet", _ONE_GPU)
@@ -230,7 +215,7 @@ def _failed(
     asked = recovery.of(gpu)
     if names == [EVERY_XID_WATCH] and asked == 0:
         # The watch stays failed until the host engine restarts; the driver's state is current.
-        return undecided(
+        return fleet.undecided(
             gpu,
             FindingKind.DCGM_HEALTH,
             "DCGM remembers a devastating XID, but the driver asks for no recovery",

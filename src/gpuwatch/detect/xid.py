@@ -83,16 +83,12 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
         or fleet.snapshot.telemetry_schema.has(last.stat.signal)
     )
 
-    def class_of(code: int | str) -> XidClass | None:
-        found = fleet.xids.get(code) if isinstance(code, int) else None
-        return None if found is None else found.xid_class
-
-    causes = common_causes(fleet, (event for found in events.values() for event in found), class_of)
-    cause_of = {id(event): cause for cause in causes for event in cause.events}
+    causes = common_causes(fleet, (event for found in events.values() for event in found))
+    cause_of = {event: cause for cause in causes for event in cause.events}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         found = [
-            _judge_event(fleet, event, cause_of.get(id(event)), others.get(gpu.uuid, ()))
+            _judge_event(fleet, event, cause_of.get(event), others.get(gpu.uuid, ()))
             for event in events.get(gpu.uuid, ())
         ]
         shown = [item for item in found if isinstance(item, Finding)]
@@ -116,7 +112,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
 
 
 def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, others: Sequence[Finding]) -> Conclusion:
-    known = fleet.xids.get(event.code) if isinstance(event.code, int) else None
+    known = event.known
     if known is None:
         return _undecided(
             event,
@@ -132,12 +128,11 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
             event,
             f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
             ["the kernel log of the Node"],
-            known=known,
         )
     if known.xid_class is XidClass.IGNORE:
         if not fleet.everything:
             return Verdict.HEALTHY
-        return _conclude(event, known, Verdict.HEALTHY, title, confidence_ratio=0.8)
+        return _conclude(event, Verdict.HEALTHY, title, confidence_ratio=0.8)
     independent = [finding for finding in others if finding.kind in CORROBORATING and not _derived(known, finding.kind)]
     fatal = known.xid_class is XidClass.FATAL
     repeated = known.repeat_is_fatal and event.count >= fleet.policy.xid_repeats
@@ -146,14 +141,13 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
     if cause is not None:
         if not fleet.everything:
             return Verdict.UNKNOWN
-        return _undecided(event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"], known=known)
+        return _undecided(event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"])
     if fatal or repeated:
         if event.doubtful:
             missing = ["when it was: it may be older than the window, as the gauge never clears"]
-            return _undecided(event, title, missing, known=known, severity=Severity.WARNING)
+            return _undecided(event, title, missing, severity=Severity.WARNING)
         return _conclude(
             event,
-            known,
             Verdict.DEGRADED,
             title if fatal else f"{title}; it came {event.count} times at least",
             severity=Severity.CRITICAL,
@@ -161,11 +155,11 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
             confidence_ratio=_FATAL_CONFIDENCE if fatal else _REPEATED_CONFIDENCE,
         )
     if known.xid_class is XidClass.APPLICATION:
-        return _application(event, known, title)
+        return _application(event, title)
     missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
     if known.repeat_is_fatal and not event.countable:
         missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
-    return _undecided(event, title, missing, known=known)
+    return _undecided(event, title, missing)
 
 
 def _derived(known: Xid, kind: FindingKind) -> bool:
@@ -181,7 +175,6 @@ def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Fin
     severity = Severity.CRITICAL if fatal else max((item.severity for item in independent), key=_SEVERITIES.index)
     return _conclude(
         event,
-        known,
         Verdict.DEGRADED,
         f"{title}; {' and '.join(sorted({item.kind.replace('_', ' ') for item in independent}))} on the same GPU",
         severity=severity,
@@ -191,15 +184,14 @@ def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Fin
     )
 
 
-def _application(event: XidEvent, known: Xid, title: str) -> Finding:
+def _application(event: XidEvent, title: str) -> Finding:
     """The program's fault, unless different workloads raised it on the same GPU."""
-    workloads = sorted({str(subject) for held in event.workloads for subject in held})
+    workloads = sorted(str(subject) for subject in event.all_workloads)
     # Workloads that share the GPU at one time cannot be told apart; those of different times can.
     distinct = {held for held in event.workloads if held}
     if len(distinct) > 1 and not frozenset.intersection(*distinct):
         return _conclude(
             event,
-            known,
             Verdict.DEGRADED,
             f"{title}, but {len(workloads)} workloads raised it on this GPU: {', '.join(workloads)}",
             severity=Severity.WARNING,
@@ -209,7 +201,6 @@ def _application(event: XidEvent, known: Xid, title: str) -> Finding:
     who = f" (allocated to {', '.join(workloads)})" if workloads else ""
     return _conclude(
         event,
-        known,
         Verdict.UNKNOWN,
         title + who,
         advice=Advice.FIX_APPLICATION,
@@ -222,15 +213,13 @@ def _undecided(
     summary: str,
     missing: Iterable[str],
     *,
-    known: Xid | None = None,
     severity: Severity = Severity.INFO,
 ) -> Finding:
-    return _conclude(event, known, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing)
+    return _conclude(event, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing)
 
 
 def _conclude(
     event: XidEvent,
-    known: Xid | None,
     verdict: Verdict,
     summary: str,
     *,
@@ -249,7 +238,7 @@ def _conclude(
         advice=advice,
         confidence_ratio=confidence_ratio,
         since=event.times[0] if event.times else None,
-        evidence=[*event.evidence, *([] if known is None else [_catalog(known)]), *evidence],
+        evidence=[*event.evidence, *([] if event.known is None else [_catalog(event.known)]), *evidence],
         missing=missing,
     )
 
@@ -307,10 +296,10 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             )
             for cause in found
         ]
-        catalog = [_catalog(known) for cause in found if (known := _known(fleet, cause)) is not None]
+        catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
         nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
         only_application = all(
-            (known := _known(fleet, cause)) is not None and known.xid_class is XidClass.APPLICATION for cause in found
+            cause.known is not None and cause.known.xid_class is XidClass.APPLICATION for cause in found
         )
         yield conclude(
             subject,
@@ -325,7 +314,3 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             gpus=gpus.values(),
             node=nodes.pop() if len(nodes) == 1 else None,
         )
-
-
-def _known(fleet: Fleet, cause: CommonCause) -> Xid | None:
-    return fleet.xids.get(cause.code) if isinstance(cause.code, int) else None

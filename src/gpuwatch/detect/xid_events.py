@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.catalog.xids import XidClass
+from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Evidence, Subject, SubjectKind
@@ -31,7 +31,7 @@ def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 class XidEvent:
     """An XID that one GPU raised within the change window.
 
-    code: the number, or the text where an exporter wrote something else.
+    code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
     count: a lower bound. countable: an exporter counts this GPU's XIDs, so repeats are visible.
     times: as far as the gauge or the windowed count shows them.
     doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
@@ -41,12 +41,17 @@ class XidEvent:
 
     gpu: PhysicalGpu
     code: int | str
+    known: Xid | None
     count: int
     countable: bool
     times: tuple[datetime, ...]
     doubtful: bool
     workloads: tuple[frozenset[Subject], ...]
     evidence: tuple[Evidence, ...]
+
+    @property
+    def all_workloads(self) -> frozenset[Subject]:
+        return frozenset().union(*self.workloads)
 
 
 def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
@@ -68,6 +73,7 @@ def counts_xids(answers: GpuAnswers, gpu: PhysicalGpu) -> bool:
 class _Seen:
     def __init__(self, fleet: Fleet) -> None:
         self._last, self._counted, self._increased, self._appeared = map(fleet.answers, xid_needs(fleet.policy))
+        self._catalog = fleet.xids
         self._began = _telemetry_began(fleet)
         self._held = _holders(fleet)
         self._latched = {
@@ -112,6 +118,7 @@ class _Seen:
         return XidEvent(
             gpu=gpu,
             code=code,
+            known=self._catalog.get(code) if isinstance(code, int) else None,
             count=max(*totals, at_once, in_window, len(latched)),
             countable=any(counts_xids(each, gpu) for each in (self._counted, self._increased, self._appeared)),
             times=tuple(change.at for change in times),
@@ -210,10 +217,12 @@ class CommonCause:
     def homes(self) -> int:
         return len({event.gpu.home for event in self.events})
 
+    @property
+    def known(self) -> Xid | None:
+        return self.events[0].known
 
-def common_causes(
-    fleet: Fleet, events: Iterable[XidEvent], classes: Callable[[int | str], XidClass | None]
-) -> list[CommonCause]:
+
+def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]:
     """The same XID on many Nodes, or on several GPUs of one workload or of one machine, within minutes.
 
     A fatal XID on GPUs of one machine does not count: they share hardware (a board, a power feed, a switch).
@@ -221,20 +230,27 @@ def common_causes(
     policy = fleet.policy
     by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
     for event in events:
-        if classes(event.code) not in (None, XidClass.IGNORE):
+        if event.known is not None and event.known.xid_class is not XidClass.IGNORE:
             by_code[event.code].append(event)
     causes = []
     for code, found in by_code.items():
-        fatal = classes(code) is XidClass.FATAL
+        fatal = any(event.known.xid_class is XidClass.FATAL for event in found if event.known is not None)
         left = list(found)
         together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
             causes.append(CommonCause(code, tuple(together), _one_workload(together) or FLEET))
             widespread = set(together)
             left = [event for event in left if event not in widespread]
-        for group in (_by_workload, _by_machine):
+        for sharers in (
+            lambda event: event.all_workloads,
+            lambda event: [Subject(SubjectKind.NODE, event.gpu.home)],
+        ):
             explained: set[XidEvent] = set()
-            for subject, members in group(left).items():
+            groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+            for event in left:
+                for subject in sharers(event):
+                    groups[subject].append(event)
+            for subject, members in groups.items():
                 together = _at_once(members, policy.common_cause_seconds, fatal=fatal)
                 enough = len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus
                 if enough and (not fatal or len({event.gpu.home for event in together}) > 1):
@@ -242,21 +258,6 @@ def common_causes(
                     explained |= set(together)
             left = [event for event in left if event not in explained]
     return causes
-
-
-def _by_workload(events: Iterable[XidEvent]) -> dict[Subject, list[XidEvent]]:
-    groups: dict[Subject, list[XidEvent]] = defaultdict(list)
-    for event in events:
-        for workload in frozenset().union(*event.workloads):
-            groups[workload].append(event)
-    return groups
-
-
-def _by_machine(events: Iterable[XidEvent]) -> dict[Subject, list[XidEvent]]:
-    groups: dict[Subject, list[XidEvent]] = defaultdict(list)
-    for event in events:
-        groups[Subject(SubjectKind.NODE, event.gpu.home)].append(event)
-    return groups
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
@@ -283,7 +284,7 @@ def _one_workload(events: Sequence[XidEvent]) -> Subject | None:
     """The workload that had nearly all of these GPUs (four of five: telemetry may name an old Pod on the rest)."""
     counts: dict[Subject, int] = defaultdict(int)
     for event in events:
-        for workload in frozenset().union(*event.workloads):
+        for workload in event.all_workloads:
             counts[workload] += 1
     best = max(counts, key=lambda workload: counts[workload], default=None)
     return best if best is not None and counts[best] * 5 >= len(events) * 4 else None

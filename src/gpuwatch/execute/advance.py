@@ -29,10 +29,10 @@ from gpuwatch.frameworks.fights import who_wrote
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, condition
-from gpuwatch.frameworks.release import held_by, released, still_holds
+from gpuwatch.frameworks.release import held_by, released, resumes_early, still_holds
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
+from gpuwatch.model.remediation import ASKED_BACK, ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
@@ -44,14 +44,16 @@ WAITER_STARTED = "waiter_started"
 @dataclass(frozen=True, slots=True)
 class WantedInputs:
     """What `advance` needs. target: the object to read, with its surroundings if `around`. sent: the Command of the
-    step. waiter: the Pod that the release is for. others: read all other Remediations; latest: as they are now, not as
-    they were when the run began."""
+    step. waiter: the Pod that the release is for. view: fresh facts, and with `around` what stands around it, with the
+    PodDisruptionBudgets if `budgets`. others: read all other Remediations; latest: as they are now, not as they were
+    when the run began."""
 
     target: ObjectRef | None = None
     around: bool = False
     sent: ObjectRef | None = None
     waiter: PodRef = ""
     view: bool = False
+    budgets: bool = False
     others: bool = False
     latest: bool = False
 
@@ -77,22 +79,19 @@ class ExecutorPolicies:
 @dataclass(frozen=True, slots=True)
 class Transition:
     """intent: stored first. request: written next; `then` is stored after it. Both are None if nothing is written.
-    under_pause: the write is allowed during a pause."""
+    under_pause: the write is allowed during an ordinary pause; under_any_pause: during any."""
 
     intent: Remediation
     request: Request | None = None
     then: Remediation | None = None
     under_pause: bool = False
-
-
-_RESTORABLE = frozenset({Phase.SUCCEEDED, Phase.FAILED})
-"""Final phases from which an undo can still restore something."""
+    under_any_pause: bool = False
 
 
 def idle(remediation: Remediation, now: datetime) -> bool:
     """True if there is nothing to do whatever the cluster's state. People's decisions do not wait for `next_at`."""
     if not remediation.phase.open:
-        return not (remediation.undo_asked and remediation.phase in _RESTORABLE)
+        return not remediation.undoable
     if _unknown(remediation) is not None:
         return remediation.next_at is not None and now < remediation.next_at
     asked = remediation.undo_asked or (remediation.rejected and remediation.began_at is None)
@@ -110,15 +109,24 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
         case Phase.PROPOSED:
             return WantedInputs(others=True)
         case Phase.NOTIFIED:
-            return WantedInputs(step.target) if step else WantedInputs(main, around=True, view=True, others=True)
+            if step:
+                return WantedInputs(step.target)
+            return WantedInputs(main, around=True, view=True, budgets=main.kind != "Node", others=True)
         case Phase.ACTING:
             if step is None:
                 return WantedInputs()
-            first = remediation.began_at is None
-            around = step.kind in (StepKind.RELEASE, StepKind.RESTORE, StepKind.EVICT)
+            asks = step.kind.disrupts
             return WantedInputs(
-                step.target, around=around, sent=acts.order_of(step), view=first, others=first, latest=first
+                step.target,
+                around=asks or step.kind is StepKind.RESTORE,
+                sent=acts.order_of(step),
+                view=asks,
+                budgets=main.kind != "Node" or step.parameters.get("effect") == "NoExecute",
+                others=asks,
+                latest=asks,
             )
+        case Phase.VERIFYING if step is not None:
+            return WantedInputs(step.target)
         case Phase.VERIFYING:
             waiter = _waiter(remediation)
             return WantedInputs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
@@ -141,6 +149,10 @@ def advance(
     if not remediation.phase.open:
         return _undo(remediation, Phase.UNDONE, "Undo was asked for.", now, policy)
     unknown = _unknown(remediation)
+    if (unknown is None or remediation.phase is Phase.UNDOING) and (
+        called := _called(remediation, inputs, now, policy)
+    ):
+        return called
     if unknown is None and remediation.phase is not Phase.UNDOING:
         if remediation.undo_asked:
             return _undo(
@@ -172,9 +184,13 @@ def failed(intent: Remediation, error: WriteError, now: datetime, policy: Execut
     if step.kind is not StepKind.COMMAND:  # an earlier Command may still be under way, and nothing shows it
         tried = replace(tried, begun_at=None)
     wait = policy.retry_after(tried.attempts)
+    if intent.stopped_since is not None:
+        wait = policy.retry_seconds
     if error.retry_after_seconds is not None:
         wait = max(wait, int(error.retry_after_seconds) + 1)
     later = _with_step(replace(intent, next_at=now + timedelta(seconds=wait)), tried)
+    if "call" in step.parameters:  # it is on its way; nothing waits for it
+        return _passed(_with_step(intent, tried), now, error.message)
     unserved = error.status == 404 and error.failure is Failure.INVALID
     if step.kind is StepKind.DEVICE_TAINT and (unserved or error.failure is Failure.NOT_FOUND):
         return _without_device_taint(intent, step, now, policy)
@@ -240,7 +256,7 @@ def _notified(
         return None
     if now >= remediation.deadline_at:
         return _undo(remediation, Phase.EXPIRED, "No opening was found in time.", now, policy)
-    check = recheck(remediation, inputs.view, inputs.others, now, policies.plan, policy, inputs.measured)
+    check = _cleared(remediation, inputs, now, policies)
     if check.answer is not Clearance.GO:
         return _not_now(remediation, check, now, policy)
     facts = inputs.view.facts(inputs.others)
@@ -298,7 +314,8 @@ def _not_now(remediation: Remediation, check: Check, now: datetime, policy: Exec
 
 def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime:
     """The deadline set by the notification. A claim that is given up does not extend it."""
-    told = [step.done_at for step in remediation.steps if step.kind is StepKind.NOTIFY and step.done_at is not None]
+    notices = [step for step in remediation.steps if step.kind is StepKind.NOTIFY and "touch" not in step.parameters]
+    told = [step.done_at for step in notices if step.done_at is not None]
     last = max(told, default=remediation.proposal.created_at)
     return last + timedelta(seconds=policy.notice_period_seconds + policy.action_timeout_seconds)
 
@@ -320,22 +337,96 @@ def _acting(
         late = remediation.deadline_at is not None and now >= remediation.deadline_at
         if late and not step.kind.only_notes:
             return _late(remediation, now, policy)
-        if inputs.pause.paused:
+        if _held_up(remediation, step, inputs.pause):
             return None
-        if remediation.began_at is None:
-            if inputs.view is None:
-                return None
-            check = recheck(remediation, inputs.view, inputs.others, now, policies.plan, policy, inputs.measured)
-            if check.answer is not Clearance.GO:
-                return _not_now(remediation, check, now, policy)
-        gate = _gate(remediation, step, inputs)
+    # A Command that was begun is sent again, other steps are taken up anew; what has happened is only recorded.
+    again = step.begun_at is None or step.kind is StepKind.COMMAND
+    if step.kind.disrupts and again and not isinstance(acts.build(step, inputs.state, remediation, now), Done):
+        check = _cleared(remediation, inputs, now, policies, step)
+        if check.answer is not Clearance.GO:
+            return _stopped(remediation, step, check, now, policy)
+    if step.begun_at is None:
+        gate = _gate(remediation, step, inputs, now, policy)
         if gate:
             return _wait(remediation, gate, now, policy)
     return _step(remediation, inputs, now, policy)
 
 
+def _cleared(
+    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies, step: Step | None = None
+) -> Check:
+    """Asks everything on fresh facts and on the objects as they were just read. Every step that disrupts passes here,
+    by its kind. What could not be read permits nothing."""
+    if inputs.view is None:
+        return Check(Clearance.WAIT, "The facts that it rests on were not read.")
+    live = inputs.state.live
+    if isinstance(live, str):
+        return Check(Clearance.WAIT, f"What it would disturb could not be read again: {live}")
+    view, policy = inputs.view.read_again(live), policies.execute
+    return recheck(remediation, view, inputs.others, now, policies.plan, policy, inputs.measured, step)
+
+
+_ENDS = {Clearance.OBJECTED: Phase.REJECTED, Clearance.GONE: Phase.OBSOLETE}
+"""How a Remediation that has begun ends where it may not go on; else as refused."""
+
+
+def _stopped(remediation: Remediation, step: Step, check: Check, now: datetime, policy: ExecutePolicy) -> Transition:
+    """Waits where the reason may pass. Else the rest is not done, and what was begun is given back: a gang is resumed,
+    Pods that were not evicted stay, and a taint that stands does not become stricter."""
+    if remediation.began_at is None:
+        return _not_now(remediation, check, now, policy)
+    if check.answer is Clearance.WAIT:
+        return _wait(remediation, check.reason, now, policy)
+    if step.kind is StepKind.HAND_OFF or (step.kind is StepKind.TAINT and _stands(remediation)):
+        return Transition(_rung_given_up(remediation, check.reason, now, policy))
+    disrupting = [each for each in remediation.steps if each.kind.disrupts]
+    done = sum(each.done_at is not None for each in disrupting)
+    why = f"It stops after {done} of {len(disrupting)} steps that disturb. {check.reason}"
+    told = replace(remediation, verified={**remediation.verified, **(check.verified or {})})
+    return _undo(told, _ENDS.get(check.answer, Phase.REFUSED), why, now, policy)
+
+
+def _stands(remediation: Remediation) -> bool:
+    """Whether a taint of it was written before the next step."""
+    taints = (StepKind.TAINT, StepKind.DEVICE_TAINT)
+    return any(step.kind in taints for step in remediation.steps[: remediation.step])
+
+
+def _called(remediation: Remediation, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> Transition | None:
+    """Calls a person for a gang that was stopped and does not run again in time, or may not be resumed now."""
+    due = _call_due(remediation, policy)
+    if due is None or not (inputs.pause.everything or now >= due):
+        return None
+    since = remediation.stopped_since
+    why = f"{remediation.proposal.target} has been stopped since {since:%Y-%m-%d %H:%M:%S %Z}, and does not run again."
+    if inputs.pause.everything:
+        why += " `gpuwatch pause --all` stops what would resume it: end the pause, or resume it by hand."
+    elif told := [step.error for step in remediation.steps if step.error and step.done_at is None]:
+        why += f" {told[0]}"
+    at = remediation.step
+    steps = (*remediation.steps[:at], *acts.call_steps(remediation, why), *remediation.steps[at:])
+    return Transition(_noted(replace(remediation, steps=steps, next_at=None), f"A person is called: {why}", now))
+
+
+def _call_due(remediation: Remediation, policy: ExecutePolicy) -> datetime | None:
+    """When a person is called; None if nothing is stopped, or a person was called already."""
+    since = remediation.stopped_since
+    if since is None or any("call" in step.parameters for step in remediation.steps):
+        return None
+    return since + timedelta(seconds=policy.stopped_gang_seconds)
+
+
+def _held_up(remediation: Remediation, step: Step, pause: Pause) -> bool:
+    """Does the pause stop this step? None stops the call of a person."""
+    return "call" not in step.parameters and pause.stops(gives_back=_gives_back(remediation, step))
+
+
+def _gives_back(remediation: Remediation, step: Step) -> bool:
+    return remediation.phase is Phase.UNDOING or step.kind.gives_back or "touch" in step.parameters
+
+
 def _late(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Transition:
-    if any(step.kind is StepKind.TAINT for step in remediation.steps[: remediation.step]):
+    if _stands(remediation):
         return Transition(_rung_given_up(remediation, "The next step was not written in time.", now, policy))
     return _undo(remediation, Phase.FAILED, "It was not done in time.", now, policy)
 
@@ -347,13 +438,15 @@ def _rung_given_up(remediation: Remediation, why: str, now: datetime, policy: Ex
     return _turned(later, Phase.IN_EFFECT, why, now)
 
 
-def _gate(remediation: Remediation, step: Step, inputs: StepInputs) -> str:
+def _gate(remediation: Remediation, step: Step, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> str:
     """Why the step must wait for the effect of the step before it; '' if it need not."""
     state = inputs.state
     ours = state.object is not None and held_by(state.object) == remediation.name
     first = "part" not in step.parameters
     if step.kind is StepKind.RESTORE and first and ours and not _release_held(state)[acts.RELEASED]:
-        return "It is resumed once all of its Pods are gone."
+        early = state.object is not None and resumes_early(state.object)
+        if not early or not _older(remediation.stopped_since, policy.stopped_gang_seconds // 2, now):
+            return "It is resumed once all of its Pods are gone."
     evictions = sum(other.kind is StepKind.EVICT for other in remediation.steps)
     if step.kind is StepKind.EVICT and evictions > 1 and state.object is not None:
         if state.pods is None or state.owner is None:
@@ -366,11 +459,20 @@ def _gate(remediation: Remediation, step: Step, inputs: StepInputs) -> str:
 
 def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: ExecutePolicy) -> Transition | None:
     step = remediation.steps[remediation.step]
-    if step.begun_at is None and inputs.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
+    held = _held_up(remediation, step, inputs.pause)
+    if step.begun_at is None and held:
         return None
     built = acts.build(step, inputs.state, remediation, now)
     if isinstance(built, Done):
         return Transition(_passed(_saving(remediation, built.saved), now, built.message))
+    touch = acts.touch_step(step, now) if step.begun_at is not None and inputs.state.object is not None else None
+    if touch is not None and not _touched(remediation, step) and remediation.phase is Phase.ACTING:
+        # Another process may still have its write in hand; from the next version on it comes too late.
+        at, behind = remediation.step, remediation.steps[remediation.step :]
+        clear = Step(kind=StepKind.CLEAR, target=step.target)
+        cleared = any((each.kind, each.target) == (clear.kind, clear.target) for each in behind)
+        steps = (*remediation.steps[:at], touch, *behind, *(() if cleared else (clear,)))
+        return Transition(replace(remediation, steps=steps, next_at=None))
     if isinstance(built, Blocked):
         if remediation.phase is Phase.UNDOING or built.passing:
             return _wait(remediation, built.reason, now, policy)
@@ -390,7 +492,7 @@ def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: E
             return Transition(replace(_with_step(remediation, replace(step, begun_at=None)), next_at=None))
         if remediation.deadline_at is not None and now >= remediation.deadline_at:
             return _late(remediation, now, policy)
-    if inputs.pause.paused and step.kind not in acts.OWN_TAINT_REMOVAL:
+    if held:
         return None  # wait for `next_at`
     begun = replace(step, begun_at=now)
     # Stored with the intent: no process checks the result before the write must have ended.
@@ -400,7 +502,8 @@ def _step(remediation: Remediation, inputs: StepInputs, now: datetime, policy: E
     whole = (*remediation.steps[: remediation.step], begun, *following, *behind)
     intent = _saving(replace(remediation, steps=whole, next_at=settled), built.saved)
     then = replace(_passed(intent, now, ""), next_at=None)
-    return Transition(intent, built.request, then, under_pause=step.kind in acts.OWN_TAINT_REMOVAL)
+    gives_back, calls = _gives_back(remediation, step), "call" in step.parameters
+    return Transition(intent, built.request, then, under_pause=gives_back, under_any_pause=calls)
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
@@ -426,6 +529,8 @@ def _verifying(
     remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
 ) -> Transition | None:
     action, policy = remediation.proposal.action, policies.execute
+    if _next(remediation) is not None:  # a person is called
+        return _step(remediation, inputs, now, policy)
     if action is ActionKind.TAINT_NODE:
         whole = any(step.kind is StepKind.TAINT for step in remediation.steps)
         said = "The Node is tainted." if whole else "Its sick devices are tainted, and the Node is not."
@@ -583,7 +688,7 @@ def _look_at_health(
     policies: ExecutorPolicies,
 ) -> Transition | None:
     policy = policies.execute
-    facts = view.facts(inputs.others)
+    facts = view.facts(tuple(each for each in inputs.others if not each.announced))
     # Stale facts are no proof of health. The brake does not stop the removal of a taint.
     old = now - view.snapshot.at > timedelta(seconds=policy.max_facts_age_seconds)
     state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
@@ -605,7 +710,8 @@ def _look_at_health(
     if stopped_by(view, facts, now, policies.plan, policy):
         return Transition(looked)
     if handed:
-        going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=None)
+        soon = now + timedelta(seconds=policy.max_facts_age_seconds)
+        going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=soon)
         return Transition(_turned(going, Phase.ACTING, f"Degraded still ({why}), and empty: it is handed off.", now))
     if rung is None or rung_refused(remediation, facts, policies.plan, rung, inputs.others):
         return Transition(looked)
@@ -658,7 +764,9 @@ def _older(at: datetime | None, seconds: int, now: datetime) -> bool:
 
 def _undo(remediation: Remediation, end: Phase, why: str, now: datetime, policy: ExecutePolicy) -> Transition:
     """Takes back all that was done and then enters `end`; enters it at once if there is nothing to take back."""
-    behind = acts.undo_steps(remediation)
+    if remediation.undo_asked:
+        remediation = replace(remediation, verified={**remediation.verified, ASKED_BACK: True})
+    behind = acts.undo_steps(remediation, now)
     if end is Phase.SUCCEEDED and remediation.proposal.action is ActionKind.RELEASE_GANG:
         behind = ()
     # Drop the steps that were not begun.
@@ -690,8 +798,15 @@ def _next(remediation: Remediation) -> Step | None:
 
 def _unknown(remediation: Remediation) -> Step | None:
     """The step that was begun and has no result yet."""
-    step = _next(remediation)
+    left = (step for step in remediation.steps[remediation.step :] if "touch" not in step.parameters)
+    step = next(left, None)
     return step if step is not None and step.begun_at is not None and step.done_at is None else None
+
+
+def _touched(remediation: Remediation, step: Step) -> bool:
+    """Was its object touched after it was begun?"""
+    before = remediation.steps[: remediation.step]
+    return any("touch" in each.parameters and each.target == step.target for each in before[-1:])
 
 
 def _turned(remediation: Remediation, phase: Phase, message: str, now: datetime) -> Remediation:
@@ -709,9 +824,11 @@ def _noted(remediation: Remediation, message: str, now: datetime) -> Remediation
 def _wait(remediation: Remediation, why: str, now: datetime, policy: ExecutePolicy) -> Transition:
     step = _next(remediation)
     tries = step.attempts + 1 if step is not None else remediation.attempts + 1
-    again = now + timedelta(seconds=policy.retry_after(tries))
-    if remediation.deadline_at is not None and now < remediation.deadline_at:
-        again = min(again, remediation.deadline_at)
+    # A gang that stands still is looked at often, whatever was tried.
+    stands = remediation.stopped_since is not None
+    again = now + timedelta(seconds=policy.retry_seconds if stands else policy.retry_after(tries))
+    for soon in (remediation.deadline_at, _call_due(remediation, policy)):
+        again = min(again, soon) if soon is not None and now < soon else again
     later = replace(remediation, next_at=again)
     if step is not None:
         later = _with_step(later, replace(step, attempts=tries, error=why))

@@ -1,9 +1,12 @@
 """Reads what a Transition needs, stores its intent, writes once, stores the result. It neither sleeps nor retries."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+import msgspec
 
 from gpuwatch.execute.advance import (
     ExecutorPolicies,
@@ -17,13 +20,15 @@ from gpuwatch.execute.advance import (
 )
 from gpuwatch.execute.precision import Place, Precision, precision_by_place
 from gpuwatch.execute.propose import propose
-from gpuwatch.execute.recheck import FreshFacts
+from gpuwatch.execute.recheck import FreshFacts, LiveFacts
 from gpuwatch.execute.requests import Notify, rehearse, send
 from gpuwatch.execute.steps import TargetState
 from gpuwatch.execute.targets import left_alone
 from gpuwatch.frameworks import kueue, volcano
 from gpuwatch.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
 from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.decode import take_budget
+from gpuwatch.kube.kinds import BUDGET
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
@@ -137,7 +142,7 @@ class Executor:
             unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
             return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, policy))
         kept = self.store.save(move.intent)
-        if self.store.paused().paused and not move.under_pause:
+        if not move.under_any_pause and self.store.paused().stops(gives_back=move.under_pause):
             return self.store.save(replace(remediation, version=kept.version))
         try:
             send(self.writer, move.request, kept, self.notify, now)
@@ -170,12 +175,14 @@ class Executor:
         """Raises WriteError if the object itself cannot be read."""
         assert wanted.target is not None
         found = self.writer.get(wanted.target)
+        sent = None if wanted.sent is None else self.writer.get(wanted.sent)
         if not wanted.around:
-            return TargetState(found, None if wanted.sent is None else self.writer.get(wanted.sent))
+            return TargetState(found, sent)
         main = remediation.proposal.objects[0]
         owner = found if wanted.target == main else self.writer.get(main)
+        live = self._live(remediation, wanted) if wanted.view else ""
         if main.kind == "Node":
-            return TargetState(found, owner=owner)
+            return TargetState(found, sent, owner, live=live)
         surroundings = Surroundings() if found is None else read_surroundings(self.writer, found)
         pods: tuple[Object, ...] | None = None
         groups: tuple[Object, ...] | None = None
@@ -183,7 +190,28 @@ class Executor:
             pods = self._pods_of(main, remediation.proposal.pod_uids)
         with suppress(WriteError):
             groups = self.writer.objects(*_POD_GROUPS, main.namespace)
-        return TargetState(found, None, owner, surroundings, pods, groups)
+        if isinstance(live, LiveFacts):
+            near = tuple(item for item in (found, owner, *(pods or ())) if item is not None)
+            live = replace(live, objects=(*live.objects, *near)) if pods is not None else "Its Pods could not be read."
+        return TargetState(found, sent, owner, surroundings, pods, groups, live)
+
+    def _live(self, remediation: Remediation, wanted: WantedInputs) -> LiveFacts | str:
+        """Its Nodes, its Namespace, and the PodDisruptionBudgets that select what the step ends; or why they could not
+        be read."""
+        namespace = remediation.namespace
+        refs = [ObjectRef("v1", "Node", name) for name in remediation.proposal.nodes]
+        refs += [ObjectRef("v1", "Namespace", namespace)] if namespace else []
+        try:
+            objects = tuple(item for ref in refs if (item := self.writer.get(ref)) is not None)
+            if not wanted.budgets:
+                return LiveFacts(objects)
+            kept = self.writer.objects(f"{BUDGET.group}/{BUDGET.versions[0]}", BUDGET.kind, namespace)
+            budgets = tuple(take_budget(msgspec.Raw(json.dumps(item).encode())) for item in kept)
+        except msgspec.MsgspecError as error:
+            return f"A PodDisruptionBudget could not be understood: {error}"
+        except WriteError as error:
+            return error.message
+        return LiveFacts(objects, budgets, namespace)
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
         """Pods of the Namespace whose owner chain leads to `main`, and those with the given uids. Raises WriteError.

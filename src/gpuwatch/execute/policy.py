@@ -24,6 +24,9 @@ class ExecutePolicy:
         then again for the steps. Six hours: a job's next epoch ends in it.
     verification_timeout_seconds: time for Pods to be gone, or to run elsewhere. Half an hour: the longest grace periods
         and a new pull of an image.
+    stopped_gang_seconds: a gang that was stopped and is to run again does so within it, or a person is called (Event,
+        notification, condition, metric). After half of it a gang is resumed though Pods of it are left, where its
+        framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are there.
     release_observation_seconds: how long after a release its outcome stays open; an owner who wants the GPUs back takes
         them in this time. A week.
     taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
@@ -59,6 +62,7 @@ class ExecutePolicy:
     notice_period_seconds: int = 3_600
     action_timeout_seconds: int = 21_600
     verification_timeout_seconds: int = 1_800
+    stopped_gang_seconds: int = 900
     release_observation_seconds: int = 604_800
     taint_expiry_seconds: int = 259_200
     healthy_for_seconds: int = 3_600

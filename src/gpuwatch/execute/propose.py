@@ -10,6 +10,7 @@ from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Mode, PlanItem, Snapshot
 from gpuwatch.model.remediation import ObjectRef, Proposal, Remediation, misplaced
 from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.guards import selected
 
 _EVIDENCE = 20
 """Most facts that a proposal carries, the strongest findings' first; it keeps the API object small."""
@@ -68,11 +69,18 @@ def propose(
         framework=next((facts.gangs[pod.gang].framework for pod in pods if pod.gang in facts.gangs), ""),
         waiter=candidate.waiter,
         evidence=tuple(fact for finding in behind for fact in finding.evidence)[:_EVIDENCE],
+        room=item.room,
+        budgets=_budgets(pods, facts) if acting else {},
     )
     name = _name(candidate, main, now)
     numbered = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
     found = Remediation(name=next(each for each in numbered if each not in taken), proposal=proposal)
     return None if misplaced(found, found.namespace) else found
+
+
+def _budgets(pods: Collection[Pod], facts: PlanFacts) -> dict[str, int]:
+    counts = ((budget.name, sum(selected(budget, pod) for pod in pods)) for budget in facts.snapshot.cluster.budgets)
+    return {name: count for name, count in counts if count}
 
 
 def _main(candidate: Candidate, pods: Iterable[Pod], facts: PlanFacts) -> ObjectRef | None:

@@ -1,14 +1,16 @@
 """Rechecks a proposal on fresh facts: all guards, the same targets, and the budgets. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import BUSY_AGAIN, Place, Precision, poor
 from gpuwatch.execute.targets import occupied
-from gpuwatch.model.cluster import Pod
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.model.cluster import DisruptionBudget, Pod
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
@@ -22,7 +24,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Phase, Proposal, Remediation
+from gpuwatch.model.remediation import Proposal, Remediation, Step, StepKind
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
@@ -55,6 +57,26 @@ class FreshFacts:
             last_storm=self.storm_at,
         )
 
+    def read_again(self, live: "LiveFacts") -> "FreshFacts":
+        """The same with labels, annotations and PodDisruptionBudgets as they were just read."""
+        read = {_named(item["kind"], item["metadata"]): item["metadata"] for item in live.objects}
+
+        def said(kind: str, item: Any) -> Any:
+            now = read.get((kind, getattr(item, "namespace", ""), item.name))
+            return item if now is None else replace(item, **{key: now.get(key) or {} for key in _TOLD})
+
+        old = self.snapshot.cluster
+        others = (each for each in old.budgets if live.budgets_of not in ("", each.namespace))
+        cluster = replace(
+            old,
+            nodes=tuple(said("Node", each) for each in old.nodes),
+            pods=tuple(said("Pod", each) for each in old.pods),
+            workloads=tuple(said(each.kind, each) for each in old.workloads),
+            namespaces=tuple(said("Namespace", each) for each in old.namespaces),
+            budgets=old.budgets if live.budgets is None else (*others, *live.budgets),
+        )
+        return replace(self, snapshot=replace(self.snapshot, cluster=cluster))
+
     def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[Place, float]) -> Plan:
         return draw_plan(
             self.snapshot,
@@ -66,6 +88,23 @@ class FreshFacts:
             precision=precision,
             storm_at=self.storm_at,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """What was read right before a step that disrupts. budgets: those of the Namespace `budgets_of`, of all where it is
+    ''; None where the step ends no Pod."""
+
+    objects: tuple[Object, ...] = ()
+    budgets: tuple[DisruptionBudget, ...] | None = None
+    budgets_of: str = ""
+
+
+_TOLD = ("labels", "annotations")
+
+
+def _named(kind: str, metadata: Object) -> tuple[str, str, str]:
+    return kind, metadata.get("namespace", ""), metadata["name"]
 
 
 class Clearance(StrEnum):
@@ -103,21 +142,27 @@ def recheck(
     plan_policy: PlanPolicy,
     policy: ExecutePolicy,
     measured: Mapping[Place, Precision],
+    step: Step | None = None,
 ) -> Check:
-    """Checks everything that must hold before the first write. others: all stored Remediations but this one."""
-    proposal = remediation.proposal
-    facts = view.facts(others)
+    """Checks everything that must hold before a step that disrupts. others: all stored Remediations but this one. step:
+    None before its turn is claimed."""
+    proposal, begun = remediation.proposal, remediation.began_at is not None
+    if remediation.rejected:
+        return Check(Clearance.OBJECTED, "A person rejected it.")
+    # Those that have not claimed their turn are left out: two that wait for one place would wait for each other, and
+    # so would releases that make room for one Pod together.
+    known = tuple(each for each in others if not each.announced)
+    facts = view.facts(known)
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Clearance.WAIT, stopped)
-    # Notified ones are left out: the plan treats their targets as taken, and releases that make room for one Pod
-    # together would wait for each other.
-    known = tuple(each for each in others if each.phase is not Phase.NOTIFIED)
     plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
     item = _item(proposal, plan)
     if item is None:
         return _gone(proposal, view)
-    changed = _changed(proposal, item.candidate, facts)
+    if begun and step is not None:
+        item = _for_step(item, step, facts, plan_policy)
+    changed = _changed(proposal, item.candidate, facts, begun)
     if changed:
         return Check(Clearance.GONE, changed)
     if proposal.action is ActionKind.RELEASE_GANG and (beside := others_of_owner(proposal, facts)):
@@ -131,12 +176,16 @@ def recheck(
         return Check(Clearance.REFUSED, f"The mode is observe now. {item.mode_reason}")
     if not remediation.approved and Mode.SUGGEST in (item.mode, proposal.mode):
         return Check(Clearance.ASK, f"It waits for approval. {item.mode_reason}")
-    if item.timing.at is not None and item.timing.at > now:
+    if step is not None and step.parameters.get("effect") == "NoExecute":
+        refused = no_execute_refused(remediation, facts, plan_policy)
+        if refused:
+            return Check(Clearance.WAIT, refused)
+    if not begun and item.timing.at is not None and item.timing.at > now:
         return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
     if untainted:
         return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
-    full = Ledger(facts, plan_policy).charge(item.candidate)
+    full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter)
 
@@ -211,8 +260,27 @@ def _unseen(proposal: Proposal, view: FreshFacts) -> str:
     return ""
 
 
-def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts) -> str:
-    """How the targets differ from the proposal's, by uid; '' if they do not."""
+_OF_THE_WHOLE = ("worth_it", "already_tainted")
+"""Guards that ask about an action as a whole, and would refuse the rest of what has begun: what is left of it is worth
+less, and its Node has our taint."""
+
+
+def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPolicy) -> PlanItem:
+    """The item with the guards' answers to this step alone: of an eviction, to its one Pod."""
+    candidate = item.candidate
+    if step.kind is StepKind.EVICT:
+        one = tuple(ref for ref in candidate.pods if ref in facts.pods and facts.pods[ref].uid == step.target.uid)
+        candidate = replace(candidate, pods=one)
+    refusals = guard(GuardCase(candidate, item.score, facts, plan_policy)) if candidate.pods else ()
+    return replace(
+        item,
+        candidate=candidate,
+        refusals=tuple(each for each in refusals if each.guard not in _OF_THE_WHOLE),
+    )
+
+
+def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts, begun: bool) -> str:
+    """How the targets differ from the proposal's, by uid; '' if they do not. begun: some of its Pods may be gone."""
     if proposal.action is ActionKind.TAINT_NODE:
         known = {ref.uid for ref in proposal.objects}
         for name in proposal.nodes:
@@ -221,7 +289,7 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts) -> str:
                 return f"Node {name} is gone, or another one of that name."
         return ""
     uids = {facts.pods[ref].uid for ref in candidate.pods if ref in facts.pods}
-    if uids != set(proposal.pod_uids):
+    if not uids or not uids <= set(proposal.pod_uids) or (not begun and uids != set(proposal.pod_uids)):
         return "Its Pods are not those of the proposal."
     return ""
 
@@ -275,10 +343,12 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     """The health of tainted devices. Proof is a HEALTHY finding of the taint's detectors on each device, and no other
     finding against a device of the Node. Missing data proves nothing.
 
-    A device unknown to telemetry counts as removed if its Node shows as many present devices as it has.
+    A device unknown to telemetry counts as exchanged if its Node shows as many GPUs as it had when it was tainted; then
+    each GPU of the Node has to be found healthy.
     """
     on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
     mine = set(proposal.devices)
+    gone = mine - set(facts.devices)
     against = [
         finding
         for finding in facts.findings
@@ -291,11 +361,11 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     for name in proposal.nodes:
         node = facts.nodes.get(name)
         present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}
-        expected = 0 if node is None else node.gpu_count or facts.node_gpus(node)
-        # With MIG or time-slicing the capacity counts more than GPUs; gpu_count, where known, does not.
-        if not present or (not mine <= set(facts.devices) and len(present) < expected):
+        # A Node that lost a GPU counts one less, so what it had when it was tainted counts too.
+        expected = 0 if node is None else max(node.gpu_count or facts.node_gpus(node), proposal.gpus)
+        if not present or (gone and len(present) < expected):
             return Health.UNKNOWN, f"Node {name} does not show all of its GPUs."
-    for device in sorted(mine & set(facts.devices)):
+    for device in sorted(on_nodes if gone else mine):
         if not facts.devices[device].present:
             return Health.UNKNOWN, f"{device} does not report."
         for detector in proposal.detectors:

@@ -33,6 +33,7 @@ class EventNote:
 
     regarding: ObjectRef
     note: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,9 @@ PROPOSED = "RemediationProposed"
 
 SCHEDULED = "RemediationScheduled"
 """The action follows after the notice period unless somebody objects."""
+
+CALLED = "RemediationNeedsPerson"
+"""A gang that gpuwatch stopped does not run again in time."""
 
 Notify = Callable[[Remediation], None]
 """Called at least once per notification; the sender deduplicates by the Remediation's name. Raises WriteError while no
@@ -65,8 +69,8 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
     """Raises WriteError, and whatever `notify` raises."""
     match request:
-        case EventNote(regarding, note):
-            writer.event(regarding, at=now, reason=SCHEDULED, action="Notify", note=note, warning=True)
+        case EventNote(regarding, note, reason):
+            writer.event(regarding, at=now, reason=reason, action="Notify", note=note, warning=True)
         case Notice():
             notify(remediation)
         case _:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.requests import Deletion, EventNote, Eviction, Notice, Request, StatusPatch
+from gpuwatch.execute.recheck import LiveFacts
+from gpuwatch.execute.requests import CALLED, SCHEDULED, Deletion, EventNote, Eviction, Notice, Request, StatusPatch
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
 from gpuwatch.frameworks.framework import How
@@ -28,9 +29,6 @@ from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, Step
 DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
 """API versions of DeviceTaintRule, tried in this order, newest first."""
 
-OWN_TAINT_REMOVAL = frozenset({StepKind.UNTAINT, StepKind.DEVICE_UNTAINT})
-"""Allowed during a pause and under the brake."""
-
 RELEASED = "released"
 """In `Remediation.verified`: it holds no GPU and no quota any more."""
 
@@ -39,7 +37,7 @@ _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
 def optional(step: Step) -> bool:
     """True if the action works without this step where the cluster does not allow it."""
-    return step.kind in _OPTIONAL or step.parameters.get("by") in ("event", "notice")
+    return step.kind in _OPTIONAL or step.parameters.get("by") in ("event", "notice") or "touch" in step.parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,8 @@ Built = PendingWrite | Done | Blocked
 @dataclass(frozen=True, slots=True)
 class TargetState:
     """An object as just read, and its surroundings. object: None if it is gone or another object has its name. sent:
-    the Command of the step, until it is carried out. owner: `Proposal.objects[0]`. pods: all Pods below it; None if
+    the Command of the step, until it is carried out. live: what stands around it, read right before a step that
+    disrupts; the reason where it could not be read. owner: `Proposal.objects[0]`. pods: all Pods below it; None if
     unread. pod_groups: Volcano's in its Namespace; None if unread."""
 
     object: Object | None = None
@@ -83,6 +82,7 @@ class TargetState:
     surroundings: Surroundings = Surroundings()
     pods: tuple[Object, ...] | None = None
     pod_groups: tuple[Object, ...] | None = ()
+    live: LiveFacts | str = "It was not read."
 
 
 def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> tuple[Step, ...]:
@@ -102,6 +102,27 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
     return tuple(
         Step(kind=StepKind.NOTIFY, target=target, parameters={"by": by, "text": text})
         for by in ("annotation", "event", "notice")
+    )
+
+
+def call_steps(remediation: Remediation, why: str) -> tuple[Step, ...]:
+    """An Event and a notification that call a person. No pause stops them."""
+    text = f"{remediation.name}: gpuwatch needs a person. {why}"
+    target = remediation.proposal.objects[0]
+    return tuple(
+        Step(kind=StepKind.NOTIFY, target=target, parameters={"by": by, "text": text, "call": "true"})
+        for by in ("event", "notice")
+    )
+
+
+def touch_step(step: Step, now: datetime) -> Step | None:
+    """A change of the object's resourceVersion, so that a patch that another process may still have in hand comes too
+    late; None where the step is no patch with a version."""
+    if step.kind not in (StepKind.TAINT, StepKind.RELEASE, StepKind.RESTART) and "label" not in step.parameters:
+        return None
+    text = f"What was begun at {_text(step.begun_at or now)} had no effect by {_text(now)}, and is looked at again."
+    return Step(
+        kind=StepKind.NOTIFY, target=step.target, parameters={"by": "annotation", "text": text, "touch": "true"}
     )
 
 
@@ -231,11 +252,24 @@ def cause(remediation: Remediation) -> str:
     return remediation.proposal.detectors[0]
 
 
-def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
-    """Steps that undo all that was done or may have been done. Our taints come first: their removal is allowed during a
-    pause."""
+def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
+    """Steps that undo all that was done or may have been done, our taints first. Before them is touched what another
+    process may still be about to write. Of one that is over they include what a write that came late may have left."""
     done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
     untaint: dict[tuple[StepKind, ObjectRef], Step] = {}
+    pending = [step for step in remediation.steps if step.begun_at is not None and step.done_at is None]
+    touches = [touch for step in pending if (touch := touch_step(step, now)) is not None]
+    done += touches
+    if not remediation.phase.open:
+        main = remediation.proposal.objects[0]
+        if remediation.proposal.action is ActionKind.TAINT_NODE:
+            done.append(Step(kind=StepKind.TAINT, target=main, parameters={"value": cause(remediation)}))
+        else:
+            targets = {main, *(item.target for item in remediation.saved)}
+            done += [
+                Step(kind=kind, target=ref) for ref in sorted(targets) for kind in (StepKind.RELEASE, StepKind.NOTIFY)
+            ]
+            done.append(Step(kind=StepKind.RESTART, target=main))
     withdraw: list[Step] = []
     rest: dict[tuple[StepKind, ObjectRef], Step] = {}
     carried_out = remediation.verified.get(RELEASED) or any(step.kind is StepKind.RESTORE for step in done)
@@ -264,7 +298,7 @@ def undo_steps(remediation: Remediation) -> tuple[Step, ...]:
                 rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target, parameters={"mark": "true"})
             case _:
                 pass
-    return (*untaint.values(), *withdraw, *rest.values())
+    return (*touches, *untaint.values(), *withdraw, *rest.values())
 
 
 def order_of(step: Step) -> ObjectRef | None:
@@ -276,7 +310,7 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
     object_ = state.object
     match step.kind:
         case StepKind.NOTIFY:
-            return _notify(step, object_)
+            return _notify(step, object_, remediation)
         case StepKind.CLEAR:
             return _clear(step, object_, remediation)
         case StepKind.TAINT:
@@ -306,10 +340,17 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
 
 
 def ours_on(node: Object, remediation: Remediation, value: str) -> list[Mapping[str, Any]]:
-    """Taints of the Node that this Remediation wrote: its mark, our key and its value."""
-    if held_by(node) != remediation.name:
-        return []
-    return [taint for taint in _taints(node) if taint.get("key") == keys.DEGRADED and taint.get("value") == value]
+    """Taints of the Node that this Remediation wrote: our key with the value and effect of a step that was begun, or
+    with its value beside its mark. Whoever removes the mark alone does not make the taint somebody else's."""
+    begun = (step for step in remediation.steps if step.kind is StepKind.TAINT and step.begun_at is not None)
+    written = {(step.parameters["value"], step.parameters["effect"]) for step in begun}
+    marked = held_by(node) == remediation.name
+    return [
+        taint
+        for taint in _taints(node)
+        if taint.get("key") == keys.DEGRADED
+        and ((taint.get("value"), taint.get("effect")) in written or (marked and taint.get("value") == value))
+    ]
 
 
 def _taints(node: Object) -> list[Mapping[str, Any]]:
@@ -329,16 +370,19 @@ def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
     return Patch(ref_of(object_), {"metadata": {"annotations": dict(annotations)}}, version_of(object_))
 
 
-def _notify(step: Step, object_: Object | None) -> Built:
-    if object_ is None:
+def _notify(step: Step, object_: Object | None, remediation: Remediation) -> Built:
+    if object_ is None and "call" not in step.parameters:
         return _gone(step)
     text = step.parameters["text"]
     match step.parameters["by"]:
         case "event":
-            return PendingWrite(EventNote(step.target, text))
+            called = "call" in step.parameters
+            return PendingWrite(EventNote(step.target, text, CALLED if called else SCHEDULED))
         case "notice":
             return PendingWrite(Notice())
-    if _annotations(object_).get(keys.NOTICE) == text:
+    if "touch" in step.parameters:
+        text = f"{remediation.name}: {text}"
+    if object_ is None or _annotations(object_).get(keys.NOTICE) == text:
         return Done()
     return PendingWrite(_annotate(object_, {keys.NOTICE: text}))
 
@@ -394,10 +438,11 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
 
 
 def _untaint(step: Step, node: Object | None, remediation: Remediation) -> Built:
-    if node is None or held_by(node) != remediation.name:
+    marked = node is not None and held_by(node) == remediation.name
+    ours = [] if node is None else ours_on(node, remediation, step.parameters["value"])
+    if node is None or not (marked or ours):
         return Done("It carries no taint of this Remediation.")
-    ours = ours_on(node, remediation, step.parameters["value"])
-    body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.TAINT: None}}}
+    body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.TAINT: None}}} if marked else {}
     if ours:
         body["spec"] = {"taints": [taint for taint in _taints(node) if taint not in ours] or None}
     return PendingWrite(Patch(ref_of(node), body, version_of(node)))

@@ -37,6 +37,12 @@ def _move(job: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> Mo
     return common.evict(chosen) if ignored and number(job, "/spec/parallelism", 1) == 1 else CYCLE
 
 
+def _replaces_terminating(job: Object) -> bool:
+    """By default a Job makes new Pods beside those that terminate. Kubernetes takes its finalizer off the Pods that a
+    suspension deletes, so that they count neither as failed nor as active."""
+    return bool(value_at(job, "/spec/podReplacementPolicy") != "Failed")
+
+
 def _indexed(owner: Owner) -> str:
     gang = owner.spec.completion_mode == "Indexed" and owner.replicas != 1
     return "spec.completionMode Indexed" if gang else ""
@@ -58,6 +64,7 @@ BATCH = Framework(
                 holds=common.counts("/status/active"),
                 refuses=common.managed_by_another,
                 ended=common.ends("Complete", "Failed"),
+                resumes_early=_replaces_terminating,
             ),
             move=MoveRule(choose=_move),
             template=Template(common.under("template", "spec"), frozen=True),

@@ -69,6 +69,7 @@ class ReleaseRule:
     loses: what a release would lose for good; '' where nothing.
     unset: the restored value of a field that was absent, where the controller does not resume without it.
     scaled: autoscalers may set the same field.
+    resumes_early: whether it may be resumed beside Pods that still terminate.
     """
 
     fields: Callable[[Object, datetime], Fields]
@@ -80,6 +81,7 @@ class ReleaseRule:
     any_value: bool = False
     commands: Commands | None = None
     scaled: bool = False
+    resumes_early: Callable[[Object], bool] = lambda _: False
 
 
 class How(StrEnum):

@@ -148,6 +148,12 @@ def still_holds(object_: Object) -> str:
     return "" if isinstance(rule, Refused) else rule.holds(object_)
 
 
+def resumes_early(object_: Object) -> bool:
+    """Whether it may be resumed while Pods of it are still terminating."""
+    rule = _rule_of(object_)
+    return isinstance(rule, ReleaseRule) and rule.resumes_early(object_)
+
+
 def loses(object_: Object) -> str:
     """What a release would lose for good; '' where nothing."""
     rule = _rule_of(object_)

@@ -28,7 +28,9 @@ _EXPORTER = re.compile(
     r"|(?:habana|gaudi).*metric.*exporter|^metric-exporter"
 )
 _EXPORTER_LABELS = ("app", "app.kubernetes.io/name", "k8s-app", "name")
+_POD_RESOURCES = re.compile(r"/kubelet/?$|/pod-resources/?$")
 _decoder = msgspec.json.Decoder(wire.WirePod)
+_volumes = msgspec.json.Decoder(list[wire.Volume] | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,9 @@ def _names_exporter(text: str) -> bool:
 
 
 def _exporter(found: wire.WirePod) -> ExporterPod | None:
+    """An exporter by its names that mounts the kubelet's pod-resources from its Node. Names a tenant may forge; a
+    hostPath volume is allowed only to those who could take the Node over (Pod Security: privileged), and exporters need
+    this one to learn which Pod has which GPU."""
     node = found.spec.node_name
     if not node or found.status.phase in ("Succeeded", "Failed"):
         return None  # another Pod may have the address of an ended Pod
@@ -195,6 +200,9 @@ def _exporter(found: wire.WirePod) -> ExporterPod | None:
         any(_names_exporter(labels[key]) for key in _EXPORTER_LABELS if key in labels)
         or any(_names_exporter(item.name) or _names_exporter(item.image or "") for item in containers)
     ):
+        return None
+    mounted = (item.host_path.path for item in _volumes.decode(found.spec.volumes) or () if item.host_path)
+    if not any(map(_POD_RESOURCES.search, mounted)):
         return None
     addresses = [item.ip for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
     meta = found.metadata

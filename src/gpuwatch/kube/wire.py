@@ -232,6 +232,15 @@ class PodSpec(Wire, frozen=True):
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
+    volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters alone
+
+
+class HostPath(Wire, frozen=True):
+    path: str = ""
+
+
+class Volume(Wire, frozen=True):
+    host_path: HostPath | None = None
 
 
 class StartedAt(Wire, frozen=True):

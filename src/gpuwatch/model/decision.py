@@ -299,8 +299,19 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRoom:
+    """Room on a Node for so many equal Pods. accelerators, cpu_cores, memory_bytes: requests of one of them."""
+
+    node: str
+    pods: int
+    accelerators: Mapping[str, int] = field(default_factory=dict)
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """A candidate with its score, mode and refusals. mode_reason: why it has this mode."""
+    """A candidate with its score, mode and refusals. mode_reason: why it has this mode. room: where a move lands."""
 
     candidate: Candidate
     score: Score
@@ -308,6 +319,7 @@ class PlanItem:
     refusals: tuple[Refusal, ...] = ()
     timing: Timing = Timing()
     mode_reason: str = ""
+    room: tuple[HeldRoom, ...] = ()
 
     @property
     def admitted(self) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import takewhile
 
-from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
+from gpuwatch.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
 from gpuwatch.model.telemetry import DeviceId, PodRef
 
 
@@ -34,6 +35,9 @@ OF_NODES = frozenset({ActionKind.TAINT_NODE})
 OF_WORKLOADS = frozenset({ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG})
 """Actions on workloads: a Remediation in their Namespace, which the Namespace's users approve."""
 
+ASKED_BACK = "asked_back"
+"""In `Remediation.verified`: a person asked for it to be undone, and that was begun."""
+
 RemediationId = str
 """NAMESPACE/NAME for a workload, NAME for a Node. Names are unique within a Namespace only."""
 
@@ -53,7 +57,7 @@ class Phase(StrEnum):
     REJECTED = "Rejected"  # a person rejected it, or an owner objected
     EXPIRED = "Expired"  # nobody approved it, or no opening was found, in time
     REFUSED = "Refused"  # a guard refused it on fresh facts
-    OBSOLETE = "Obsolete"  # the reason for it went away before anything was done
+    OBSOLETE = "Obsolete"  # the reason for it went away before all of it was done
 
     @property
     def open(self) -> bool:
@@ -90,6 +94,22 @@ class StepKind(StrEnum):
     def only_notes(self) -> bool:
         """Whether it changes only gpuwatch's own annotations."""
         return self in (StepKind.NOTIFY, StepKind.CLEAR)
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether it only takes back what gpuwatch did. An ordinary pause does not stop it."""
+        return self in _GIVING_BACK
+
+    @property
+    def disrupts(self) -> bool:
+        """Whether it ends Pods, or keeps them from GPUs: everything is asked again before it. A new kind does, unless
+        it is named among the others."""
+        return self not in (StepKind.NOTIFY, StepKind.CONDITION, *_GIVING_BACK)
+
+
+_GIVING_BACK = frozenset(
+    (StepKind.UNTAINT, StepKind.DEVICE_UNTAINT, StepKind.WITHDRAW, StepKind.RESTORE, StepKind.CLEAR)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +155,8 @@ class Proposal:
 
     target: Subject as text. findings: Finding.id, strongest first. detectors: their kinds; the outcome counts for their
     precision. objects: those that steps may write to, with uids. waiter: the pending Pod for which idle GPUs are
-    reclaimed.
+    reclaimed. room: where its Pods are to land, held until they run again. budgets: PodDisruptionBudget → how many of
+    its Pods it selects, as nobody can tell while they are gone.
     """
 
     action: ActionKind
@@ -159,6 +180,8 @@ class Proposal:
     framework: str = ""
     waiter: PodRef = ""
     evidence: tuple[Evidence, ...] = ()
+    room: tuple[HeldRoom, ...] = ()
+    budgets: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +229,45 @@ class Remediation:
         return self.history[-1].at if self.history else self.proposal.created_at
 
     @property
+    def announced(self) -> bool:
+        """Whether it goes on by itself and has not claimed its turn. It holds its place against new proposals, but not
+        against others that were proposed before. What waits for a person holds nothing."""
+        goes_on = self.approved or (self.proposal.mode is Mode.ENFORCE and not self.history)
+        return self.phase is Phase.NOTIFIED or (self.phase is Phase.PROPOSED and goes_on)
+
+    @property
+    def undoable(self) -> bool:
+        """Whether it is over, and a person asked for its undo since. A write that came late may have left something,
+        whatever the end."""
+        over = not self.phase.open and self.phase is not Phase.UNDONE
+        return over and self.undo_asked and not self.verified.get(ASKED_BACK)
+
+    @property
+    def called_at(self) -> datetime | None:
+        """When a person was called for it last; None where nobody was."""
+        called = (step.begun_at for step in self.steps if step.begun_at is not None and "call" in step.parameters)
+        return max(called, default=None)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a person was called for a gang that still does not run again."""
+        return self.called_at is not None and self.stopped_since is not None
+
+    @property
+    def stopped_since(self) -> datetime | None:
+        """Since when a gang stands still that is to run again; None where none does, or it was idle and is released."""
+        if self.phase is Phase.UNDOING and any(step.kind is StepKind.RESTORE for step in self.steps[self.step :]):
+            turns = takewhile(lambda turn: turn.phase is Phase.UNDOING, reversed(self.history))
+            undoing = min((turn.at for turn in turns), default=self.proposal.created_at)
+        else:
+            undoing = None
+        if self.proposal.action is not ActionKind.EVICT_GANG:
+            return undoing
+        releases = (step for step in self.steps if step.kind is StepKind.RELEASE)
+        begun = (step.begun_at for step in releases if step.begun_at is not None)
+        return min(begun, default=undoing) if undoing or self.phase in (Phase.ACTING, Phase.VERIFYING) else None
+
+    @property
     def began_at(self) -> datetime | None:
         """When the first write beyond gpuwatch's own annotations began; None where there was none. A write that
         certainly changed nothing has its begun_at removed."""
@@ -244,3 +306,6 @@ class Pause:
     since: datetime | None = None
     by: str = ""
     reason: str = ""
+
+    def stops(self, *, gives_back: bool) -> bool:
+        return self.everything or (self.paused and not gives_back)

@@ -214,7 +214,6 @@ class Outcome:
     verdict: OutcomeVerdict
     applied_at: datetime | None = None
     measured_speed_ratio: float | None = None
-    out_of_memory: bool = False
     saved_cost: float | None = None
     saved_gpu_hours: float = 0.0
     reason: str = ""

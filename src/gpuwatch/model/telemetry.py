@@ -189,6 +189,7 @@ class Device:
     shared: bool = False  # several Pods on one device: device-wide values cannot be attributed
     present: bool = True  # False: no sample now, though within the inventory window
     last_seen: datetime | None = None  # of a device that is present: the time of the query
+    untrusted: str = ""  # why nothing is done about it: nothing ties its rows to this cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,14 +265,6 @@ class Readings:
         value = answers.get(device.id)
         return answers.get(device.uuid) if value is None else value
 
-    def by_variant(self, stat: WindowStat, device: Device) -> Mapping[str, float] | None:
-        """Values per variant of this device or its parent GPU; None where unknown."""
-        answers = self.variants.get(stat.key)
-        if answers is None:
-            return None
-        found = answers.get(device.id)
-        return answers.get(device.uuid) if found is None else found
-
     def query(self, stat: WindowStat, device: Device) -> str:
         """PromQL by which a person can check `get`; '' where the statistic was not queried."""
         matcher = f'UUID="{device.uuid}"'
@@ -294,6 +287,8 @@ class GapKind(StrEnum):
     BAD_INPUT = "bad_input"  # a file or an object could not be understood
     CLOCK = "clock"  # the clocks of gpuwatch and its source differ
     PARTIAL = "partial"  # the server said that parts of the data are missing
+    AMBIGUOUS = "ambiguous"  # series of several clusters, and none of them is certain to be this one
+    UNTRUSTED = "untrusted"  # rows of a target that is no known exporter, or that contradicts the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +321,7 @@ class Schema:
     pod_labels: str = ""  # 'exported_*', 'native' or '' where no Pod attribution exists
     interval_seconds: float = 0.0  # median sampling interval; 0: unknown
     backend: str = ""  # kind of server: 'prometheus 2', 'prometheus 3', 'recording', …
+    matchers: Mapping[str, str] = field(default_factory=dict)  # labels found to tell this cluster's series from others
 
     def has(self, signal: Signal) -> bool:
         return any(found.signal is signal for found in self.signals)

@@ -50,9 +50,15 @@ def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
     return f"What {unread[0]}{more} did, or is doing, cannot be understood, and budgets cannot count it."
 
 
+def _clusters(facts: PlanFacts, _: PlanPolicy) -> str:
+    return next((gap.detail for gap in facts.snapshot.gaps if gap.kind is GapKind.AMBIGUOUS), "")
+
+
 def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
-    present = [device for device in facts.snapshot.devices if device.present]
-    known = facts.physical(facts.devices)
+    # Forged devices must not make a storm look small.
+    devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
+    present = [device for device in devices if device.present]
+    known = facts.physical(device.id for device in devices)
     reporting = facts.physical(device.id for device in present)
     if not known:
         return "Telemetry shows no device at all."
@@ -100,7 +106,8 @@ def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
     if not policy.brake_alerts:
         return ""
     if facts.alerts is None:
-        return f"Nobody could tell whether {', '.join(policy.brake_alerts)} fires."
+        why = " ".join(gap.detail for gap in facts.snapshot.gaps if gap.what == "alerts")
+        return f"Nobody could tell whether {', '.join(policy.brake_alerts)} fires. {why}".rstrip()
     firing = [name for name in policy.brake_alerts if name in facts.alerts]
     return f"The alert {', '.join(firing)} fires." if firing else ""
 
@@ -115,6 +122,7 @@ def _freeze(facts: PlanFacts, policy: PlanPolicy) -> str:
 BRAKES: dict[str, Callable[[PlanFacts, PlanPolicy], str]] = {
     "paused": _paused,
     "memory": _memory,
+    "several_clusters": _clusters,
     "brake": _storm,
     "cool_down": _cooling,
     "alert": _alert,

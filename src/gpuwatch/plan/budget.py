@@ -58,7 +58,8 @@ def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counte
             harmed[node.name] = facts.node_gpus(node)
             reasons.setdefault(node.name, []).append(reason)
     for item in facts.weighing:
-        if not claims and item.phase is Phase.ACTING and item.steps and item.began_at is None:
+        unbegun = item.began_at is None and (item.announced or (item.phase is Phase.ACTING and item.steps))
+        if not claims and unbegun:
             continue
         why = f"{item.name} is {item.phase}"
         known = [name for name in item.proposal.nodes if name in facts.nodes]

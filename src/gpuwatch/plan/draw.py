@@ -1,6 +1,7 @@
 """Make the Plan of one moment. Pure, so that it can be replayed, back-tested and diffed."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
     Finding,
+    HeldRoom,
     Mode,
     Plan,
     PlanItem,
@@ -26,7 +28,7 @@ from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import waiters
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.guards import GuardCase, contended, guard, left_behind, selected, starved
+from gpuwatch.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved
 from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.misfit import place
 from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
@@ -158,6 +160,7 @@ class _Grants:
         self._tainted: dict[str, Mode] = {}
         self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
         self._answered: dict[str, str] = {}  # finding of contention → the candidate
+        self.held: dict[str, tuple[HeldRoom, ...]] = {}  # candidate → where it lands
 
     def grant(self, item: PlanItem, ledger: Ledger) -> tuple[Refusal, ...]:
         """Take its room and budget, or return the reasons against it and take nothing."""
@@ -169,6 +172,8 @@ class _Grants:
             places = place(candidate, trial, self._facts, self._policy)
             if isinstance(places, Nowhere):
                 refusals = (Refusal(guard="lands", reason=places.reason),)
+            else:
+                self.held[candidate.id] = _held(places, self._facts)
         refusals = refusals or ledger.charge(candidate)
         if refusals:
             return refusals
@@ -220,7 +225,7 @@ class _Grants:
         for budget in self._facts.snapshot.cluster.budgets if before else ():
             now = sum(1 for pod in pods if selected(budget, pod))
             planned = sum(1 for pod in before if selected(budget, pod)) if now else 0
-            if planned and now + planned > budget.disruptions_allowed:
+            if planned and now + planned + in_flight(budget, self._facts) > budget.disruptions_allowed:
                 yield Refusal(
                     guard="once",
                     reason=f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
@@ -247,7 +252,20 @@ def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: Pl
 
     turns = [item for _, item in sorted(enumerate(items), key=turn)]
     drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}
-    return [replace(item, refusals=drawn[item.candidate.id]) for item in items]
+    room = {name: places for name, places in grants.held.items() if not drawn[name]}
+    return [replace(item, refusals=drawn[item.candidate.id], room=room.get(item.candidate.id, ())) for item in items]
+
+
+def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...]:
+    """Where Pods land, equal ones of a Node together."""
+    alike: Counter[tuple[str, tuple[tuple[str, int], ...], float, int]] = Counter()
+    for ref, node in places.items():
+        pod = facts.pods[ref]
+        alike[node, tuple(sorted(pod.accelerators.items())), pod.cpu_cores, pod.memory_bytes] += 1
+    return tuple(
+        HeldRoom(node=node, pods=pods, accelerators=dict(asked), cpu_cores=cpu, memory_bytes=memory)
+        for (node, asked, cpu, memory), pods in sorted(alike.items())
+    )
 
 
 def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:

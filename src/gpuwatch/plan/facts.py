@@ -133,12 +133,12 @@ class PlanFacts:
 
     @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
-        """Remediations that keep GPUs out of service or disturb their users. GPUs that a verified release or move freed
-        no longer count; those of a taint do."""
+        """Remediations that keep GPUs out of service or disturb their users, or are about to. GPUs that a verified
+        release or move freed no longer count; those of a taint do."""
         return tuple(
             item
             for item in self.history
-            if item.phase.in_flight
+            if (item.phase.in_flight or item.announced)
             and (item.phase is not Phase.IN_EFFECT or item.proposal.action is ActionKind.TAINT_NODE)
             # Before the first write there is nothing to undo but the notification.
             and (item.phase is not Phase.UNDOING or item.began_at is not None)
@@ -234,8 +234,36 @@ class PlanFacts:
 
     @cached_property
     def bare_room(self) -> Room:
-        """Without the pending Pods. Copy before changing it."""
-        return Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
+        """Without the pending Pods, and without what moves in flight hold. Copy before changing it."""
+        room = Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
+        for item in self.weighing:
+            for pod in self._held(item):
+                room.put(pod, pod.node)
+        return room
+
+    def _held(self, item: Remediation) -> Iterable[Pod]:
+        """Stand-ins for the Pods of a move that are not back yet, where they are to land. New Pods of its owner take
+        their own room. Their affinities are not known while they are gone."""
+        uids = {ref.uid for ref in item.proposal.objects}
+        owned = (pod for name, pods in self.owned.items() if self._uid(name) in uids for pod in pods)
+        since = item.began_at
+        back = [pod.node for pod in owned if since is not None and pod.created is not None and pod.created >= since]
+        left = len(back)
+        for place in sorted(item.proposal.room, key=lambda each: each.node not in back):
+            for number in range(place.pods):
+                left -= 1
+                if left < 0 and place.node in self.nodes:
+                    yield Pod(
+                        namespace=item.proposal.namespace,
+                        name=f"{item.name}/{place.node}/{number}",
+                        node=place.node,
+                        accelerators=place.accelerators,
+                        cpu_cores=place.cpu_cores,
+                        memory_bytes=place.memory_bytes,
+                    )
+
+    def _uid(self, workload: str) -> str:
+        return self.workloads[workload].uid if workload in self.workloads else ""
 
     @cached_property
     def serving_room(self) -> Room:

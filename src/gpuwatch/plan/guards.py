@@ -71,6 +71,15 @@ def _node_known(case: GuardCase) -> str | None:
     return None
 
 
+def _telemetry_trusted(case: GuardCase) -> str | None:
+    candidate, facts = case.candidate, case.facts
+    there = {device.id: device for name in candidate.nodes for device in facts.devices_of_node.get(name, ())}
+    held = {item.id: item for item in facts.snapshot.devices if not set(candidate.pods).isdisjoint(item.pods)}
+    own = {name: facts.devices[name] for name in candidate.devices if name in facts.devices}
+    doubted = [device for device in {**there, **held, **own}.values() if device.untrusted]
+    return f"Device {doubted[0].id} is not trusted: {doubted[0].untrusted}." if doubted else None
+
+
 def _evidence(case: GuardCase) -> str | None:
     findings = case.facts.findings_of(case.candidate)
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
@@ -246,12 +255,29 @@ def _disruption_budget(case: GuardCase) -> str | None:
     pods = case.facts.pods_of(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
-        if hit > budget.disruptions_allowed:
+        held = in_flight(budget, case.facts, but=str(case.candidate.target)) if hit else 0
+        if hit + held > budget.disruptions_allowed:
             return (
                 f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
-                f"disruptions; this needs {hit}."
+                f"disruptions; this needs {hit}{f', and {held} are in flight' if held else ''}."
             )
     return None
+
+
+def in_flight(budget: DisruptionBudget, facts: PlanFacts, but: str = "") -> int:
+    """Pods that the budget selects and that Remediations disturb, or are about to. They count until they run again: an
+    owner that is suspended asks for fewer Pods, so its budget soon allows as many disruptions as before. but: the
+    target that does not count."""
+    found = 0
+    for item in facts.weighing:
+        proposal = item.proposal
+        if proposal.namespace == budget.namespace and proposal.pods and proposal.target != but:
+            there = (facts.pods[ref] for ref in proposal.pods if ref in facts.pods)
+            found += max(
+                sum(pod.uid in proposal.pod_uids and selected(budget, pod) for pod in there),
+                proposal.budgets.get(budget.name, 0),
+            )
+    return found
 
 
 def _already_tainted(case: GuardCase) -> str | None:
@@ -338,6 +364,7 @@ def _already_open(case: GuardCase) -> str | None:
 GUARDS: dict[str, Guard] = {
     "cluster_known": Guard(_cluster_known, RefusalNature.TRANSIENT),
     "node_known": Guard(_node_known, RefusalNature.TRANSIENT),
+    "telemetry_trusted": Guard(_telemetry_trusted, RefusalNature.TRANSIENT),
     "evidence": Guard(_evidence, RefusalNature.LASTING),
     "worth_it": Guard(_worth_it, RefusalNature.LASTING),
     "opted_out": Guard(_opted_out, RefusalNature.OBJECTION),

@@ -45,15 +45,12 @@ def patterns() -> Markup:
     return _markup(svg)
 
 
-def swatch(shade: str) -> Markup:
+def swatch(shade: str, *, line: bool = False) -> Markup:
     svg = ET.Element("svg", {"class": "swatch", "viewBox": "0 0 16 12", "aria-hidden": "true"})
-    _add(svg, "rect", f"area {shade}", x=0.5, y=0.5, width=15, height=11)
-    return _markup(svg)
-
-
-def line_swatch(name: str) -> Markup:
-    svg = ET.Element("svg", {"class": "swatch", "viewBox": "0 0 16 12", "aria-hidden": "true"})
-    _add(svg, "path", f"line {name}", d="M0,6 H16")
+    if line:
+        _add(svg, "path", f"line {shade}", d="M0,6 H16")
+    else:
+        _add(svg, "rect", f"area {shade}", x=0.5, y=0.5, width=15, height=11)
     return _markup(svg)
 
 
@@ -105,18 +102,18 @@ def _held_and_busy(
     up: Callable[[float], float],
 ) -> None:
     """Stacked areas: allocated, and busy within it; dots where busy is unknown."""
+
+    def area(shade: str, run: Sequence[UsePoint], gpus: Callable[[UsePoint], float | None]) -> str:
+        line = _steps(run, [up(gpus(point) or 0.0) for point in run], step, across)
+        _add(svg, "path", f"area {shade}", d=f"{line}V{_n(up(0.0))}H{_n(across(run[0].at))}Z")
+        return line
+
     for run in _runs(points, lambda point: point.allocated_gpus is not None):
-        heights = [up(point.allocated_gpus or 0.0) for point in run]
-        line = _steps(run, heights, step, across)
-        _add(svg, "path", "area allocated", d=_closed(line, run, across, up(0.0)))
+        line = area("allocated", run, lambda point: point.allocated_gpus)
         for inner in _runs(run, lambda point: point.busy_gpus is None):
-            tops = [up(point.allocated_gpus or 0.0) for point in inner]
-            shape = _closed(_steps(inner, tops, step, across), inner, across, up(0.0))
-            _add(svg, "path", "area unknown", d=shape)
+            area("unknown", inner, lambda point: point.allocated_gpus)
         for inner in _runs(run, lambda point: point.busy_gpus is not None):
-            tops = [up(point.busy_gpus or 0.0) for point in inner]
-            shape = _closed(_steps(inner, tops, step, across), inner, across, up(0.0))
-            _add(svg, "path", "area busy", d=shape)
+            area("busy", inner, lambda point: point.busy_gpus)
         _add(svg, "path", "line allocated", d=line)
 
 
@@ -240,14 +237,15 @@ _MINI_WIDTH = 120.0
 
 def _mini(said: str) -> ET.Element:
     """A drawing for a table's cell; the cell's text has the same numbers."""
-    svg = ET.Element("svg", {"class": "mini", "viewBox": f"0 0 {_MINI_WIDTH:g} 14", "role": "img"})
-    ET.SubElement(svg, "title").text = said
-    return svg
+    return _image("mini", _MINI_WIDTH, 14, said)
 
 
 def _chart(width: int, height: float, said: str) -> ET.Element:
-    size = "wide" if width == _WIDE else "narrow"
-    svg = ET.Element("svg", {"class": f"chart {size}", "viewBox": f"0 0 {width} {height:g}", "role": "img"})
+    return _image("chart wide" if width == _WIDE else "chart narrow", width, height, said)
+
+
+def _image(css: str, width: float, height: float, said: str) -> ET.Element:
+    svg = ET.Element("svg", {"class": css, "viewBox": f"0 0 {width:g} {height:g}", "role": "img"})
     ET.SubElement(svg, "title").text = said
     return svg
 
@@ -294,10 +292,6 @@ def _steps(
     for point, height in zip(run[1:], heights[1:], strict=True):
         path += f"H{_n(across(point.at))}V{_n(height)}"
     return f"{path}H{_n(across(run[-1].at + step))}"
-
-
-def _closed(line: str, run: Sequence[UsePoint], across: Callable[[datetime], float], ground: float) -> str:
-    return f"{line}V{_n(ground)}H{_n(across(run[0].at))}Z"
 
 
 def _add(parent: ET.Element, tag: str, css: str = "", **attributes: float | str) -> ET.Element:

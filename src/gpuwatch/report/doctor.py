@@ -127,6 +127,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     facts = [
         ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
         ("backend", schema.backend or "unknown"),
+        ("series of", ", ".join(f"{key}={value!r}" for key, value in schema.matchers.items()) or "all there is"),
         ("host labels", ", ".join(schema.node_labels) or "none"),
         ("workload labels", schema.pod_labels or "none: telemetry does not say which Pod has which GPU"),
         ("sampling", f"every {duration(schema.interval_seconds)}" if schema.interval_seconds else "interval unknown"),
@@ -135,7 +136,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         (
             "devices",
             f"{len(devices)}, {sum(1 for device in devices if device.present)} reporting now, "
-            f"{sum(1 for device in devices if device.node)} on a verified Node",
+            f"{sum(1 for device in devices if device.node)} on a verified Node, "
+            f"{sum(1 for device in devices if device.untrusted)} not trusted",
         ),
     ]
     return [*facts, *_cluster_facts(snapshot.cluster)]

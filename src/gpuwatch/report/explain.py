@@ -97,7 +97,7 @@ def _find(snapshot: Snapshot, subject: str) -> Found:
 def _known(what: str, name: str, names: Iterable[str]) -> UnknownSubject:
     last = name.rpartition("/")[2]
     near = sorted(known for known in names if last and last in known)[:5]
-    hint = f"; near it: {', '.join(near)}" if near else ""
+    hint = f"; similar names: {', '.join(near)}" if near else ""
     return UnknownSubject(f"No {what} {name!r} in this snapshot{hint}")
 
 
@@ -136,7 +136,7 @@ def _device(snapshot: Snapshot, name: str) -> Found:
         raise _known("device", name, (device.id for device in snapshot.devices))
     if len({device.uuid for device in found}) > 1:
         raise UnknownSubject(
-            f"{name!r} begins {len(found)} device ids: {', '.join(d.id for d in found[:5])}; write more"
+            f"{len(found)} device ids begin with {name!r}: {', '.join(d.id for d in found[:5])}; write more of the id"
         )
     device = found[0]
     facts = [

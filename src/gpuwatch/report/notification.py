@@ -3,16 +3,16 @@
 from gpuwatch.model.remediation import Remediation, StepKind
 from gpuwatch.report.plan_tables import worth_bases
 from gpuwatch.report.remediation_tables import as_argument
-from gpuwatch.report.weekly_markdown import escaped
-from gpuwatch.report.words import plural
+from gpuwatch.report.words import escaped, plural
 
 
 def notification(remediation: Remediation) -> tuple[str, str]:
     """Title, and Markdown with what, why, when, and how to stop it. Names are escaped."""
     proposal = remediation.proposal
     title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
+    steps = (*remediation.steps[remediation.step :][:1], *remediation.steps)  # the one that is under way first
     said = next(
-        (step.parameters["text"] for step in remediation.steps if step.kind is StepKind.NOTIFY and step.parameters),
+        (step.parameters["text"] for step in steps if step.kind is StepKind.NOTIFY and step.parameters),
         proposal.reason,
     )
     lines = [

@@ -17,6 +17,7 @@ from gpuwatch.report.weekly_words import (
     ABSTAINED,
     PROJECTED,
     TIER,
+    abstained,
     gpu_hours,
     money,
     percent,
@@ -200,10 +201,7 @@ def _workload(key: WorkloadKey) -> RenderableType:
 
 def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
     table = new_table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
-    for kind, (title, meaning) in ABSTAINED.items():
-        found = [item for item in abstentions if item.kind is kind]
-        if not found:
-            continue
+    for title, meaning, found in abstained(abstentions):
         more: list[RenderableType] = (
             [Text(f"and {len(found) - _EXAMPLES} more", style="dim")] if len(found) > _EXAMPLES else []
         )

@@ -9,8 +9,7 @@ from gpuwatch.model.decision import Analysis, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.report.remediation_tables import held_up_by, pause_text
 from gpuwatch.report.tables import other_gaps
-from gpuwatch.report.weekly_html import template
-from gpuwatch.report.weekly_words import BECAME
+from gpuwatch.report.templating import template
 from gpuwatch.report.words import ago, plural
 
 ROWS_SHOWN = 100
@@ -65,35 +64,29 @@ class ReportFiles:
 
 def status_html(status: Status) -> str:
     """The page, UTF-8 text."""
-    known = status.remediations or ()
-    open_ = sorted(
-        (each for each in known if each.phase.open),
-        key=lambda each: (each.proposal.created_at, each.name),
-        reverse=True,
+    newest_first = sorted(
+        status.remediations or (), key=lambda each: (each.proposal.created_at, each.name), reverse=True
     )
-    ended = sorted((each for each in known if not each.phase.open), key=lambda each: each.changed_at, reverse=True)
-    plan = status.analysis.plan if status.analysis is not None else None
-    refused = [item for item in plan.items if not item.admitted] if plan is not None else []
-    gaps = other_gaps(status.analysis.gaps) if status.analysis is not None else []
-    used = [use for use in plan.budgets if use.in_flight_gpus] if plan is not None else []
+    ended = sorted(
+        (each for each in newest_first if not each.phase.open), key=lambda each: each.changed_at, reverse=True
+    )
+    items = status.analysis.plan.items if status.analysis is not None else ()
+    budgets = status.analysis.plan.budgets if status.analysis is not None else ()
     return template("status.html.j2").render(
         status=status,
         headline=_headline(status),
         stops=_stops(status),
-        open=open_[:ROWS_SHOWN],
-        open_count=len(open_),
-        ended=ended[:10],
-        admitted=[item for item in plan.items if item.admitted][:ROWS_SHOWN] if plan is not None else [],
-        refused=refused[:ROWS_SHOWN],
-        refused_count=len(refused),
-        budgets=used[:ROWS_SHOWN],
-        free_budgets=len(plan.budgets) - len(used) if plan is not None else 0,
-        gaps=gaps[:ROWS_SHOWN],
-        gap_count=len(gaps),
-        became=BECAME,
+        rows_shown=ROWS_SHOWN,
+        open=[each for each in newest_first if each.phase.open],
+        ended=sorted(ended, key=lambda each: each.changed_at, reverse=True)[:10],
+        admitted=[item for item in items if item.admitted],
+        refused=[item for item in items if not item.admitted],
+        budgets=[use for use in budgets if use.in_flight_gpus],
+        free_budgets=sum(not use.in_flight_gpus for use in budgets),
+        gaps=other_gaps(status.analysis.gaps) if status.analysis is not None else [],
         held_up=held_up_by,
         since=lambda then: ago(then, status.at) or "now",
-        waiting=sum(each.phase is Phase.PROPOSED for each in open_),
+        waiting=sum(each.phase is Phase.PROPOSED for each in newest_first),
     )
 
 

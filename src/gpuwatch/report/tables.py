@@ -1,7 +1,7 @@
 """The Analysis as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -41,8 +41,7 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
     if unknown:
         parts.append(_unknown(unknown, rows))
     parts += plan_summary(analysis, rows)
-    if analysis.coverage.rules_limited or analysis.gaps:
-        parts.append(_limits(analysis, rows))
+    parts += gap_tables(analysis.gaps, rules_limited=analysis.coverage.rules_limited, rows=rows)
     return Group(*parts)
 
 
@@ -178,27 +177,18 @@ def _unknown(findings: list[Finding], rows: int) -> RenderableType:
     return Group(table, *cut(len(alike), rows), Text())
 
 
-def _limits(analysis: Analysis, rows: int) -> RenderableType:
-    table = new_table("Limits of this answer", "what", "why")
-    limited = analysis.coverage.rules_limited
-    if limited:
-        names = ", ".join(sorted(limited))
-        table.add_row(
-            plural(len(limited), "rule"),
-            escape(f"could know more with signals that nothing exports here: {names}. `gpuwatch doctor` shows which."),
-        )
-    gaps = other_gaps(analysis.gaps)
-    for gap in gaps[:rows]:
-        table.add_row(*gap_row(gap))
-    return Group(table, *cut(len(gaps), rows))
-
-
-def gap_tables(gaps: Iterable[Gap], *, rows: int = 10) -> list[RenderableType]:
-    """What could not be read, as one table; nothing if there are no gaps."""
+def gap_tables(gaps: Iterable[Gap], *, rules_limited: Collection[str] = (), rows: int = 10) -> list[RenderableType]:
+    """What could not be read, and the rules that lack signals, as one table; nothing if there is neither."""
     found = list(dict.fromkeys(other_gaps(gaps)))
-    if not found:
+    if not found and not rules_limited:
         return []
     table = new_table("Limits of this answer", "what", "why")
+    if rules_limited:
+        names = ", ".join(sorted(rules_limited))
+        table.add_row(
+            plural(len(rules_limited), "rule"),
+            escape(f"could know more with signals that nothing exports here: {names}. `gpuwatch doctor` shows which."),
+        )
     for gap in found[:rows]:
         table.add_row(*gap_row(gap))
     return [table, *cut(len(found), rows)]

@@ -1,12 +1,21 @@
 """The weekly report's numbers as text, for all its forms. Unknown values are 'unknown'."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.cycle.weekly_actions import NOT_READ
 from gpuwatch.model.remediation import Phase
-from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, Outcome, OutcomeVerdict, SpeedEstimate
+from gpuwatch.model.sizing import (
+    Abstention,
+    AbstentionKind,
+    EvidenceTier,
+    Option,
+    Outcome,
+    OutcomeVerdict,
+    SpeedEstimate,
+)
 from gpuwatch.model.weekly import Use, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.words import duration, plural
@@ -66,6 +75,12 @@ BECAME = {
     Phase.OBSOLETE: "obsolete",
 }
 """Outcome of an action, by phase."""
+
+
+def abstained(found: Sequence[Abstention]) -> list[tuple[str, str, list[Abstention]]]:
+    """(heading, meaning, abstentions) of each kind that occurs."""
+    alike = ((*words, [item for item in found if item.kind is kind]) for kind, words in ABSTAINED.items())
+    return [(title, meaning, items) for title, meaning, items in alike if items]
 
 
 def number(value: float, digits: int) -> str:
@@ -134,6 +149,11 @@ def saved(use: WorkloadUse | None, currency: str) -> str:
     return f"{money(use.saving, currency)} of {money(use.cost, currency)}"
 
 
+def use_of(report: WeeklyReport) -> dict[WorkloadKey, WorkloadUse]:
+    """The workloads for which a change is advised."""
+    return {use.recommendation.key: use for use in report.workloads if use.recommendation}
+
+
 def workload_name(key: WorkloadKey | str) -> str:
     """The last part of `Kind/namespace/name`; the whole of anything else.
 
@@ -193,6 +213,12 @@ def busy_ratio(use: Use) -> float | None:
     """Busy time of the allocated time that was measured; None if nothing was."""
     known = use.allocated_gpu_hours - use.unknown_gpu_hours
     return min(use.busy_gpu_hours / known, 1.0) if known > 0 else None
+
+
+def sm_ratio(use: Use) -> float | None:
+    """SM activity of the allocated time that was measured."""
+    known = use.allocated_gpu_hours - use.unknown_gpu_hours
+    return use.sm_gpu_hours / known if use.sm_gpu_hours is not None and known > 0 else None
 
 
 def busy_gpu_hours(use: Use) -> float | None:
@@ -289,46 +315,33 @@ class Figure:
 
 
 def figures(report: WeeklyReport) -> tuple[Figure, ...]:
-    """The figures for a head of platform: allocation, use, money wasted, money savable, time lost."""
+    """The figures for a head of platform: allocation, use, money wasted, money savable, time lost. A trend is None
+    where either week is unknown."""
     use, before, currency = report.fleet, report.previous, report.currency
     changes = sum(1 for item in report.workloads if item.recommendation is not None)
-    held = points_trend(allocated_ratio(use), allocated_ratio(before) if before else None, more_is_good=True)
-    busy = points_trend(busy_ratio(use), busy_ratio(before) if before else None, more_is_good=True)
-    wasted = lost = None
+    held = busy = wasted = lost = None
     if before is not None:
+        held = points_trend(allocated_ratio(use), allocated_ratio(before), more_is_good=True)
+        busy = points_trend(busy_ratio(use), busy_ratio(before), more_is_good=True)
         shown = money(before.wasted_cost, currency)
         wasted = amount_trend(use.wasted_cost, before.wasted_cost, shown, more_is_good=False)
-    if before is not None and measured(before):
-        shown = gpu_hours(before.lost_gpu_hours)
-        lost = amount_trend(use.lost_gpu_hours, before.lost_gpu_hours, shown, more_is_good=False)
+        lost_before = before.lost_gpu_hours if measured(before) else None
+        lost = amount_trend(use.lost_gpu_hours, lost_before, gpu_hours(lost_before), more_is_good=False)
+    savable = (
+        f"{gpu_hours(use.saving_gpu_hours)} GPU-hours: {plural(changes, 'change')}, "
+        f"{plural(len(report.idle), 'idle allocation')}. Projected, a week: "
+        f"{money(use.projected_saving_per_week, currency)}, "
+        f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours"
+    )
+    allocated = f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours"
+    worked = f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}"
+    paid = f"of {money(use.cost, currency)}; GPUs that were idle or free"
     found = (
-        Figure(
-            "Allocated",
-            percent(allocated_ratio(use), 1),
-            f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours",
-            held,
-        ),
-        Figure(
-            "Busy while allocated",
-            percent(busy_ratio(use), 1),
-            f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}",
-            busy,
-        ),
-        Figure(
-            "Spent on idle and free GPUs",
-            money(use.wasted_cost, currency),
-            f"of {money(use.cost, currency)}; GPUs that were idle or free",
-            wasted,
-        ),
-        Figure(
-            f"Would have been saved in the {period(report)}",
-            money(use.saving, currency),
-            f"{gpu_hours(use.saving_gpu_hours)} GPU-hours: "
-            f"{plural(changes, 'change')}, {plural(len(report.idle), 'idle allocation')}. Projected, a week: "
-            f"{money(use.projected_saving_per_week, currency)}, "
-            f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours",
-            None,  # the savings of the week before are not stored
-        ),
+        Figure("Allocated", percent(allocated_ratio(use), 1), allocated, held),
+        Figure("Busy while allocated", percent(busy_ratio(use), 1), worked, busy),
+        Figure("Spent on idle and free GPUs", money(use.wasted_cost, currency), paid, wasted),
+        # The savings of the week before are not stored.
+        Figure(f"Would have been saved in the {period(report)}", money(use.saving, currency), savable, None),
         Figure(
             "GPU-hours lost to degraded GPUs",
             gpu_hours(use.lost_gpu_hours),
@@ -337,57 +350,6 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         ),
     )
     return found if measured(use) else tuple(Figure(item.title, UNKNOWN, "not measured", None) for item in found)
-
-
-def headline(report: WeeklyReport) -> tuple[str, ...]:
-    """The week in full sentences."""
-    use, currency, when = report.fleet, report.currency, period(report)
-    if not measured(use):
-        return (f"Nothing was measured in this {when}: what the GPUs did is unknown, not zero.",)
-    found = []
-    if use.allocatable_gpu_hours is not None:
-        found.append(
-            f"Of {gpu_hours(use.allocatable_gpu_hours)} allocatable GPU-hours "
-            f"{percent(allocated_ratio(use))} were allocated"
-            + (
-                f"; while allocated, GPUs were busy {percent(busy_ratio(use))} of the measured time."
-                if busy_ratio(use) is not None
-                else "; how busy they were is unknown."
-            )
-        )
-    else:
-        found.append(
-            f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours were allocated; how many were allocatable is unknown."
-        )
-    if use.wasted_cost is not None:
-        found.append(
-            f"They cost {money(use.cost, currency)}, of which time in which no kernel ran cost "
-            f"{money(use.wasted_cost, currency)}."
-        )
-    else:
-        found.append("What idle time cost is unknown: no price is known.")
-    what = "The changes and releases that are advised below would have saved"
-    if use.saving is not None:
-        of = f" of these {money(use.cost, currency)}" if use.cost is not None else ""
-        found.append(
-            f"{what} {money(use.saving, currency)}{of} in this {when}; projected, "
-            f"{money(use.projected_saving_per_week, currency)} a week."
-        )
-    elif use.saving_gpu_hours > 0:
-        found.append(
-            f"{what} {gpu_hours(use.saving_gpu_hours)} of these {gpu_hours(use.allocated_gpu_hours)} GPU-hours in this "
-            f"{when}; projected, {gpu_hours(use.projected_saving_gpu_hours_per_week)} a week."
-        )
-    return tuple(found)
-
-
-def basis(report: WeeklyReport) -> str:
-    """What costs, savings and projections are based on."""
-    return (
-        f"Costs and savings are of this {period(report)}: an advised change saves its share of what the workload cost "
-        "in it, an idle allocation the time in which it was proven idle, so that a saving is never more than the cost. "
-        f"{PROJECTED} An idle allocation is taken to stay as it is. Money is in {report.currency}."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +394,11 @@ def record(outcomes: tuple[Outcome, ...]) -> Record:
         saved_cost=sum(known) if known else None,
         saved_gpu_hours=sum(item.saved_gpu_hours for item in outcomes),
     )
+
+
+def idle_pods(report: WeeklyReport) -> str:
+    """How many Pods the idle allocations have: '3 Pods'."""
+    return plural(sum(len(item.pods) for item in report.idle), "Pod")
 
 
 def none_idle(report: WeeklyReport) -> str:

@@ -1,8 +1,7 @@
 """Durations, units and names as text for people."""
 
+import re
 from datetime import datetime, timedelta
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def duration(seconds: float) -> str:
@@ -12,18 +11,11 @@ def duration(seconds: float) -> str:
     ('42 s', '3 min 10 s', '1 h 30 min', '2 d 7 h')
     """
     total = round(seconds)
-    if total < _MINUTE:
+    if total < 60:
         return f"{total} s"
-    for big, small, names in (
-        (_MINUTE, 1, ("min", "s")),
-        (_HOUR, _MINUTE, ("h", "min")),
-        (_DAY, _HOUR, ("d", "h")),
-    ):
-        if total < big * (60 if big != _HOUR else 24) or big == _DAY:
-            whole, rest = divmod(total, big)
-            tail = rest // small
-            return f"{whole} {names[0]}" + (f" {tail} {names[1]}" if tail else "")
-    raise AssertionError("unreachable: the last unit takes everything")
+    units = ((total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "min"), (total % 60, "s"))
+    first = next(index for index, (count, _) in enumerate(units) if count)
+    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count)
 
 
 def ago(then: datetime | None, now: datetime) -> str:
@@ -75,3 +67,17 @@ def plural(count: int, noun: str) -> str:
     ('1 GPU', '3 Pods', '2 allocations')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+
+
+def escaped(text: str, *, code: bool = False) -> str:
+    """Text that Markdown and chat dialects show literally. `code` keeps `code spans`."""
+    flat = " ".join(text.split())
+    safe = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # A zero-width space keeps @here and the like from notifying anybody.
+    safe = _SPECIAL.sub(r"\\\1", safe).replace("@", "@\u200b")
+    return (
+        re.sub(r"\\`(\w+(?:\\[_-]\w+)*)\\`", lambda found: f"`{found[1].replace(chr(92), '')}`", safe) if code else safe
+    )

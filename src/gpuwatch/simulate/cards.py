@@ -115,6 +115,9 @@ class Card:
     ambient_celsius: float
     instances: tuple[Instance, ...] = ()
 
+    def instance(self, gi: str) -> Instance | None:
+        return next((one for one in self.instances if one.gi == gi), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -143,6 +146,10 @@ class Machine:
     @property
     def slices_mig(self) -> bool:
         return any(card.instances for card in self.cards)
+
+    def memory_mib(self, instance: Instance | None) -> float:
+        """What Pods can use of an instance, or of a whole card."""
+        return float(self.model.memory_mib - self.model.reserved_mib if instance is None else instance.memory_mib)
 
 
 # One block of 64 GPUs, in the order in which smaller fleets get a part of it: (role, model, GPUs).

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import names
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine
+from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan, Floats
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import FOREVER, Scheduler
@@ -86,10 +86,10 @@ def _machine(
         """One Pod on this card, and one of the same workload alone on each card of `more`."""
         made = scheduler.new_workload(
             "Deployment",
-            str(rng.choice(names.PRODUCTS)),
-            str(rng.choice(names.SERVICE_NAMES)),
+            str(rng.choice(NAMES.products)),
+            str(rng.choice(NAMES.workloads["serving"])),
             -float(rng.uniform(2, 30)) * DAY,
-            names.IMAGES["batch"],
+            NAMES.images["batch"],
         )
         for replica, each in enumerate((card, *more)):
             first, last = (start, end) if each == card else (-DAY, FOREVER)

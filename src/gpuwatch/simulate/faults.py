@@ -18,6 +18,9 @@ from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript, Span
 from gpuwatch.simulate.symptoms import Fault, show
 
+_LAST_XID = (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID, FaultKind.PROCESS_XID)
+"""The gauge of the last XID keeps theirs."""
+
 
 class FaultPlanter:
     """Keeps the taken cards and times, so that faults do not overlap. `runs` and `scripts` are changed in place."""
@@ -124,7 +127,7 @@ class FaultPlanter:
             begin, end = max(run.start + HOUR / 2, 0.0), run.end
             if not self._demand(machine, run.behaviour.sm_level) > 0.95:
                 return None
-        if kind in (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID, FaultKind.PROCESS_XID):
+        if kind in _LAST_XID:
             end = float("inf")  # the gauge latches
         return Fault(
             kind=kind, machine=first.machine, cards=cards, start=begin, end=end, strength=strength, others=others
@@ -140,10 +143,9 @@ class FaultPlanter:
     def _spans(self, fault: Fault) -> list[tuple[int, int, Span]]:
         """(machine, card, time) that the fault and its repair take."""
         until = fault.end + HOUR
-        if fault.kind in (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID, FaultKind.PROCESS_XID):
+        if fault.kind in _LAST_XID:
             until = fault.start + 2 * HOUR
-        own = [(fault.machine, card, (fault.start - HOUR, until)) for card in fault.cards]
-        own += [(machine, card, (fault.start - HOUR, until)) for machine, card in fault.others]
+        own = [(machine, card, (fault.start - HOUR, until)) for machine, card in fault.all_cards]
         if FAULTS[fault.kind].repair == "reboot":
             everyone = range(len(self.machines[fault.machine].cards))
             own += [(fault.machine, card, (fault.end - HOUR / 2, fault.end + HOUR)) for card in everyone]
@@ -168,7 +170,7 @@ class FaultPlanter:
                 script.exporter_down.append((fault.start, fault.end))
             return
         script = self.scripts[fault.machine]
-        for machine, card in [(fault.machine, card) for card in fault.cards] + list(fault.others):
+        for machine, card in fault.all_cards:
             show(fault, self.scripts[machine].cards[card], self.plan.interval_seconds, self.rng)
         if fault.kind is FaultKind.EXPORTER_DOWN:
             script.exporter_down.append((fault.start, fault.end))

@@ -1,119 +1,62 @@
 """Plants idle allocations, and allocations that only look idle, into a filled fleet."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
+import msgspec
 import numpy as np
 
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import names
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
+from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.schedule import Scheduler, Slot
 from gpuwatch.simulate.states import last_active
+from gpuwatch.simulate.tables import read_table
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """One thing to plant: `gpus` devices, `uses` of the slots that may take it, hours of life before `idle_from`."""
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of idle.csv: one thing to plant.
+
+    uses: of the slots that may take it. kind: the kind of idleness; None: it only looks idle, being young, or using one
+    of its devices alone. keeps: what stays on the device when it has stopped; memory needs the context too.
+    least_hours, most_hours: of work before it stops.
+    """
 
     gpus: int
     uses: tuple[str, ...]
     framework: str
-    note: str
-    kind: FindingKind | None
-    behaviour: Callable[[np.random.Generator], Behaviour]
-    works_hours: tuple[float, float] = (0.0, 0.0)
+    kind: FindingKind | None = None
     young: bool = False
+    activity: WorkKind
+    keeps: Literal["", "context", "memory"] = ""
+    least_hours: float = 0.0
+    most_hours: float = 0.0
+    note: str
 
 
-def _never(context: bool) -> Callable[[np.random.Generator], Behaviour]:
-    def make(_: np.random.Generator) -> Behaviour:
-        return Behaviour(activity=WorkKind.SILENT, memory_share=0.0, keeps_context=context)
-
-    return make
+_WISHES = read_table("idle.csv", Wish)
 
 
-def _then_stops(activity: WorkKind, *, memory: bool, context: bool) -> Callable[[np.random.Generator], Behaviour]:
-    def make(rng: np.random.Generator) -> Behaviour:
-        return Behaviour(
-            activity=activity,
-            sm_level=float(rng.uniform(0.3, 0.8)),
-            memory_share=float(rng.uniform(0.45, 0.9)) if memory else float(rng.uniform(0.1, 0.6)),
-            requests_per_second=1 / float(rng.uniform(30, 400)),
-            request_seconds=float(rng.uniform(20, 90)),
-            keeps_memory=memory,
-            keeps_context=context,
-        )
-
-    return make
-
-
-def _starts_soon(rng: np.random.Generator) -> Behaviour:
-    return Behaviour(activity=WorkKind.TRAINING, sm_level=0.7, warmup_seconds=float(rng.uniform(2400, 4800)))
-
-
-def _one_device(rng: np.random.Generator) -> Behaviour:
-    return Behaviour(activity=WorkKind.TRAINING, sm_level=float(rng.uniform(0.4, 0.8)), working_devices=1)
-
-
-_JOB, _HUMAN = ("job",), ("human", "job")
-_WISHES = (
-    Wish(
-        gpus=1, uses=_HUMAN, framework="Notebook", kind=FindingKind.ABANDONED, works_hours=(3, 20),
-        note="a notebook was used, then its kernel was shut down and nobody came back",
-        behaviour=_then_stops(WorkKind.HUMAN, memory=False, context=False),
-    ),
-    Wish(
-        gpus=1, uses=_HUMAN, framework="Bare", kind=FindingKind.NEVER_USED,
-        note="a Pod sleeps on its GPU and never opened a CUDA context", behaviour=_never(context=False),
-    ),
-    Wish(
-        gpus=1, uses=_JOB, framework="Deployment", kind=FindingKind.MODEL_LOADED, works_hours=(8, 40),
-        note="a service whose traffic was moved away for good; the model stays in memory",
-        behaviour=_then_stops(WorkKind.SERVING, memory=True, context=True),
-    ),
-    Wish(
-        gpus=8, uses=_JOB, framework="PyTorchJob", kind=FindingKind.NEVER_USED,
-        note="a gang that waits for a rendezvous that never happens", behaviour=_never(context=True),
-    ),
-    Wish(
-        gpus=1, uses=_HUMAN, framework="Job", kind=FindingKind.NEVER_USED,
-        note="a process opened a CUDA context and never launched a kernel", behaviour=_never(context=True),
-    ),
-    Wish(
-        gpus=8, uses=_JOB, framework="Job", kind=None,
-        note="an eight-GPU Pod whose script uses one device: the gang must be kept", behaviour=_one_device,
-    ),
-    Wish(
-        gpus=1, uses=_JOB, framework="Job", kind=FindingKind.ABANDONED, works_hours=(2, 12),
-        note="training ended, but its container sleeps on",
-        behaviour=_then_stops(WorkKind.TRAINING, memory=False, context=True),
-    ),
-    Wish(
-        gpus=1, uses=_HUMAN, framework="Job", kind=None, young=True,
-        note="a young Pod that still prepares its data", behaviour=_starts_soon,
-    ),
-    Wish(
-        gpus=1, uses=_HUMAN, framework="Notebook", kind=FindingKind.MODEL_LOADED, works_hours=(2, 10),
-        note="a notebook with a loaded model that nobody came back to",
-        behaviour=_then_stops(WorkKind.HUMAN, memory=True, context=True),
-    ),
-    Wish(
-        gpus=4, uses=_JOB, framework="JobSet", kind=FindingKind.NEVER_USED,
-        note="a job that hangs before its first step", behaviour=_never(context=True),
-    ),
-    Wish(
-        gpus=2, uses=_JOB, framework="Deployment", kind=FindingKind.MODEL_LOADED, works_hours=(0.2, 0.2),
-        note="a service that loaded its model and never got a request",
-        behaviour=_then_stops(WorkKind.SERVING, memory=True, context=True),
-    ),
-    Wish(
-        gpus=1, uses=_HUMAN, framework="Job", kind=None, young=True,
-        note="a young Pod that still pulls its data set", behaviour=_starts_soon,
-    ),
-)  # fmt: skip
+def _behaviour(wish: Wish, rng: np.random.Generator) -> Behaviour:
+    keeps_context = wish.keeps != ""
+    if wish.young:
+        return Behaviour(activity=wish.activity, sm_level=0.7, warmup_seconds=float(rng.uniform(2400, 4800)))
+    if wish.kind is None:
+        return Behaviour(activity=wish.activity, sm_level=float(rng.uniform(0.4, 0.8)), working_devices=1)
+    if wish.kind is FindingKind.NEVER_USED:
+        return Behaviour(activity=wish.activity, memory_share=0.0, keeps_context=keeps_context)
+    keeps_memory = wish.keeps == "memory"
+    return Behaviour(
+        activity=wish.activity,
+        sm_level=float(rng.uniform(0.3, 0.8)),
+        memory_share=float(rng.uniform(0.45, 0.9) if keeps_memory else rng.uniform(0.1, 0.6)),
+        requests_per_second=1 / float(rng.uniform(30, 400)),
+        request_seconds=float(rng.uniform(20, 90)),
+        keeps_memory=keeps_memory,
+        keeps_context=keeps_context,
+    )
 
 
 def plant_idle(plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: list[Run]) -> list[Run]:
@@ -142,7 +85,7 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
         end, idle_from = float("inf"), start
     else:
         scale = min(1.0, plan.days / 7)
-        works = float(rng.uniform(*wish.works_hours)) * HOUR * scale
+        works = float(rng.uniform(wish.least_hours, wish.most_hours)) * HOUR * scale
         # Large ones are found the same day and small ones after a day or two; the last ones still run.
         silent = float(rng.lognormal(np.log(11 if wish.gpus >= 4 else 36), 0.6)) * HOUR * scale
         lasts = works + silent
@@ -152,17 +95,17 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
         end = start + lasts
         if end > window:
             end = float("inf")
-    namespace = str(rng.choice(names.PRODUCTS if wish.framework == "Deployment" else names.TEAMS))
+    namespace = str(rng.choice(NAMES.products if wish.framework == "Deployment" else NAMES.teams))
     name = {"Deployment": "api", "Notebook": "notebook", "Bare": "dev"}.get(wish.framework, "train")
-    person = str(rng.choice(names.PEOPLE))
+    person = str(rng.choice(NAMES.people))
     workload = scheduler.new_workload(
         wish.framework,
         namespace,
         f"{person}-{name}",
         start,
-        names.IMAGES["human" if name == "notebook" else "training"],
+        NAMES.images["human" if name == "notebook" else "training"],
     )
-    behaviour = wish.behaviour(rng)
+    behaviour = _behaviour(wish, rng)
     if wish.kind in (FindingKind.ABANDONED, FindingKind.MODEL_LOADED):
         behaviour = replace(behaviour, stops_at_seconds=idle_from)
     run = scheduler.run(workload, slot.seats, start, min(end, window + DAY), behaviour)

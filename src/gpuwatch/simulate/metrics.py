@@ -171,12 +171,6 @@ def _memory_used(view: View) -> Floats:
     return np.rint(view.device.load.memory_mib)
 
 
-def _memory_all(view: View) -> float:
-    if view.device.instance is not None:
-        return float(view.device.instance.memory_mib)
-    return float(view.machine.model.memory_mib - view.machine.model.reserved_mib)
-
-
 def _memory_reserved(view: View) -> Floats:
     reserved = 30.0 if view.device.instance is not None else float(view.machine.model.reserved_mib)
     return np.full(len(view.seconds), reserved)
@@ -259,7 +253,7 @@ METRICS: tuple[Metric, ...] = (
     _device("ENC_UTIL", "ENC_UTIL_RATIO", _zero, 0.01, _whole_gpu),
     _device("DEC_UTIL", "DEC_UTIL_RATIO", _zero, 0.01, _whole_gpu),
     _device("FB_USED", "FB_USED_BYTES", _memory_used, 2.0**20),
-    _device("FB_FREE", "FB_FREE_BYTES", lambda v: _memory_all(v) - _memory_used(v), 2.0**20),
+    _device("FB_FREE", "FB_FREE_BYTES", lambda v: v.machine.memory_mib(v.device.instance) - _memory_used(v), 2.0**20),
     _device("FB_RESERVED", "FB_RESERVED_BYTES", _memory_reserved, 2.0**20),
     _device("NVLINK_BANDWIDTH_TOTAL", "NVLINK_THROUGHPUT_BYTES_PER_SECOND", _nvlink, 1_024_000.0, _linked),
     _device(

@@ -1,26 +1,19 @@
-"""Names of teams and workloads, so that a simulated fleet reads like a real one."""
+"""The names of a simulated fleet: `names.yaml`."""
 
-TEAMS = ("nlp-research", "vision", "speech", "ranking", "platform-ml", "robotics")
-PRODUCTS = ("assistant-prod", "search-prod", "moderation-prod", "docs-ai")
-PEOPLE = ("amira", "bo", "chen", "dana", "eero", "farah", "goran", "hana", "ivo", "jun", "kofi", "lena", "mika", "nora")
+import msgspec
+import yaml
 
-TRAINING_NAMES = (
-    "llm-7b-pretrain", "llm-13b-sft", "vit-l-pretrain", "asr-large", "reward-model", "dpo-sweep", "diffusion-xl",
-    "moe-8x7b", "retriever-e5", "tts-multilingual", "detr-r101", "code-llm-3b", "long-context", "clip-h14",
-)  # fmt: skip
-SHORT_NAMES = ("eval-mmlu", "tokenize", "ablation", "lr-probe", "unit-bench", "distill-test", "quantize", "smoke")
-HOST_BOUND_NAMES = ("video-decode-train", "tabular-gbm", "audio-augment-train", "graph-sampler-train")
-SERVICE_NAMES = (
-    "chat-vllm", "embed-api", "rerank", "translate", "ocr", "image-tagger", "asr-stream", "tts-api", "code-complete",
-    "summarize", "toxicity", "search-embed", "caption", "guard",
-)  # fmt: skip
-BATCH_NAMES = ("nightly-embed", "report-ocr", "score-ads", "index-refresh")
+from gpuwatch.catalog.tables import checked, packaged
 
-IMAGES = {
-    "training": "registry.example.com/ml/pytorch-train:24.10",
-    "short": "registry.example.com/ml/pytorch-train:24.10",
-    "host_bound": "registry.example.com/ml/pytorch-train:24.10",
-    "serving": "registry.example.com/serving/vllm-openai:v0.6.3",
-    "human": "registry.example.com/notebooks/jupyter-pytorch:2024.3",
-    "batch": "registry.example.com/ml/batch-inference:5.2",
-}
+
+class Names(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """workloads, images: by kind of work."""
+
+    teams: tuple[str, ...]
+    products: tuple[str, ...]
+    people: tuple[str, ...]
+    workloads: dict[str, tuple[str, ...]]
+    images: dict[str, str]
+
+
+NAMES = checked(yaml.safe_load(packaged("names.yaml", "gpuwatch.simulate")), Names, "names.yaml")

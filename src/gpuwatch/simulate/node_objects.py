@@ -180,6 +180,7 @@ def exporter_objects(plan: FleetPlan, machines: tuple[Machine, ...]) -> list[Obj
                 "spec": {
                     "nodeName": machine.name,
                     "containers": [{"name": CONTAINER, "image": image, "ports": [{"containerPort": 9400}]}],
+                    "volumes": [{"name": "pod-resources", "hostPath": {"path": "/var/lib/kubelet/pod-resources"}}],
                 },
                 "status": {
                     "phase": "Running",

@@ -98,7 +98,5 @@ class Run:
 
 def resource_name(machine: Machine, place: Place) -> str:
     """The extended resource that a container requests for this place (MIG strategy mixed)."""
-    for instance in machine.cards[place.card].instances:
-        if instance.gi == place.gi:
-            return f"nvidia.com/mig-{instance.profile}"
-    return "nvidia.com/gpu"
+    instance = machine.cards[place.card].instance(place.gi)
+    return f"nvidia.com/mig-{instance.profile}" if instance is not None else "nvidia.com/gpu"

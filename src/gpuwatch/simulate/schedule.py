@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwatch.simulate import names
 from gpuwatch.simulate.behaviour import SM_LEVELS, Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine, make_suffix, make_uid
+from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload, resource_name
 
@@ -116,24 +116,19 @@ class Scheduler:
         behaviour = self.tenant_behaviour(kind)
         if kind == "human":
             framework = str(rng.choice(["Notebook", "Notebook", "StatefulSet", "Bare"]))
-            person = str(rng.choice(names.PEOPLE))
+            person = str(rng.choice(NAMES.people))
             name = f"{person}-{'dev' if framework == 'Bare' else 'notebook'}"
-            workload = self.new_workload(framework, f"user-{person}", name, start, names.IMAGES[kind])
+            workload = self.new_workload(framework, f"user-{person}", name, start, NAMES.images[kind])
         else:
-            pool = {
-                "training": names.TRAINING_NAMES,
-                "short": names.SHORT_NAMES,
-                "host_bound": names.HOST_BOUND_NAMES,
-            }[kind]
             frameworks = ["Job"] if slot.size < 4 else ["Job", "JobSet", "PyTorchJob", "VolcanoJob"]
             if len(slot.seats) > 1:
                 frameworks = ["JobSet", "PyTorchJob", "VolcanoJob", "Job"]
             workload = self.new_workload(
                 str(rng.choice(frameworks)),
-                str(rng.choice(names.TEAMS)),
-                str(rng.choice(pool)),
+                str(rng.choice(NAMES.teams)),
+                str(rng.choice(NAMES.workloads[kind])),
                 start,
-                names.IMAGES[kind],
+                NAMES.images[kind],
                 priority_class=str(rng.choice(["", "training-high"])),
             )
         return self.run(workload, slot.seats, start, end, behaviour)
@@ -196,13 +191,13 @@ class Scheduler:
     def _service(self, replicas: int, slot: Slot) -> tuple[SimulatedWorkload, Behaviour]:
         """Busy, steady with quiet nights, seldom asked, or used in office hours only."""
         rng = self.rng
-        team = str(rng.choice(names.PRODUCTS))
+        team = str(rng.choice(NAMES.products))
         workload = self.new_workload(
             "Deployment",
             team,
-            str(rng.choice(names.SERVICE_NAMES)),
+            str(rng.choice(NAMES.workloads["serving"])),
             -float(rng.uniform(10, 120)) * DAY,
-            names.IMAGES["serving"],
+            NAMES.images["serving"],
             priority_class="serving",
             protected=bool(rng.random() < 0.6),
         )
@@ -276,10 +271,10 @@ class Scheduler:
         hours = float(rng.choice([4, 6, 12, 24]))
         workload = self.new_workload(
             "CronJob",
-            str(rng.choice(names.PRODUCTS)),
-            str(rng.choice(names.BATCH_NAMES)),
+            str(rng.choice(NAMES.products)),
+            str(rng.choice(NAMES.workloads["batch"])),
             -60 * DAY,
-            names.IMAGES["batch"],
+            NAMES.images["batch"],
         )
         behaviour = Behaviour(
             activity=WorkKind.BATCH,

@@ -57,13 +57,6 @@ def idle_load(size: int) -> Load:
     return Load(**{name: np.zeros(size) for name in numbers}, context=np.zeros(size, dtype=bool))
 
 
-def device_memory_mib(machine: Machine, card: Card, gi: str) -> float:
-    for instance in card.instances:
-        if instance.gi == gi:
-            return float(instance.memory_mib)
-    return float(machine.model.memory_mib - machine.model.reserved_mib)
-
-
 def run_loads(plan: FleetPlan, machines: tuple[Machine, ...], run: Run) -> tuple[int, dict[Place, Load]]:
     """Index of the run's first sample and the load of each of its places."""
     interval = float(plan.interval_seconds)
@@ -73,9 +66,11 @@ def run_loads(plan: FleetPlan, machines: tuple[Machine, ...], run: Run) -> tuple
         return first, {}
     seconds = np.arange(first, last) * interval
     places = run.places
-    memory = [device_memory_mib(machines[p.machine], machines[p.machine].cards[p.card], p.gi) for p in places]
-    if places[0].replica >= 0:
-        memory = [amount / machines[places[0].machine].replicas for amount in memory]
+    memory = []
+    for place in places:
+        machine = machines[place.machine]
+        amount = machine.memory_mib(machine.cards[place.card].instance(place.gi))
+        memory.append(amount / machine.replicas if place.replica >= 0 else amount)
     rng = plan.rng("load", run.seed)
     loads = load_devices(run.behaviour, memory, Hours(seconds=seconds, start=plan.start), run.start, rng)
     return first, dict(zip(places, loads, strict=True))

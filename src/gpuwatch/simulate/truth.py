@@ -34,12 +34,12 @@ class Truth:
     start: datetime
     end: datetime | None
     devices: tuple[DeviceId, ...]
-    note: str
-    harmless: bool = False
     pods: tuple[PodRef, ...] = ()
     nodes: tuple[str, ...] = ()
     workload: str = ""
+    harmless: bool = False
     fault: str = ""  # FaultKind, or REBOOT; '' for an allocation
+    note: str
 
 
 def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:
@@ -128,7 +128,7 @@ def fault_truths(
         kinds += (FindingKind.DCGM_HEALTH,)
     on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
     subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
-    nodes = tuple(dict.fromkeys(machines[index].name for index, _ in _cards(fault)))
+    nodes = tuple(dict.fromkeys(machines[index].name for index, _ in fault.all_cards))
     for kind in kinds:
         yield _fault_truth(plan, fault, kind, subject, devices, nodes, start)
 
@@ -175,12 +175,8 @@ def _fault_truth(
 def _devices(machines: tuple[Machine, ...], fault: Fault) -> tuple[DeviceId, ...]:
     """Every device on the fault's cards; each MIG instance is one."""
     found: list[DeviceId] = []
-    for machine, index in _cards(fault):
+    for machine, index in fault.all_cards:
         card = machines[machine].cards[index]
         gis = [instance.gi for instance in card.instances] or [""]
         found.extend(device_id(machines, Place(machine, index, gi)) for gi in gis)
     return tuple(found)
-
-
-def _cards(fault: Fault) -> list[tuple[int, int]]:
-    return [(fault.machine, card) for card in fault.cards] + list(fault.others)

@@ -2,13 +2,12 @@
 
 import json
 from collections import defaultdict
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.node_objects import Object
-from gpuwatch.simulate.truth import Truth
 from gpuwatch.telemetry.recording_file import write_recording
 
 
@@ -21,7 +20,8 @@ def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
     plan = fleet.plan
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
     write_cluster(fleet, folder / "cluster")
-    (folder / "truth.json").write_text(json.dumps([truth_json(truth) for truth in fleet.truth], indent=1) + "\n")
+    truths = [asdict(truth) | {"subject": str(truth.subject)} for truth in fleet.truth]
+    (folder / "truth.json").write_text(json.dumps(truths, indent=1, default=datetime.isoformat) + "\n")
     note = f"simulated fleet: seed {plan.seed}, {plan.gpus} GPUs, {plan.days:g} days"
     write_recording(
         folder / "telemetry.parquet", fleet.series(), note=note, interval_seconds=float(plan.interval_seconds)
@@ -39,19 +39,3 @@ def write_cluster(fleet: SimulatedFleet, folder: Path, at: datetime | None = Non
     for name, items in lists.items():
         listed = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
         (folder / f"{name}.json").write_text(json.dumps(listed) + "\n")
-
-
-def truth_json(truth: Truth) -> dict[str, Any]:
-    return {
-        "kind": truth.kind.value,
-        "subject": str(truth.subject),
-        "start": truth.start.isoformat(),
-        "end": truth.end.isoformat() if truth.end else None,
-        "devices": list(truth.devices),
-        "pods": list(truth.pods),
-        "nodes": list(truth.nodes),
-        "workload": truth.workload,
-        "harmless": truth.harmless,
-        "fault": truth.fault,
-        "note": truth.note,
-    }

@@ -39,6 +39,7 @@ MEANINGS: Mapping[str, str] = {
     "Applied": "all writes are done, and were not taken back",
     "Verified": "the writes had their effect",
     "Finished": "nothing is done any more; the reason is the final phase",
+    "Overdue": "a gang that was stopped does not run again in time, and a person was called",
 }
 """What is so where the condition is True."""
 
@@ -47,6 +48,7 @@ TYPES = tuple(MEANINGS)
 _Verdict = tuple[ConditionStatus, str, str]
 """Status, reason and message."""
 
+_CALLED = "PersonCalled"
 _NOTHING_YET = "Nothing is written yet."
 _UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE)
 
@@ -73,7 +75,7 @@ def conditions(remediation: Remediation, generation: int) -> tuple[ApiCondition,
                 type=name,
                 status=status,
                 observed_generation=generation,
-                last_transition_time=times[since],
+                last_transition_time=(remediation.called_at if reason == _CALLED else None) or times[since],
                 reason=reason,
                 message=message[:MAX_MESSAGE],
             )
@@ -89,6 +91,7 @@ def _at(remediation: Remediation, phases: Sequence[Phase], *, now: bool) -> Mapp
         _applied(phases, why),
         _verified(phases, why),
         _finished(phases, why),
+        _overdue(remediation, why, now=now),
     )
     return dict(zip(TYPES, verdicts, strict=True))
 
@@ -139,6 +142,12 @@ def _before_undoing(phases: Sequence[Phase]) -> Sequence[Phase]:
     while upto > 1 and phases[upto - 1] is Phase.UNDOING:
         upto -= 1
     return phases[:upto]
+
+
+def _overdue(remediation: Remediation, why: str, *, now: bool) -> _Verdict:
+    if now and remediation.overdue:
+        return ConditionStatus.TRUE, _CALLED, why
+    return ConditionStatus.FALSE, "InTime", "No gang that is to run again has been stopped for too long."
 
 
 def _finished(phases: Sequence[Phase], why: str) -> _Verdict:

@@ -396,5 +396,4 @@ def _time(text: str) -> datetime | None:
 
 def needs_attention(remediation: Remediation) -> bool:
     """Whether it is open, or a person asked for its undo and some of its changes may remain."""
-    ended = remediation.phase in (Phase.SUCCEEDED, Phase.FAILED)
-    return remediation.phase.open or (remediation.undo_asked and ended)
+    return remediation.phase.open or remediation.undoable

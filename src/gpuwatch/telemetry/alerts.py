@@ -1,22 +1,35 @@
 """Alerts that fire, from the series `ALERTS` that Prometheus writes for its rules."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.samples import Expression, Function, Matcher, MatchOp, SampleStore, Selector, TelemetryError
+from gpuwatch.telemetry.scoped import ScopedStore, of_labels
+
+_NAMED = 20
 
 
-def firing(store: SampleStore, names: Sequence[str], at: datetime) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
-    """The alerts among `names` that fire now; None where the query failed.
-
-    A server without rules has no such series, and then none fires.
-    """
+def firing(
+    store: SampleStore, names: Sequence[str], at: datetime, matchers: Mapping[str, str] = {}
+) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
+    """The alerts among `names` that fire now; None where a query failed, or where no rule has a name that does not
+    fire: it may be misspelt. Alerts of other clusters than the `matchers` say do not count; those that name none do."""
     selector = Selector("ALERTS", (Matcher("alertstate", MatchOp.EQUAL, "firing"),))
+    store = ScopedStore(store, cluster=of_labels(matchers))
     try:
         rows = store.evaluate(Expression(selector, Function.LAST, by=("alertname",)), at)
+        known = store.alert_names()
     except TelemetryError as error:
         return None, (failed("alerts", error),)
     found = {row.labels.get("alertname", "") for row in rows if row.value > 0}
+    missing = [] if known is None else sorted(set(names) - found - known)
+    if missing:
+        there = ", ".join(sorted(known or ())[:_NAMED]) or "none"
+        detail = (
+            f"plan.brake_alerts names {', '.join(missing)}, and {store.description} has no such alerting rule. Correct "
+            f"the name, or load the rule. The rules there are: {there}{' …' if len(known or ()) > _NAMED else ''}."
+        )
+        return None, (Gap(kind=GapKind.BAD_INPUT, what="alerts", detail=detail),)
     return tuple(name for name in names if name in found), ()

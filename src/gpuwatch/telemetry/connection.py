@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+TARGET_LABELS = ("job", "instance", "namespace", "pod")
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
@@ -21,6 +23,10 @@ class Connection:
     ca_file: PEM with the authorities to trust in the place of the system's; it wins over REQUESTS_CA_BUNDLE.
     cert_file, key_file: client certificate (mTLS); without key_file, cert_file holds both.
     headers: sent with each query, e.g. `X-Scope-OrgID` for Mimir's tenants.
+    matchers: label → value that the series of this cluster have, and no others, e.g. `cluster: eu-1` on Thanos; '' for
+    series without the label. Added to every query. Without them the labels `cluster` and the like are looked at.
+    trusted_targets: exporters that gpuwatch cannot recognise, such as those outside Kubernetes: each item is labels
+    among job, instance, namespace and pod, which all have to match.
     timeout_seconds: for one query; sent to the server, whose error is awaited for 5 s more.
     retries: further attempts on 429, 5xx and broken connections.
     backoff_seconds: before the first of them; doubled before each further one.
@@ -42,6 +48,8 @@ class Connection:
     key_file: str = ""
     insecure_skip_verify: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    matchers: Mapping[str, str] = field(default_factory=dict)
+    trusted_targets: tuple[Mapping[str, str], ...] = ()
     timeout_seconds: float = 60.0
     retries: int = 3
     backoff_seconds: float = 0.5
@@ -53,6 +61,7 @@ class Connection:
         self._take_url_apart()
         self._check_credentials()
         self._check_headers()
+        self._check_matchers()
         for name in ("timeout_seconds", "concurrency", "max_samples_per_query"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be greater than 0, is {getattr(self, name)}")
@@ -111,3 +120,13 @@ class Connection:
             if name.lower() == "authorization" and (self.bearer_token or self.bearer_token_file or self.username):
                 raise ValueError("headers: Authorization is given beside bearer_token, bearer_token_file or username")
         object.__setattr__(self, "headers", dict(self.headers))
+
+    def _check_matchers(self) -> None:
+        for name in self.matchers:
+            if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
+                raise ValueError(f"matchers: {name!r} is no label of a series")
+        for item in self.trusted_targets:
+            if unknown := sorted(item.keys() - set(TARGET_LABELS)):
+                raise ValueError(f"trusted_targets: {', '.join(unknown)} is none of {', '.join(TARGET_LABELS)}")
+            if not item or not all(item.values()):
+                raise ValueError("trusted_targets: an item without a label or a value would trust too much")

@@ -123,6 +123,9 @@ class ApiSession(requests.Session):
             raise self._without_secrets(outcome)
         self._note(outcome.warnings or [], response)
         try:
+            if url.endswith("/rules"):
+                groups = _RULES.decode(outcome.data).groups or []
+                return DecodedResponse([rule.name for group in groups for rule in group.rules or []])
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except msgspec.MsgspecError as error:
@@ -285,6 +288,19 @@ class _RawResult(msgspec.Struct):
     result: msgspec.Raw
 
 
+class _Rule(msgspec.Struct):
+    name: str
+
+
+class _RuleGroup(msgspec.Struct):
+    rules: list[_Rule] | None = None
+
+
+class _Rules(msgspec.Struct):
+    groups: list[_RuleGroup] | None
+
+
+_RULES = msgspec.json.Decoder(_Rules)
 _RESULT = msgspec.json.Decoder(_RawResult)
 _VECTOR = msgspec.json.Decoder(_VectorAnswer)
 _LABELS = msgspec.json.Decoder(dict[str, str])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpuwatch.catalog.metrics import MetricRow
-from gpuwatch.model.telemetry import Device, DeviceId, Exporter, Gap, GapKind, PodRef, Schema
+from gpuwatch.model.telemetry import Device, DeviceId, Exporter, Gap, PodRef, Schema
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.promql import any_of
@@ -44,6 +44,7 @@ class Inventory:
     exporters: tuple[Exporter, ...] = ()
     gaps: tuple[Gap, ...] = ()
     scrape_targets: frozenset[PodRef] = frozenset()
+    instances: Mapping[DeviceId, frozenset[str]] = field(default_factory=dict)  # that export a device
     matchers: Mapping[DeviceId, tuple[Matcher, ...]] = field(default_factory=dict)
     per_process: frozenset[tuple[str, str]] = frozenset()
     partition: Partition | None = None
@@ -83,10 +84,14 @@ def take_inventory(
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
     return Inventory(
-        devices=tuple(_device(sighting, targets, moved, at, gaps) for _, sighting in sorted(devices.items())),
+        devices=tuple(_device(sighting, targets, moved, at) for _, sighting in sorted(devices.items())),
         exporters=exporters,
         gaps=tuple(gaps),
         scrape_targets=targets,
+        instances={
+            device: frozenset(labels.get("instance", "") for labels in sighting.rows())
+            for device, sighting in devices.items()
+        },
         matchers={
             device: door.device_matchers(sighting.rows()[0], sighting.row.vendor)
             for device, sighting in devices.items()
@@ -141,15 +146,20 @@ def _without_down_exporters(
     return found
 
 
-def _device(
-    sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, str], at: datetime, gaps: list[Gap]
-) -> Device:
+def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, str], at: datetime) -> Device:
     identity, vendor, rows = sighting.identity, sighting.row.vendor, sighting.rows()
     held = [each for labels in sighting.now if (each := door.holder(labels, vendor, targets))]
     containers: dict[PodRef, str] = {}
     for each in sorted(held, key=lambda holder: (holder.pod, holder.container)):
         containers.setdefault(each.pod, each.container)
     exporter = min(labels.get("instance", "") for labels in rows)
+    host, hosts = _node_label(rows)
+    untrusted = ""
+    if hosts:
+        untrusted = (
+            f"{identity.id} is exported at once with the hosts {', '.join(hosts)}; two exporters that disagree, one "
+            "GPU passed to two machines, or another cluster's rows (prometheus.matchers)"
+        )
     return Device(
         id=identity.id,
         uuid=identity.uuid,
@@ -161,7 +171,8 @@ def _device(
         model=_first_value(rows, door.MODEL_LABELS),
         driver_version=_first_value(rows, door.DRIVER_LABELS),
         pci_bus_id=_first_value(rows, door.PCI_LABELS),
-        node_label=_node_label(identity.id, rows, gaps),
+        node_label=host,
+        untrusted=untrusted,
         exporter=moved.get(exporter, exporter),
         pods=tuple(containers),
         containers=tuple(containers.values()),
@@ -175,22 +186,11 @@ def _first_value(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
     return next((value for labels in rows if (value := door.first(labels, names))), "")
 
 
-def _node_label(device: DeviceId, rows: Sequence[door.Labels], gaps: list[Gap]) -> str:
+def _node_label(rows: Sequence[door.Labels]) -> tuple[str, list[str]]:
+    """The host; or '' and all hosts where the rows name several."""
     values = sorted({value for labels in rows if (value := door.node_label(labels))})
-    if len(values) == 1:
-        return values[0]
-    hosts = [value for value in values if door.names_a_host(value)] or values
-    if len(hosts) <= 1:
-        return hosts[0] if hosts else ""
-    gaps.append(
-        Gap(
-            kind=GapKind.NODE_UNRESOLVED,
-            what=f"device {device}",
-            detail=f"exported at once with the hosts {', '.join(hosts)}; two exporters that disagree, or one GPU "
-            "passed to two machines. Nothing is written about it until they agree",
-        )
-    )
-    return ""
+    hosts = values if len(values) < 2 else [value for value in values if door.names_a_host(value)] or values
+    return (hosts[0] if hosts else "", []) if len(hosts) < 2 else ("", hosts)
 
 
 def _exporters(

@@ -195,16 +195,17 @@ def target(labels: Labels) -> PodRef | None:
 
 
 def _is_target(namespace: str, pod: str, container: str, targets: frozenset[PodRef]) -> bool:
-    if f"{namespace}/{pod}" in targets:
+    if is_one_of(f"{namespace}/{pod}", targets):
         return True
-    if targets:
-        makers, namespaces = _makers(targets)
-        if namespace not in namespaces:
-            return False  # named like an exporter, in a namespace without scraped exporters
-        generated = _GENERATED_NAME.fullmatch(pod)
-        if generated and f"{namespace}/{generated[1]}" in makers:
-            return True
+    if targets and namespace not in _makers(targets)[1]:
+        return False  # named like an exporter, in a namespace without scraped exporters
     return container in EXPORTER_CONTAINERS or looks_like_exporter(pod)
+
+
+def is_one_of(pod: PodRef, exporters: frozenset[PodRef]) -> bool:
+    """Whether it is one of these Pods, or another of the same DaemonSet by its generated name."""
+    generated = _GENERATED_NAME.fullmatch(pod)
+    return pod in exporters or (generated is not None and generated[1] in _makers(exporters)[0])
 
 
 @lru_cache(maxsize=8)

@@ -93,4 +93,4 @@ def _fitting(matcher: Matcher, values: Sequence[str]) -> set[str]:
         matched = pc.match_substring_regex(candidates, f"^(?s:{matcher.value})$")
     except pa.ArrowInvalid as error:
         raise QueryFailed(f"{matcher.label}{matcher.op}{matcher.value!r} is no valid matcher: {error}") from error
-    return set(candidates.filter(matched).to_pylist())
+    return set(candidates.filter(pc.invert(matched) if matcher.op is MatchOp.DIFFERS else matched).to_pylist())

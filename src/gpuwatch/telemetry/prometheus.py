@@ -89,6 +89,11 @@ class PrometheusStore:
             rows = self._query('count by (name) (label_replace({__name__!=""}, "name", "$1", "__name__", "(.+)"))', at)
             return frozenset(row.labels["name"] for row in rows)
 
+    def alert_names(self) -> frozenset[str]:
+        """Of /api/v1/rules. Raises TelemetryError where the server refuses it or has no such interface."""
+        answer = self._session.request("GET", f"{self._connection.url}/api/v1/rules", {"type": "alert"})
+        return frozenset(answer.json()["data"])
+
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         answer = self.evaluate_many([expression], at, partition)[0]
         if isinstance(answer, TelemetryError):

@@ -105,7 +105,15 @@ def any_of(label: str, values: Iterable[str]) -> Matcher:
     chosen = list(values)
     if len(chosen) == 1:
         return Matcher(label, MatchOp.EQUAL, chosen[0])
-    return Matcher(label, MatchOp.MATCHES, "|".join(_SPECIAL_IN_RE2.sub(r"\\\g<0>", value) for value in chosen))
+    return Matcher(label, MatchOp.MATCHES, _alternatives(chosen))
+
+
+def none_of(label: str, values: Iterable[str]) -> Matcher:
+    return Matcher(label, MatchOp.DIFFERS, _alternatives(values))
+
+
+def _alternatives(values: Iterable[str]) -> str:
+    return "|".join(_SPECIAL_IN_RE2.sub(r"\\\g<0>", value) for value in values)
 
 
 def in_batches(label: str, values: Iterable[str], at_once: int) -> Iterator[Matcher]:

@@ -101,6 +101,9 @@ class RecordingStore:
             if self._has_samples(metric, end_ms - lookback_seconds * 1000, end_ms)
         )
 
+    def alert_names(self) -> None:
+        return None
+
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         labels, answers = self._answers(expression, np.array([_milliseconds(at)], np.int64), partition)
         there = np.flatnonzero(answers.present)

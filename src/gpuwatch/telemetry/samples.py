@@ -59,6 +59,7 @@ class Combine(StrEnum):
 class MatchOp(StrEnum):
     EQUAL = "="
     MATCHES = "=~"  # RE2, anchored on both ends
+    DIFFERS = "!~"  # as MATCHES, denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,9 @@ class SampleStore(Protocol):
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of metrics with samples in the look-back, perhaps also of others with older samples."""
+
+    def alert_names(self) -> frozenset[str] | None:
+        """Names of the alerting rules there are; None for a recording, which has no rules."""
 
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         """One row for each set of labels."""

@@ -90,7 +90,7 @@ def sight(
     """Devices of (at − look-back, at], and those of (at − lost, at] on hosts or exporters that have others now: a whole
     machine that has been gone for longer was removed. A query that fails is a Gap."""
     metrics = _presence_metrics(schema)
-    looked_back = [row for rank, row in _ranked(metrics) if rank < _METRICS_LOOKED_BACK]
+    looked_back = looked_back_metrics(schema)
     first = [row for rank, row in _ranked(metrics) if rank == 0]
     offsets = _offsets(lookback_seconds, lost_seconds)
     questions = [Expression(selector(row), Function.LAST, by=_all_labels(row.vendor)) for row in metrics]
@@ -168,6 +168,11 @@ def _presence_metrics(schema: Schema) -> list[MetricRow]:
             row = by_key[each.vocabulary, each.metric, each.signal]
             chosen.setdefault(selector(row), row)
     return list(chosen.values())
+
+
+def looked_back_metrics(schema: Schema) -> list[MetricRow]:
+    """The metrics of each vocabulary that find devices of the look-back."""
+    return [row for rank, row in _ranked(_presence_metrics(schema)) if rank < _METRICS_LOOKED_BACK]
 
 
 def _ranked(metrics: Sequence[MetricRow]) -> Iterator[tuple[int, MetricRow]]:

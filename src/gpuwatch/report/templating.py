@@ -1,0 +1,92 @@
+"""The templates of the reports and of the status page, and the filters by which they write values."""
+
+import re
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_context, select_autoescape
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from gpuwatch.model.sizing import Option
+from gpuwatch.model.weekly import WeeklyReport, WorkloadUse
+from gpuwatch.report import charts
+from gpuwatch.report import weekly_words as say
+from gpuwatch.report.plan_tables import short_worth
+from gpuwatch.report.sizing_tables import patch_yaml
+from gpuwatch.report.tables import evidence_line, other_gaps
+from gpuwatch.report.words import ago, escaped, plural, quantity, short_uuid
+
+
+def weekly_text(name: str, report: WeeklyReport, **more: object) -> str:
+    """The weekly report by one of its templates. more: values that only this template has."""
+    return template(name).render(
+        report=report,
+        period=say.period(report),
+        use_of=say.use_of(report),
+        abstained=say.abstained([item.abstention for item in report.workloads if item.abstention]),
+        gaps=other_gaps(report.gaps),
+        since=lambda finding: ago(finding.since, report.at) or say.UNKNOWN,
+        **more,
+    )
+
+
+@cache
+def template(name: str) -> Template:
+    """Those of HTML escape everything; those of Markdown escape names, by the filter `text`."""
+    environment = Environment(
+        loader=PackageLoader("gpuwatch.report"),
+        autoescape=select_autoescape(disabled_extensions=("md.j2",), default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        code=_code,
+        device=short_uuid,
+        evidence=evidence_line,
+        hours=say.gpu_hours,
+        known=_known,
+        money=_money,
+        percent=say.percent,
+        plural=plural,
+        saves_and_costs=short_worth,
+        saved=_saved,
+        saving=_saving,
+        size=_size,
+        speed=say.speed,
+        text=escaped,
+        workload_name=say.workload_name,
+        workload_place=say.workload_place,
+        yaml=patch_yaml,
+    )
+    environment.globals.update(chart=charts, say=say)
+    return environment.get_template(name)
+
+
+def _known(text: str | Markup) -> str | Markup:
+    """'unknown' is styled differently, so that nobody reads it as a value."""
+    return Markup('<span class="unknown-text">unknown</span>') if text == say.UNKNOWN else text
+
+
+def _code(text: str) -> Markup:
+    """`names` in a sentence as code, escaped."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))  # noqa: S704
+
+
+@pass_context
+def _money(context: Context, value: float | None) -> str:
+    return say.money(value, context["report"].currency)
+
+
+@pass_context
+def _saved(context: Context, use: WorkloadUse | None) -> str:
+    return say.saved(use, context["report"].currency)
+
+
+@pass_context
+def _saving(context: Context, option: Option) -> str:
+    return say.saving(option, context["report"].currency)
+
+
+def _size(value: float | None) -> str:
+    return say.UNKNOWN if value is None else quantity(value, "bytes")

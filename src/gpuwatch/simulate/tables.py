@@ -1,0 +1,23 @@
+"""The tables of this room: each row of a CSV file is one Struct."""
+
+from typing import TypeVar, get_origin, get_type_hints
+
+import msgspec
+
+from gpuwatch.catalog.tables import checked, packaged, read_csv
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_table(file: str, kind: type[T]) -> tuple[T, ...]:
+    """An empty cell takes the field's default; a tuple's cell has its values between semicolons.
+
+    Raises CatalogError that names the file, the line and the field.
+    """
+    tuples = {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
+    found = []
+    for row in read_csv(packaged(file, "gpuwatch.simulate"), file, kind.__struct_fields__):
+        given = {column: cell for column, cell in row.cells.items() if cell}
+        values = {column: cell.split(";") if column in tuples else cell for column, cell in given.items()}
+        found.append(checked(values, kind, row.place, strict=False))
+    return tuple(found)

@@ -1,0 +1,243 @@
+"""Whose telemetry is it: series of other clusters and rows of tenants' own targets do nothing here."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from collect.test_collect import NEEDS, POLICY
+from gpuwatch.collect.collect import collect
+from gpuwatch.detect import health
+from gpuwatch.model.cluster import Cluster, Node
+from gpuwatch.model.decision import Snapshot, Verdict
+from gpuwatch.model.telemetry import Device, Gap, GapKind, Signal, Statistic, WindowStat
+from gpuwatch.telemetry.connection import Connection
+from gpuwatch.telemetry.prometheus import PrometheusStore
+from gpuwatch.telemetry.samples import SampleStore
+from parts import remote_write
+from parts.prometheus_server import ServerBuild, running
+from telemetry.timeline import AT, Timeline, gpu, uuid
+
+TEMPERATURE, XID = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"
+STAT = WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.LAST)
+OURS, THEIRS = "10.1.0.5:9400", "10.9.0.5:9400"
+CLUSTER = Cluster(
+    nodes=(Node(name="n0", accelerators={"nvidia.com/gpu": 2}, gpu_count=2),),
+    exporter_nodes={"dcgm-exporter-bbbbb": "n0", "10.1.0.5": "n0"},
+    exporter_pods=("gpu-operator/dcgm-exporter-bbbbb",),
+    node_addresses={"10.0.0.5": "n0"},
+    known=True,
+)
+
+
+class Fixed:
+    description = "one Node"
+
+    def read(self, at: datetime) -> Cluster:
+        return CLUSTER
+
+
+def up(timeline: Timeline, instance: str, pod: str, job: str = "dcgm", **more: str) -> None:
+    namespace, _, name = pod.partition("/")
+    labels = {"instance": instance, "job": job, "namespace": namespace, "pod": name} | more
+    timeline.add("up", {key: value for key, value in labels.items() if value}, 1)
+
+
+def ours(**more: str) -> Timeline:
+    """Two healthy GPUs of n0, by the exporter there."""
+    timeline = Timeline()
+    for number in (1, 2):
+        timeline.add(TEMPERATURE, gpu(number, "n0", instance=OURS, **more), 40)
+        timeline.add(XID, gpu(number, "n0", instance=OURS, **more), 0)
+    up(timeline, OURS, "gpu-operator/dcgm-exporter-bbbbb", **more)
+    return timeline
+
+
+def theirs(timeline: Timeline, host: str, **more: str) -> Timeline:
+    """Two GPUs of another cluster, one of them with XID 79."""
+    for number in (8, 9):
+        timeline.add(TEMPERATURE, gpu(number, host, **({"instance": THEIRS} | more)), 60)
+    return timeline.add(XID, gpu(8, host, **({"instance": THEIRS} | more)), lambda ago: 79 if ago < 600 else 0)
+
+
+def forged(timeline: Timeline, **more: str) -> Timeline:
+    """A tenant's target writes that our GPU 1 is hot and has XID 79."""
+    row = gpu(1, "n0", **({"instance": "10.1.0.66:8080", "job": "pods"} | more))
+    timeline.add(TEMPERATURE, row, 99)
+    return timeline.add(XID, row, lambda ago: 79 if ago < 600 else 0)
+
+
+Taken = Callable[..., Snapshot]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Taken:
+    return lambda timeline, **given: taken(timeline.store(tmp_path), **given)
+
+
+def taken(
+    store: SampleStore, matchers: Mapping[str, str] = {}, trusted: tuple[Mapping[str, str], ...] = ()
+) -> Snapshot:
+    needs = NEEDS.__class__(
+        **{name: getattr(NEEDS, name) for name in NEEDS.__slots__} | {"stats": (*NEEDS.stats, STAT)}
+    )
+    return collect(store, Fixed(), AT, needs, matchers=matchers, trusted=trusted)
+
+
+def degraded(snapshot: Snapshot) -> set[str]:
+    return {
+        name
+        for item in health.assess_health(snapshot, POLICY)
+        if item.verdict is Verdict.DEGRADED
+        for name in item.devices
+    }
+
+
+def gaps(snapshot: Snapshot, kind: GapKind) -> list[Gap]:
+    return [gap for gap in snapshot.gaps if gap.kind is kind]
+
+
+def by_id(snapshot: Snapshot) -> dict[str, Device]:
+    return {device.id: device for device in snapshot.devices}
+
+
+def test_one_cluster_without_any_setting_is_read_as_it_is(recorded: Taken) -> None:
+    snapshot = recorded(ours(cluster="eu-1"))
+    assert [(item.node, item.untrusted) for item in snapshot.devices] == [("n0", "")] * 2
+    assert (snapshot.telemetry_schema.matchers, snapshot.gaps and gaps(snapshot, GapKind.AMBIGUOUS)) == ({}, [])
+
+
+@pytest.mark.parametrize("host", ["n9", "n0.eu.example.com"])
+@pytest.mark.parametrize(("own", "other"), [("eu-1", "eu-2"), ("", "eu-2"), ("eu-1", "")])
+def test_the_one_cluster_that_our_nodes_confirm_is_found(recorded: Taken, host: str, own: str, other: str) -> None:
+    snapshot = recorded(theirs(ours(cluster=own), host, cluster=other))
+    assert snapshot.telemetry_schema.matchers == {"cluster": own}
+    assert {item.id for item in snapshot.devices} == {uuid(1), uuid(2)}
+    assert degraded(snapshot) == set()
+
+
+def test_two_clusters_with_hosts_of_our_names_are_an_error_that_names_them_and_the_setting(recorded: Taken) -> None:
+    timeline = theirs(ours(cluster="eu-1"), "n0", cluster="eu-2")
+    (gap,) = gaps(recorded(timeline), GapKind.AMBIGUOUS)
+    assert all(word in gap.detail for word in ("'eu-1'", "'eu-2'", "prometheus.matchers"))
+    chosen = recorded(timeline, matchers={"cluster": "eu-1"})
+    assert {item.id for item in chosen.devices} == {uuid(1), uuid(2)}
+    assert gaps(chosen, GapKind.AMBIGUOUS) == []
+
+
+def test_another_clusters_host_is_not_ours_by_its_short_name(recorded: Taken) -> None:
+    snapshot = recorded(theirs(ours(), "n0.eu.example.com"))
+    assert {item.id: item.node for item in snapshot.devices if item.node is None} == {uuid(8): None, uuid(9): None}
+
+
+def test_more_gpus_than_the_node_has_are_shown_and_not_trusted(recorded: Taken) -> None:
+    snapshot = recorded(theirs(ours(), "n0", instance="n0:9400"))
+    assert {"which has 2" in item.untrusted for item in snapshot.devices} == {True}
+    assert gaps(snapshot, GapKind.UNTRUSTED)
+
+
+def test_a_target_of_which_nothing_is_known_is_shown_and_trusted_by_a_setting(recorded: Taken) -> None:
+    timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="192.0.2.7:9400"), 40)
+    (found,) = recorded(timeline).devices
+    assert (found.node, "prometheus.trusted_targets: [{job: dcgm}]" in found.untrusted) == ("n0", True)
+    for trusted in ({"job": "dcgm"}, {"instance": "192.0.2.7:9400"}):
+        assert [item.untrusted for item in recorded(timeline, trusted=(trusted,)).devices] == [""]
+    assert recorded(timeline, trusted=({"job": "other"},)).devices == (found,)
+
+
+def test_an_exporter_on_the_node_itself_is_trusted_by_its_address(recorded: Taken) -> None:
+    timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="10.0.0.5:9400"), 40)
+    assert [item.untrusted for item in recorded(timeline).devices] == [""]
+
+
+def test_rows_of_another_node_than_the_exporters_are_not_trusted(recorded: Taken) -> None:
+    timeline = ours().add(TEMPERATURE, gpu(3, "n0", instance="10.1.0.5:9400"), 40)
+    timeline.add(TEMPERATURE, gpu(1, "other", instance=OURS), 40)
+    found = by_id(recorded(timeline))
+    assert "at once with the hosts" in found[uuid(1)].untrusted
+
+
+@pytest.mark.parametrize("job", ["pods", "dcgm"])
+@pytest.mark.parametrize("pod", ["evil/web-0", "evil/dcgm-exporter-bbbbb", "evil/dcgm-exporter-ccccc"])
+def test_rows_of_a_tenants_target_count_for_nothing(recorded: Taken, job: str, pod: str) -> None:
+    timeline = forged(ours(), job=job)
+    up(timeline, "10.1.0.66:8080", pod, job=job)
+    snapshot = recorded(timeline)
+    assert {item.id: item.untrusted for item in snapshot.devices} == {uuid(1): "", uuid(2): ""}
+    assert snapshot.readings.get(STAT, by_id(snapshot)[uuid(1)]) == 40
+    assert degraded(snapshot) == set()
+    (gap,) = gaps(snapshot, GapKind.UNTRUSTED)
+    assert pod in gap.detail
+    assert "prometheus.trusted_targets" in gap.detail
+
+
+@pytest.mark.parametrize("job", ["dcgm", "pods"])
+def test_a_tenants_target_that_exports_faults_alone_counts_for_nothing(recorded: Taken, job: str) -> None:
+    row = gpu(1, "n0", instance="10.1.0.66:8080", job=job)
+    timeline = ours().add(XID, row, lambda ago: 79 if ago < 600 else 0)
+    trusted = {item.id for item in recorded(timeline).devices if not item.untrusted}  # no `up`, as by remote write
+    assert degraded(recorded(timeline)).isdisjoint(trusted)
+    up(timeline, "10.1.0.66:8080", "evil/web-0", job=job)
+    assert degraded(recorded(timeline)) == set()
+
+
+def test_what_a_tenants_target_wrote_before_it_ended_counts_for_nothing(recorded: Taken) -> None:
+    row = gpu(1, "n0", instance="10.1.0.66:8080", job="pods")
+    timeline = ours().add(XID, row, lambda ago: 79 if ago < 1800 else 0, until=1200, ends=True)
+    assert degraded(recorded(timeline)) == set()
+
+
+def test_a_genuine_fault_is_still_seen_beside_them(recorded: Taken) -> None:
+    timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance=OURS), 40)
+    timeline.add(XID, gpu(1, "n0", instance=OURS), lambda ago: 79 if ago < 600 else 0)
+    up(timeline, OURS, "gpu-operator/dcgm-exporter-bbbbb")
+    up(timeline, "10.1.0.66:8080", "evil/web-0")
+    assert degraded(recorded(timeline)) == {uuid(1)}
+
+
+def test_a_rollout_from_48_to_49_keeps_both_vocabularies(recorded: Taken) -> None:
+    """The exporter's Pod is another one with another address; the old one was of the same DaemonSet."""
+    timeline = Timeline()
+    timeline.add(TEMPERATURE, gpu(1, "n0", instance="10.1.0.4:9400"), 40, until=600, ends=True)
+    up(timeline, "10.1.0.4:9400", "gpu-operator/dcgm-exporter-ddddd")
+    newer = {"Hostname": "", "hostname": "n0", "instance": OURS}
+    timeline.add("DCGM_FI_DEV_GPU_TEMP", gpu(1, "n0", **newer), 41, ago=500)
+    timeline.add("DCGM_FI_DEV_BOARD_POWER_WATTS", gpu(1, "n0", **newer), 200, ago=500)
+    timeline.add(TEMPERATURE, gpu(2, "n0", instance="10.1.0.4:9400"), 40, until=600, ends=True)
+    up(timeline, OURS, "gpu-operator/dcgm-exporter-bbbbb")
+    snapshot = recorded(timeline)
+    assert {item.id: (item.present, item.untrusted) for item in snapshot.devices} == {
+        uuid(1): (True, ""),
+        uuid(2): (False, ""),
+    }
+
+
+def test_where_no_exporter_is_recognised_all_is_shown_and_nothing_trusted(recorded: Taken) -> None:
+    timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="10.1.0.66:9400"), 40)
+    up(timeline, "10.1.0.66:9400", "monitoring/gpu-metrics-x")
+    assert ["nothing ties" in item.untrusted for item in recorded(timeline).devices] == [True]
+
+
+@contextmanager
+def served(build: ServerBuild, timeline: Timeline) -> Iterator[SampleStore]:
+    with running(build) as url:
+        remote_write.write(url, timeline.for_remote_write())
+        store = PrometheusStore(Connection(url=url))
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@pytest.mark.prometheus
+def test_a_real_server_with_two_clusters_and_a_tenants_target(newest_prometheus: ServerBuild) -> None:
+    timeline = forged(theirs(ours(cluster="eu-1"), "n0.eu.example.com", cluster="eu-2"), cluster="eu-1")
+    up(timeline, "10.1.0.66:8080", "evil/dcgm-exporter-bbbbb", job="pods", cluster="eu-1")
+    with served(newest_prometheus, timeline) as store:
+        snapshot = taken(store)
+        assert snapshot.telemetry_schema.matchers == {"cluster": "eu-1"}
+        assert {item.id: item.untrusted for item in snapshot.devices} == {uuid(1): "", uuid(2): ""}
+        assert snapshot.readings.get(STAT, by_id(snapshot)[uuid(1)]) == 40
+        assert degraded(snapshot) == set()
