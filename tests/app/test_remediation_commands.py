@@ -27,6 +27,7 @@ from store.remediation_stores import (
     InCluster,
     course,
     gang_proposal,
+    let_go,
     namespace,
     of_team,
     proposal,
@@ -49,7 +50,7 @@ def cluster(request: pytest.FixtureRequest) -> InCluster:
 @pytest.fixture
 def empty(control_plane_build: object, cluster: InCluster) -> InCluster:
     cluster.clear()
-    assert cluster.api.answer("DELETE", REMEDIATIONS.replace(TEAM, "team-b")).ok
+    let_go(cluster.api, REMEDIATIONS.replace(TEAM, "team-b"))
     return cluster
 
 

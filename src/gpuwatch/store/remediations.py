@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.json_patch import difference
 from gpuwatch.frameworks.objects import Object, ref_of, version_of
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
@@ -74,6 +75,7 @@ class RemediationStore:
         self._gaps: tuple[Gap, ...] = ()
         self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never reused
         self._behind: dict[RemediationId, Remediation] = {}  # their status has an older generation than their spec
+        self._unheld: list[Object] = []  # their finalizer is not as it has to be
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -87,18 +89,22 @@ class RemediationStore:
     def _all(self) -> list[tuple[Remediation, ObjectRef]]:
         found: list[tuple[Remediation, ObjectRef]] = []
         gaps: list[Gap] = []
-        before, self._known, self._behind = self._known, {}, {}
+        before, self._known, self._behind, self._unheld = self._known, {}, {}, []
         for each in self._objects(gaps):
             ref, version = ref_of(each), version_of(each)
             try:
                 known = before.get((ref.uid, version)) or _decoded(each)
             except FormError as error:
                 at = _id(each)
-                detail = f"It cannot be understood and is left out: {error}. Delete it: {_deletion(ref)}"
+                detail = f"It cannot be understood and is left out: {error}. {_deletion(ref)}"
+                if _deleting(each) and _held(each):
+                    self._unheld.append(each)
                 gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {at}", detail=detail))
                 continue
             self._known[ref.uid, version] = known
             found.append((known, ref))
+            if _held(each) != known.stands and not (known.stands and _deleting(each)):
+                self._unheld.append(each)
             if (each.get("status") or {}).get("observedGeneration") != _generation(each):
                 self._behind[known.id] = known
         self._gaps = tuple(gaps)
@@ -138,7 +144,12 @@ class RemediationStore:
         wanted: Object = {
             "apiVersion": ref.api_version,
             "kind": ref.kind,
-            "metadata": {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})},
+            # From its creation, so that no write to another object comes before it.
+            "metadata": {
+                "name": ref.name,
+                **({"namespace": ref.namespace} if ref.namespace else {}),
+                "finalizers": [keys.FINALIZER],
+            },
             "spec": _form(at, spec),
         }
         _form(at, status)  # raises before anything is written
@@ -180,7 +191,8 @@ class RemediationStore:
         return replace(remediation, version=version_of(stored))
 
     def catch_up(self) -> int:
-        """Update observedGeneration and conditions of the Remediations that were decided since their last save.
+        """Update observedGeneration and conditions of the Remediations that were decided since their last save, and the
+        finalizer of those of which nothing stands any more, or that were made without it.
 
         Uses the last listing. Returns how many were written; failures are left for the next call.
         """
@@ -189,8 +201,19 @@ class RemediationStore:
             with suppress(StoreError):
                 self.save(each)
                 written += 1
-        self._behind = {}
+        for found in self._unheld:
+            with suppress(StoreError):
+                self._hold(found, not _held(found))
+                written += 1
+        self._behind, self._unheld = {}, []
         return written
+
+    def _hold(self, found: Object, held: bool) -> None:
+        """A deleted one that is not held is gone."""
+        others = [each for each in _finalizers(found) if each != keys.FINALIZER]
+        patch = {"metadata": {"finalizers": [*others, *([keys.FINALIZER] if held else [])] or None}}
+        with _told():
+            self._writer.patch(ref_of(found), patch, version=version_of(found))
 
     def approve(self, at: RemediationId, by: str) -> Remediation:
         """Raises StoreError if there is none with this id, or it is rejected already."""
@@ -242,6 +265,9 @@ class RemediationStore:
                 continue
             try:
                 with _told():
+                    found = self._writer.get(ref)
+                    if found is not None and _held(found):  # a release that stands is not undone because it is old
+                        self._hold(found, held=False)
                     self._writer.delete(ref)
             except ConflictError:
                 continue  # changed or deleted meanwhile
@@ -334,10 +360,27 @@ def _generation(found: Object) -> int:
     return int(found["metadata"].get("generation", 1))
 
 
+def _finalizers(found: Object) -> list[str]:
+    return found["metadata"].get("finalizers") or []
+
+
+def _held(found: Object) -> bool:
+    return keys.FINALIZER in _finalizers(found)
+
+
+def _deleting(found: Object) -> bool:
+    return bool(found["metadata"].get("deletionTimestamp"))
+
+
 def _deletion(ref: ObjectRef) -> str:
-    if ref.namespace:
-        return f"kubectl delete rem {ref.name} -n {ref.namespace}"
-    return f"kubectl delete noderem {ref.name}"
+    """What happens to what it did, as its record tells nothing any more."""
+    named = f"rem {ref.name} -n {ref.namespace}" if ref.namespace else f"noderem {ref.name}"
+    undone = (
+        f"Restore what it released by hand, from its annotation {keys.SAVED_STATE}. Then:"
+        if ref.namespace
+        else "gpuwatch takes its taint off the Node once it is gone:"
+    )
+    return f"{undone} kubectl delete {named}"
 
 
 _ERRORS: Mapping[Failure, type[StoreError]] = {
@@ -362,7 +405,8 @@ def _decoded(found: Object) -> Remediation:
     spec = from_api(found.get("spec"), RemediationSpec, "spec")
     written = found.get("status") or {"phase": camel_enum(Phase.PROPOSED)}  # its creator was killed before the status
     status = from_api(written, RemediationStatus, "status")
-    return remediation_of(_id(found), version_of(found), spec, status)
+    decoded = remediation_of(_id(found), version_of(found), spec, status)
+    return replace(decoded, undo_asked=True) if _deleting(found) else decoded
 
 
 def _understood(found: Object) -> Remediation:
@@ -370,8 +414,7 @@ def _understood(found: Object) -> Remediation:
         return _decoded(found)
     except FormError as error:
         raise StoreError(
-            f"Remediation {_id(found)} cannot be understood ({error}); see what it had done, then: "
-            f"{_deletion(ref_of(found))}"
+            f"Remediation {_id(found)} cannot be understood ({error}); see what it had done. {_deletion(ref_of(found))}"
         ) from error
 
 
