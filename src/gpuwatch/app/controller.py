@@ -32,12 +32,13 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
+from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Mode
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.remediation import ObjectRef, Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
@@ -100,6 +101,8 @@ class Controller:
         self._seen: tuple[Analysis, FreshFacts] | None = None
         self._good_at: float | None = None
         self._wrong = "no cycle has ended yet"
+        self._left: tuple[Orphan, ...] = ()
+        self._left_since: dict[ObjectRef, datetime] = {}
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
@@ -163,7 +166,7 @@ class Controller:
             leads=leads,
             leader=election.holder if election is not None else "",
             modes=self._modes(),
-            complaints=(*unwell, *self.unready()),
+            complaints=(*unwell, *self.unready(), *(each.reason for each in self._left if leads)),
             jobs=jobs,
             analysis=seen.analysis,
             remediations=seen.remediations,
@@ -235,6 +238,10 @@ class Controller:
                     return
                 self._carry_on(executor, name)
             known, pause = store.all(), store.paused()
+            if self._seen is not None:
+                cluster = self._seen[1].snapshot.cluster
+                self._left = executor.sweep(suspects(cluster), known, self._left_since, _now())
+                self._metrics.left_behind(len(self._left))
         self._metrics.remembered(known, pause, _now())
         self.board.remembered(known, pause)
 
