@@ -16,6 +16,8 @@ from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from gpuwatch.store.remediations import RemediationStore
 
+GRACE = timedelta(seconds=900)
+
 
 def ref_of(found: Remediation) -> ObjectRef:
     return ObjectRef(API_VERSION, KIND if found.namespace else NODE_KIND, found.name, found.namespace)
@@ -105,7 +107,7 @@ def gone(fleet: Fleet) -> tuple[RemediationStore, Executor, Remediation]:
 
 def sweep(fleet: Fleet, executor: Executor, since: dict[ObjectRef, datetime]) -> tuple[Orphan, ...]:
     assert not fleet.node("n0")["spec"].get("taints") or suspects(fleet.view().snapshot.cluster)
-    return executor.sweep((ObjectRef("v1", "Node", "n0"),), executor.store.all(), since, fleet.now)
+    return executor.sweep((ObjectRef("v1", "Node", "n0"),), executor.store.all(), since, fleet.now, GRACE)
 
 
 def marks(fleet: Fleet) -> list[str]:
@@ -174,7 +176,7 @@ def test_a_taint_that_nothing_proves_to_be_ours_and_a_saved_state_are_left_to_a_
     since: dict[ObjectRef, datetime] = {}
     refs = (ObjectRef("v1", "Node", "n0"), ObjectRef("batch/v1", "Job", "j", "ml"))
     for _ in range(3):
-        found = executor.sweep(refs, (), since, fleet.now)
+        found = executor.sweep(refs, (), since, fleet.now, GRACE)
         assert [each.request for each in found] == [None, None]
         assert "by hand" in found[0].reason
         assert "restore it" in found[1].reason

@@ -135,7 +135,7 @@ def cli() -> None:
     and proposes what to do.
 
     `run` goes on doing so, and does what its settings allow: nothing, by default. All other commands change nothing,
-    but for those that decide about what `run` proposes: approve, reject, undo, pause and resume.
+    but for those that decide about what `run` proposes: approve, reject, undo, pause, resume and uninstall.
     """
 
 
@@ -409,6 +409,23 @@ def resume(**where: Any) -> None:
     from gpuwatch.app.remediation_commands import run_resume
 
     sys.exit(run_resume(where))
+
+
+@cli.command()
+@_remediations
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--crds", is_flag=True, help="Delete the custom resource definitions too, once nothing is left.")
+@click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="SECONDS")
+@_format("table", "json", "yaml")
+def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
+    """Pause, give back what is held, and delete Remediations, marks, profiles and state; says what is left, and why.
+
+    Scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where something is left.
+    """
+    from gpuwatch.app.uninstall import run_uninstall
+
+    sys.exit(run_uninstall(form, dry_run, yes, crds, timeout, where))
 
 
 @cli.command()

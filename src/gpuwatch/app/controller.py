@@ -240,7 +240,8 @@ class Controller:
             known, pause = store.all(), store.paused()
             if self._seen is not None:
                 cluster = self._seen[1].snapshot.cluster
-                self._left = executor.sweep(suspects(cluster), known, self._left_since, _now())
+                grace = timedelta(seconds=self.settings.execute.orphan_grace_seconds)
+                self._left = executor.sweep(suspects(cluster), known, self._left_since, _now(), grace)
                 self._metrics.left_behind(len(self._left))
         self._metrics.remembered(known, pause, _now())
         self.board.remembered(known, pause)

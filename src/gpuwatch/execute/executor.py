@@ -107,15 +107,15 @@ class Executor:
         known: Iterable[Remediation],
         since: dict[ObjectRef, datetime],
         now: datetime,
+        grace: timedelta,
     ) -> tuple[Orphan, ...]:
         """Take back what stands on these objects, and on devices, without a Remediation. Returns what stood.
 
         since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
-        `orphan_grace_seconds`, so that a slow store can catch up. Nothing is written
+        `grace`, so that a slow store can catch up. Nothing is written
         where a Remediation could not be understood or everything is paused.
         """
         held, still = held_objects(known), self.store.gaps or self.store.paused().everything
-        grace = timedelta(seconds=self.policies.execute.orphan_grace_seconds)
         found: list[Orphan] = []
         written = 0
         for ref in (*refs, *self._device_taints()):

@@ -250,6 +250,13 @@ class RemediationStore:
             raise StoreError(str(error)) from error
         return _understood(stored)
 
+    def delete_all(self) -> None:
+        """Ask for the undo of all that stands, and delete the others, also those that are not understood."""
+        for each in self._objects([]):
+            if not _deleting(each):
+                with suppress(ConflictError), _told():
+                    self._writer.delete(ref_of(each))
+
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         """Delete final ones that ended more than `kept` before `now`, and the oldest beyond `at_most`; return how many.
 
