@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
+from execute.living import Fleet, new_store
+from gpuwatch.app import controller as controllers
 from gpuwatch.app.controller import Controller, followed, following, rest
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
-from gpuwatch.cycle.analysis import Policies
+from gpuwatch.cycle.analysis import Policies, analyse
 from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.recorded import RecordedCluster
+from gpuwatch.model.decision import Analysis
 from gpuwatch.settings import load_settings
 from kube.api_server import ApiServer, serving
 from kube.cluster_json import pod
@@ -80,6 +84,22 @@ def test_the_controller_follows_and_lets_go_when_it_ends(opened: Opened, server:
     assert (listed(server), watching()) == (1, 1)
     controller.close()
     assert watching() == 0
+
+
+def test_a_storm_that_only_the_look_of_the_remediation_task_sees_is_remembered(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stormy(*arguments: Any) -> Analysis:
+        found = analyse(*arguments)
+        return replace(found, plan=replace(found.plan, last_storm=NOW))
+
+    monkeypatch.setattr(controllers, "analyse", stormy)
+    monkeypatch.setattr(controllers, "take_snapshot", lambda *_: replace(Fleet().view().snapshot, at=NOW))
+    controller = Controller({}, opened, None, None, Metrics(), threading.Event())
+    store = new_store()
+    view = controller._fresh(store)
+    controller.close()
+    assert (view.storm_at, controller._storm_at) == (NOW, NOW)
 
 
 def test_metrics_tell_the_age_and_count_lists_and_drift_across_new_settings() -> None:

@@ -27,6 +27,7 @@ from store.remediation_stores import (
     InCluster,
     course,
     gang_proposal,
+    let_go,
     namespace,
     of_team,
     proposal,
@@ -49,7 +50,7 @@ def cluster(request: pytest.FixtureRequest) -> InCluster:
 @pytest.fixture
 def empty(control_plane_build: object, cluster: InCluster) -> InCluster:
     cluster.clear()
-    assert cluster.api.answer("DELETE", REMEDIATIONS.replace(TEAM, "team-b")).ok
+    let_go(cluster.api, REMEDIATIONS.replace(TEAM, "team-b"))
     return cluster
 
 
@@ -208,7 +209,9 @@ def test_a_pause_is_kept_told_and_ended(kept: InCluster) -> None:
     assert "Paused since" in done("pause", "--reason", "maintenance", "--by", "ana", *at(kept))
     assert "by ana: maintenance" in done("history", *at(kept))
     result = gpuwatch("approve", "taint-node-gpu-1", *at(kept))
-    assert "nothing is done before `gpuwatch resume`" in " ".join(result.stderr.split())
+    assert "only what gives back is done before `gpuwatch resume`" in " ".join(result.stderr.split())
+    assert "nothing is given back" in done("pause", "--all", "--by", "ana", *at(kept))
+    assert "nothing is done or given back" in " ".join(gpuwatch("undo", "taint-node-gpu-2", *at(kept)).stderr.split())
     assert done("resume", *at(kept)) == "It goes on."
     assert done("resume", *at(kept)) == "It was not paused."
 

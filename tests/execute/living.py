@@ -532,7 +532,9 @@ class Rehearsal:
 
 def new_store() -> RemediationStore:
     """That of an executor, in a cluster of its own: what the fleet's cluster is told, its tests count."""
-    return RemediationStore(MemoryCluster(), "gpuwatch")
+    store = RemediationStore(MemoryCluster(), "gpuwatch")
+    store.resume()
+    return store
 
 
 def attended(store: RemediationStore) -> list[Remediation]:

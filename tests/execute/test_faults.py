@@ -20,7 +20,9 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Phase, Remediation
+from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
+from kube.memory_cluster import MemoryCluster
 
 
 @dataclass(frozen=True)
@@ -354,6 +356,43 @@ def test_a_write_that_was_held_up_does_not_land_on_what_changed() -> None:
         held[0]()
     assert told.value.failure is Failure.CONFLICT
     assert lives.state() == after
+
+
+def test_a_proposal_that_the_store_refuses_costs_itself_alone() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0", "GPU-n1-0"})
+    store = new_store()
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+    create, asked = store.create, []
+
+    def refusing(remediation: Remediation) -> Remediation:
+        asked.append(remediation.id)
+        if len(asked) == 1:
+            remediation = replace(remediation, proposal=replace(remediation.proposal, objects=()))
+        return create(remediation)
+
+    store.create = refusing  # type: ignore[method-assign]
+    kept = fleet.propose(executor)
+    assert [each.id for each in kept] == asked[1:]
+    assert [gap.what for gap in executor.refused] == [f"proposal {asked[0]}"]
+    assert "it names no object" in executor.refused[0].detail
+    fleet.propose(executor)
+    assert executor.refused == []
+
+
+def test_a_store_that_does_not_answer_ends_the_proposing() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0", "GPU-n1-0"})
+    asked: list[str] = []
+
+    def dead(verb: str, what: str, done: bool) -> None:
+        asked.append(f"{verb} {what}")
+        raise WriteError(Failure.UNSURE, "no answer")
+
+    executor = fleet.executor(
+        RemediationStore(MemoryCluster(interfere=dead), "gpuwatch"), ExecutorPolicies(ENFORCE, quick())
+    )
+    with pytest.raises(StoreError, match="no answer"):
+        fleet.propose(executor)
+    assert len(asked) == 1
 
 
 def test_a_notification_that_fails_is_told_again() -> None:

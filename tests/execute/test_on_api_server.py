@@ -27,7 +27,7 @@ from gpuwatch.store import StoreError
 from gpuwatch.store.api_form import to_api
 from gpuwatch.store.remediations import RemediationStore
 from parts.processes import wait_until
-from store.remediation_stores import remediation
+from store.remediation_stores import NODE_REMEDIATIONS, let_go, remediation
 
 DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
@@ -133,9 +133,9 @@ def api(plane: ControlPlane) -> Iterator[Api]:
 
 
 def emptied(api: Api) -> None:
+    for path in ("/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations", NODE_REMEDIATIONS):
+        let_go(api, path)
     for path in (
-        "/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations",
-        "/apis/gpuwatch.dev/v1alpha1/noderemediations",
         "/api/v1/nodes/n0",
         "/api/v1/nodes/n1",
         *(
@@ -173,6 +173,7 @@ class Served:
         self.before = self.stands()
         self.store = RemediationStore(writer, "gpuwatch")
         self.people = RemediationStore(plain, "gpuwatch")
+        self.people.resume()
         policies = ExecutorPolicies(ONLY_RELEASES, quick(notice_period_seconds=60))
         rehearsal = LiveWriter(self.client, dry_run=True)
         self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
@@ -245,13 +246,27 @@ def test_released_and_undone_under_its_own_account_with_its_roles_and_guardrails
         assert served.stands() == served.before
 
 
+@pytest.mark.parametrize("kind", ["volcano", "kueue"])
+def test_a_deleted_release_is_undone_and_then_gone_on_a_real_server(api: Api, plane: ControlPlane, kind: str) -> None:
+    served = Served(api, plane.administrator, kind)
+    served.fleet.propose(served.executor)
+    served.drive(0.6)
+    path = f"/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations/{served.only().name}"
+    assert api.answer("DELETE", path).ok
+    assert served.only().undo_asked  # it is there still
+    served.drive(0.5)
+    assert served.people.all() == ()
+    assert api.answer("GET", path).status_code == 404
+    assert served.stands() == served.before
+
+
 def test_what_reaches_out_of_its_namespace_is_never_acted_on(api: Api, plane: ControlPlane) -> None:
     """Somebody who may create Remediations in one Namespace copies an approved one into theirs."""
     apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "theirs"}}])
     served = Served(api, plane.administrator, "kueue")
     (made,) = served.fleet.propose(served.executor)
     genuine = api.get(f"/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations/{made.name}")
-    api.delete(genuine)
+    let_go(api, "/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations")
     path = "/apis/gpuwatch.dev/v1alpha1/namespaces/theirs/remediations"
     forged = {**genuine, "metadata": {"name": made.name}, "spec": {**genuine["spec"], "approved": True}}
     objects = [{**each, "namespace": "theirs"} for each in genuine["spec"]["proposal"]["objects"]]
@@ -268,7 +283,7 @@ def test_what_reaches_out_of_its_namespace_is_never_acted_on(api: Api, plane: Co
     served.drive(0.6)
     assert served.writes == writes
     assert served.stands() == served.before
-    assert api.answer("DELETE", path).ok
+    let_go(api, path)
 
 
 @pytest.mark.slow

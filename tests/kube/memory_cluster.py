@@ -152,6 +152,9 @@ class MemoryCluster:
                 del changed["metadata"]["annotations"]
             self._checked(changed, "patch", f"{ref}", resource)
             changed["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"]
+            if changed["metadata"].get("deletionTimestamp") and not changed["metadata"].get("finalizers"):
+                self.remove(ref)
+                return copy.deepcopy(changed)
             return copy.deepcopy(now) if changed == now else self.put(changed)
 
         return self._write("patch", f"{ref}", resource, stored)
@@ -183,8 +186,12 @@ class MemoryCluster:
         resource = _resource(ref.api_version, ref.kind)
 
         def deleted() -> Object:
-            self._meant(ref, "delete", resource)
-            self.remove(ref)
+            found = self._meant(ref, "delete", resource)
+            metadata = found["metadata"]
+            if not metadata.get("finalizers"):
+                self.remove(ref)
+            elif not metadata.get("deletionTimestamp"):
+                self.put({**found, "metadata": {**metadata, "deletionTimestamp": "2026-03-02T12:00:00Z"}})
             return {}
 
         self._write("delete", f"{ref}", resource, deleted)

@@ -205,6 +205,18 @@ class WriterConformance:
         assert (error.failure, error.status) == (Failure.INVALID, 422)
         assert failed(lambda: place.writer.create(place.job("bad", parallelism=-1))).failure is Failure.INVALID
 
+    def test_what_has_a_finalizer_stays_until_it_is_taken_off(self, place: Place) -> None:
+        made = place.writer.create(place.job())
+        ref = ref_of(made)
+        place.writer.patch(ref, {"metadata": {"finalizers": ["example.com/hold"]}})
+        for _ in range(2):
+            place.writer.delete(ref)
+            found = place.writer.get(ref)
+            assert found is not None
+            assert found["metadata"]["deletionTimestamp"]
+        place.writer.patch(ref, {"metadata": {"finalizers": None}}, version=version_of(found))
+        assert place.writer.get(ref) is None
+
     def test_what_is_gone_is_not_found(self, place: Place) -> None:
         made = place.writer.create(place.job())
         ref = ref_of(made)

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 import yaml
 
+from gpuwatch.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.model.remediation import Phase
 from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.machine import to_json
+from gpuwatch.report.machine import findings_to_csv, to_json
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_schema
 from report.weekly_example import FORMULA, HOSTILE, empty_report, free_report, full_report
 
@@ -88,6 +89,22 @@ def test_text_is_never_a_formula(text: str) -> None:
         cells = [cell for row in csv.reader(io.StringIO(content, newline="")) for cell in row]
         assert f"'{text}" in cells, name
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))]
+
+
+def test_findings_are_not_run_as_formulas_either() -> None:
+    text = "=cmd|'/C calc'!A0"
+    item = Finding(
+        rule="health.xid",
+        family=Family.HEALTH,
+        kind=FindingKind.XID,
+        subject=Subject(SubjectKind.NODE, text),
+        verdict=Verdict.DEGRADED,
+        confidence_ratio=1.0,
+        summary=text,
+    )
+    (row,) = csv.DictReader(io.StringIO(findings_to_csv((item,))))
+    assert {key for key, cell in row.items() if cell == f"'{text}"} == {"subject", "summary"}
+    assert not [cell for cell in row.values() if cell.startswith("=")]
 
 
 def test_a_negative_number_stays_a_number() -> None:

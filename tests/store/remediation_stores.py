@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from cluster.api import Api, Object
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.frameworks.objects import ref_of
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
@@ -64,15 +65,21 @@ class Place(Protocol):
     def killed_at(self, request: int) -> contextlib.AbstractContextManager[RemediationStore]:
         """A store that ends with Killed where it would make this write, counted from 0."""
 
-    def break_pause(self, text: str) -> None:
-        """Somebody's own idea of a pause."""
+    def delete(self, at: RemediationId) -> None:
+        """As a person does with kubectl."""
+
+    def hold(self, at: RemediationId, finalizers: list[str]) -> None:
+        """These finalizers and no other."""
+
+    def set_pause(self, data: dict[str, str] | None) -> None:
+        """What somebody wrote into the ConfigMap; None: it is gone."""
 
 
 class InMemory:
     """Custom resources in a MemoryCluster, which knows no definitions: it takes whatever is written."""
 
     def __init__(self) -> None:
-        self.cluster = MemoryCluster()
+        self.cluster = MemoryCluster([_pause({})])
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[RemediationStore]:
@@ -90,12 +97,19 @@ class InMemory:
     def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
         self.cluster.put({**self.raw(at), "status": status})
 
+    def delete(self, at: RemediationId) -> None:
+        self.cluster.delete(ref_of(self.raw(at)))
+
+    def hold(self, at: RemediationId, finalizers: list[str]) -> None:
+        self.cluster.patch(ref_of(self.raw(at)), {"metadata": {"finalizers": finalizers}})
+
     @contextlib.contextmanager
     def killed_at(self, request: int) -> Iterator[RemediationStore]:
         yield RemediationStore(self.cluster.writer(lease_check=_ends_after(request)), NAMESPACE)
 
-    def break_pause(self, text: str) -> None:
-        self.cluster.create(_pause(text))
+    def set_pause(self, data: dict[str, str] | None) -> None:
+        ref = ObjectRef("v1", "ConfigMap", PAUSE, NAMESPACE)
+        self.cluster.remove(ref) if data is None else self.cluster.put(_pause(data))
 
 
 def _ends_after(writes: int) -> Callable[[], None]:
@@ -111,9 +125,9 @@ def _ends_after(writes: int) -> Callable[[], None]:
     return check
 
 
-def _pause(text: str) -> Object:
+def _pause(data: dict[str, str]) -> Object:
     metadata = {"name": PAUSE, "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"paused": text}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 class InCluster:
@@ -168,19 +182,37 @@ class InCluster:
         answer = self.api.answer("PUT", f"{path_of(at)}/status", {**self.raw(at), "status": status})
         assert answer.ok, answer.text
 
+    def delete(self, at: RemediationId) -> None:
+        assert self.api.answer("DELETE", path_of(at)).ok
+
+    def hold(self, at: RemediationId, finalizers: list[str]) -> None:
+        body = {"metadata": {"finalizers": finalizers}}
+        assert self.api.answer("PATCH", path_of(at), body, content_type=MERGE).ok
+
     @contextlib.contextmanager
     def killed_at(self, request: int) -> Iterator[RemediationStore]:
         with api_client(self.kubeconfig) as client:
             yield RemediationStore(LiveWriter(client, lease_check=_ends_after(request)), NAMESPACE)
 
-    def break_pause(self, text: str) -> None:
+    def set_pause(self, data: dict[str, str] | None) -> None:
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-        assert self.api.answer("POST", path, _pause(text)).ok
+        self.api.answer("DELETE", f"{path}/{PAUSE}")
+        if data is not None:
+            assert self.api.answer("POST", path, _pause(data)).ok
 
     def clear(self) -> None:
         for path in (REMEDIATIONS, NODE_REMEDIATIONS):
-            assert self.api.answer("DELETE", path).ok
-        self.api.answer("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{PAUSE}")
+            let_go(self.api, path)
+        self.set_pause({})
+
+
+def let_go(api: Api, path: str) -> None:
+    """All of them are gone, though no gpuwatch runs that would take its finalizer off."""
+    for each in api.get(path)["items"]:
+        metadata = each["metadata"]
+        named = f"{metadata.get('namespace', '')}/{metadata['name']}".removeprefix("/")
+        api.answer("PATCH", path_of(named), {"metadata": {"finalizers": None}}, content_type=MERGE)
+    assert api.answer("DELETE", path).ok
 
 
 def namespace(name: str) -> Object:

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.api import Api
 from deploy.manifests import CRDS, apply, documents
+from gpuwatch.frameworks.keys import FINALIZER
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.model.telemetry import GapKind
@@ -510,6 +511,85 @@ def test_the_oldest_final_ones_go_beyond_a_number(store: RemediationStore) -> No
     assert [each.name for each in store.all()] == ["open", "rem-3", "rem-4", "to-undo"]
 
 
+# Deletion
+
+
+def test_what_stands_is_held_and_what_has_ended_is_not(place: Place, store: RemediationStore) -> None:
+    def held() -> set[str]:
+        names = ("open", "ended")
+        return {name for name in names if FINALIZER in place.raw(name)["metadata"].get("finalizers", ())}
+
+    for name in ("open", "ended"):
+        store.create(remediation(name))
+    assert held() == {"open", "ended"}  # before anything was written anywhere
+    store.save(replace(read(store, "ended"), phase=Phase.UNDONE))
+    store.all()
+    store.catch_up()
+    assert held() == {"open"}
+    store.all()
+    assert store.catch_up() == 0
+
+
+def test_a_finished_one_that_left_nothing_goes_at_once_and_one_that_stands_is_asked_for_its_undo(
+    place: Place, store: RemediationStore
+) -> None:
+    idle = of_team("idle", phase=Phase.SUCCEEDED)
+    going, ended = (
+        store.create(remediation(name, phase=phase))
+        for name, phase in (("going", Phase.IN_EFFECT), ("ended", Phase.EXPIRED))
+    )
+    idle = store.create(idle)
+    store.all()
+    store.catch_up()
+    for each in (going, ended, idle):
+        place.delete(each.id)
+    assert store.get(ended.id) is None
+    assert {each.id: each.undo_asked for each in store.all()} == {going.id: True, idle.id: True}
+    store.catch_up()
+    assert len(store.all()) == 2  # not before it is undone
+    for each in store.all():
+        store.save(replace(each, phase=Phase.UNDONE))
+    store.all()
+    store.catch_up()
+    assert store.all() == ()
+
+
+def test_one_that_was_made_without_the_finalizer_gets_it(place: Place, store: RemediationStore) -> None:
+    kept = store.create(remediation())
+    place.hold(kept.id, ["example.com/theirs"])
+    store.all()
+    store.catch_up()
+    assert place.raw(kept.id)["metadata"]["finalizers"] == ["example.com/theirs", FINALIZER]
+    store.save(replace(read(store, kept.id), phase=Phase.UNDONE))
+    store.all()
+    store.catch_up()
+    assert place.raw(kept.id)["metadata"]["finalizers"] == ["example.com/theirs"]
+
+
+def test_one_that_nobody_understands_goes_when_it_is_deleted_as_its_gap_advises(
+    place: Place, store: RemediationStore
+) -> None:
+    with place.of_a_later_version():
+        kept = store.create(remediation())
+        place.write_raw(kept.id, {"phase": "Resting"})
+        store.all()
+        store.catch_up()
+        assert "takes its taint off the Node once it is gone" in store.gaps[0].detail
+        assert FINALIZER in place.raw(kept.id)["metadata"]["finalizers"]
+        place.delete(kept.id)
+        store.all()
+        store.catch_up()
+        store.all()
+        assert store.gaps == ()
+
+
+def test_a_release_that_is_old_is_forgotten_and_not_undone(store: RemediationStore) -> None:
+    turn = Turn(T0, Phase.SUCCEEDED, "")
+    store.create(of_team(phase=Phase.SUCCEEDED, history=(turn,)))
+    assert store.forget_final(T0 + 91 * DAY) == 1
+    assert store.all() == ()
+
+
 # The pause
 
 
@@ -529,13 +609,49 @@ def test_the_pause_is_seen_by_others_at_once_and_stays_as_it_was_set(place: Plac
         )
 
 
-@pytest.mark.parametrize("text", ["ture", "yes please", "1"])
-def test_a_pause_that_nobody_understands_holds(place: Place, text: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (None, "is missing: create it with `gpuwatch resume`"),
+        ({"pause": "true"}, "unknown key 'pause'"),
+        ({"paused": "false", "pasued": "true"}, "unknown key 'pasued'"),
+        ({"reason": "maintenance"}, "maintenance (ConfigMap"),
+        ({"paused": "ture"}, 'says neither paused: "false" nor "true"'),
+        ({"paused": "yes please"}, "says neither"),
+        ({"paused": "1"}, "says neither"),
+        ({"paused": ""}, "says neither"),
+    ],
+)
+def test_what_is_not_plainly_open_is_a_pause_that_says_what_to_write_and_resume_opens_it(
+    place: Place, data: dict[str, str] | None, said: str
+) -> None:
     with place.opened() as store:
-        place.break_pause(text)
+        place.set_pause(data)
         assert store.paused().paused
+        assert said in store.paused().reason
+        assert not store.paused().everything
         store.resume()
-        assert not store.paused().paused
+        assert store.paused() == Pause()
+
+
+@pytest.mark.parametrize("data", [{}, {"paused": "false"}, {"paused": "False", "reason": "over", "by": "ana"}])
+def test_an_empty_pause_or_one_that_says_false_is_open(place: Place, data: dict[str, str]) -> None:
+    with place.opened() as store:
+        place.set_pause(data)
+        assert store.paused() == Pause()
+
+
+@pytest.mark.parametrize("data", [None, {}, {"paused": "ture"}, {"since": "yesterday", "paused": "true", "x": "y"}])
+def test_a_pause_can_be_set_whatever_stands_there(place: Place, data: dict[str, str] | None) -> None:
+    with place.opened() as store:
+        place.set_pause(data)
+        if (data or {}).get("paused") != "true":
+            store.pause("ana", "maintenance", T0)
+            assert store.paused() == Pause(paused=True, since=T0, by="ana", reason="maintenance")
+        store.pause("ben", "a fire", T0 + MINUTE, everything=True)
+        fire = Pause(paused=True, everything=True, since=T0 + MINUTE, by="ben", reason="a fire")
+        assert store.paused() == fire
+        assert store.pause("ana", "less", T0 + DAY) == fire == store.paused()  # it is not made milder
 
 
 @pytest.mark.parametrize("decision", ["reject", "ask_undo"])

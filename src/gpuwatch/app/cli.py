@@ -135,7 +135,7 @@ def cli() -> None:
     and proposes what to do.
 
     `run` goes on doing so, and does what its settings allow: nothing, by default. All other commands change nothing,
-    but for those that decide about what `run` proposes: approve, reject, undo, pause and resume.
+    but for those that decide about what `run` proposes: approve, reject, undo, pause, resume and uninstall.
     """
 
 
@@ -394,11 +394,12 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
-def pause(reason: str, by: str | None, **where: Any) -> None:
-    """Stop every replica, from its next write on. Only gpuwatch's own taints are still removed."""
+@click.option("--all", "everything", is_flag=True, help="Stop giving back too; a person is called for what stands.")
+def pause(reason: str, by: str | None, everything: bool, **where: Any) -> None:
+    """Stop every replica, from its next write on. What gpuwatch took is still given back, but for --all."""
     from gpuwatch.app.remediation_commands import run_pause
 
-    sys.exit(run_pause(reason, by, where))
+    sys.exit(run_pause(reason, by, everything, where))
 
 
 @cli.command()
@@ -408,6 +409,23 @@ def resume(**where: Any) -> None:
     from gpuwatch.app.remediation_commands import run_resume
 
     sys.exit(run_resume(where))
+
+
+@cli.command()
+@_remediations
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--crds", is_flag=True, help="Delete the custom resource definitions too, once nothing is left.")
+@click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="SECONDS")
+@_format("table", "json", "yaml")
+def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
+    """Pause, give back what is held, and delete Remediations, marks, profiles and state; says what is left, and why.
+
+    Scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where something is left.
+    """
+    from gpuwatch.app.uninstall import run_uninstall
+
+    sys.exit(run_uninstall(form, dry_run, yes, crds, timeout, where))
 
 
 @cli.command()

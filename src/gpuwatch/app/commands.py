@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.remediation_commands import plan_context
+from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import open_sources, take_snapshot
 from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import analyse, assess
+from gpuwatch.kube.live import LiveCluster
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
@@ -24,6 +25,7 @@ from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
 from gpuwatch.report.explain import explain, explanation_tables, workloads_of
 from gpuwatch.report.machine import findings_to_csv
+from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
 
 
@@ -80,8 +82,11 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
     if opened.snapshot is not None:
         telemetry = cluster = opened.description
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
-    if opened.cluster is not None and not options["cluster"]:
-        diagnosis = replace(diagnosis, facts={**diagnosis.facts, "guardrails": _guardrails(options)})
+    if isinstance(opened.cluster, LiveCluster):
+        kept, unread = kept_of(opened, options)
+        told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
+        facts = {**diagnosis.facts, "guardrails": _guardrails(options), "pause": told}
+        diagnosis = replace(diagnosis, facts=facts)
     print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")

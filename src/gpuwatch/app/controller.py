@@ -32,12 +32,13 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
+from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Mode
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.model.remediation import ObjectRef, Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
@@ -100,6 +101,8 @@ class Controller:
         self._seen: tuple[Analysis, FreshFacts] | None = None
         self._good_at: float | None = None
         self._wrong = "no cycle has ended yet"
+        self._left: tuple[Orphan, ...] = ()
+        self._left_since: dict[ObjectRef, datetime] = {}
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
@@ -163,7 +166,7 @@ class Controller:
             leads=leads,
             leader=election.holder if election is not None else "",
             modes=self._modes(),
-            complaints=(*unwell, *self.unready()),
+            complaints=(*unwell, *self.unready(), *(each.reason for each in self._left if leads)),
             jobs=jobs,
             analysis=seen.analysis,
             remediations=seen.remediations,
@@ -205,8 +208,8 @@ class Controller:
             known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
             with self._looking:
                 analysis, view = self._look(known, pause, unread)
-            self._remember_storm(analysis.plan.last_storm)
-            proposed = self._propose(store, analysis, view) if store else ()
+            proposed, refused = self._propose(store, analysis, view) if store else ((), ())
+            analysis = replace(analysis, gaps=(*analysis.gaps, *refused))
             if store and proposed:
                 known = store.all()
         self._metrics.leads.set(1)
@@ -235,6 +238,11 @@ class Controller:
                     return
                 self._carry_on(executor, name)
             known, pause = store.all(), store.paused()
+            if self._seen is not None:
+                cluster = self._seen[1].snapshot.cluster
+                grace = timedelta(seconds=self.settings.execute.orphan_grace_seconds)
+                self._left = executor.sweep(suspects(cluster), known, self._left_since, _now(), grace)
+                self._metrics.left_behind(len(self._left))
         self._metrics.remembered(known, pause, _now())
         self.board.remembered(known, pause)
 
@@ -339,6 +347,7 @@ class Controller:
         )
         analysis = analyse(snapshot, opened.policies, context)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
+        self._remember_storm(analysis.plan.last_storm)
         view = FreshFacts(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
@@ -382,18 +391,24 @@ class Controller:
             log.warning("whether there was a storm lately could not be read from the Lease: %s", error)
             self._storm_at = _now()
 
-    def _propose(self, store: RemediationStore, analysis: Analysis, view: FreshFacts) -> tuple[Remediation, ...]:
-        """Returns the Remediations proposed now."""
+    def _propose(
+        self, store: RemediationStore, analysis: Analysis, view: FreshFacts
+    ) -> tuple[tuple[Remediation, ...], tuple[Gap, ...]]:
+        """Returns the Remediations proposed now, and what the store refused to keep."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
-            return ()
+            return (), ()
         now = _now()
-        kept = self._executor(store, self._writers).propose(analysis.plan, view, now)
+        executor = self._executor(store, self._writers)
+        kept = executor.propose(analysis.plan, view, now)
+        for gap in executor.refused:
+            self._metrics.job_errors.labels("cycle").inc()
+            log.error("%s: %s", gap.what, gap.detail)
         # The store returns another replica's proposal of the same moment as it is.
         proposed = tuple(each for each in kept if each.proposal.created_at == now)
         for each in proposed:
             self._metrics.proposed(each)
             self._say(each, self._writers)
-        return proposed
+        return proposed, tuple(executor.refused)
 
     def _say(self, proposed: Remediation, writers: Writers) -> None:
         """Writes an Event on the object; a failure changes nothing."""

@@ -225,6 +225,9 @@ class Metrics:
         self._gauges["gpuwatch_paused"].set(pause.paused)
         self._gauges["gpuwatch_remediations_overdue"].set(sum(each.overdue for each in remediations))
 
+    def left_behind(self, count: int) -> None:
+        self._gauges["gpuwatch_orphaned_objects"].set(count)
+
     def stood_down(self) -> None:
         """Clear the fleet metrics of a replica that no longer leads."""
         self.leads.set(0)

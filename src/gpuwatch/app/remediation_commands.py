@@ -102,7 +102,7 @@ def kept_of(
 @reported
 def run_history(name: str | None, form: str, rows: int, open_only: bool, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
-    store, _ = _store(options)
+    store, _ = opened_store(options)
     known = (_one(store, name, options),) if name is not None else _all(store, options)
     gaps = store.gaps
     pause, unread = _pause(store)
@@ -118,7 +118,7 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 
 @reported
 def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
-    store, writer = _store(options)
+    store, writer = opened_store(options)
     found = _one(store, name, options)
     # In mode enforce it may wait because no owner could be notified.
     if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED) and not (found.approved and found.phase.open):
@@ -136,7 +136,7 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 
 @reported
 def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
-    store, _ = _store(options)
+    store, _ = opened_store(options)
     found = _one(store, name, options)
     if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
         what = f"take it back: gpuwatch undo {as_argument(found)}"
@@ -149,7 +149,7 @@ def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> 
 
 @reported
 def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
-    store, _ = _store(options)
+    store, _ = opened_store(options)
     found = _one(store, name, options)
     if found.phase is Phase.PROPOSED:
         raise StoreError(f"{found.name} is only proposed: stop it with gpuwatch reject {as_argument(found)}")
@@ -166,24 +166,24 @@ def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> in
 
 
 @reported
-def run_pause(reason: str, by: str | None, options: Mapping[str, Any]) -> int:
+def run_pause(reason: str, by: str | None, everything: bool, options: Mapping[str, Any]) -> int:
     now = datetime.now(UTC)
-    store, writer = _store(options)
-    pause = store.pause(by if by is not None else _who_is_it(writer), reason, now)
+    store, writer = opened_store(options)
+    pause = store.pause(by if by is not None else _who_is_it(writer), reason, now, everything=everything)
     output().print(pause_text(pause, now), markup=False, soft_wrap=True)
     return ExitCode.OK
 
 
 @reported
 def run_resume(options: Mapping[str, Any]) -> int:
-    store, _ = _store(options)
+    store, _ = opened_store(options)
     before = store.paused()
     store.resume()
     _tell("It goes on." if before.paused else "It was not paused.")
     return ExitCode.OK
 
 
-def _store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
+def opened_store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
     """The cluster's store and its writer."""
     settings = load_settings(options["config"])
     try:
@@ -271,4 +271,5 @@ def _tell(text: str) -> None:
 def _tell_pause(pause: Pause | None) -> None:
     if pause is not None and pause.paused:
         why = pause.reason or "no reason given"
-        remark(f"gpuwatch is paused ({why}): nothing is done before `gpuwatch resume`.", "yellow")
+        stopped = "nothing is done or given back" if pause.everything else "only what gives back is done"
+        remark(f"gpuwatch is paused ({why}): {stopped} before `gpuwatch resume`.", "yellow")

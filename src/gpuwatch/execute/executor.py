@@ -1,10 +1,10 @@
 """Reads what a Transition needs, stores its intent, writes once, stores the result. It neither sleeps nor retries."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -21,22 +21,26 @@ from gpuwatch.execute.advance import (
 from gpuwatch.execute.precision import Place, Precision, precision_by_place
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import FreshFacts, LiveFacts
-from gpuwatch.execute.requests import Notify, rehearse, send
-from gpuwatch.execute.steps import TargetState
+from gpuwatch.execute.requests import SWEPT, Notify, rehearse, send, write
+from gpuwatch.execute.steps import DEVICE_TAINT_VERSIONS, TargetState
+from gpuwatch.execute.sweep import Orphan, held_objects, orphan
 from gpuwatch.execute.targets import left_alone
 from gpuwatch.frameworks import kueue, volcano
 from gpuwatch.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
-from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.kube.decode import take_budget
 from gpuwatch.kube.kinds import BUDGET
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
-from gpuwatch.model.telemetry import PodRef
-from gpuwatch.store.remediations import ConflictError, RemediationStore
+from gpuwatch.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
 
 _OWNERS_DEEP = 6
 """Most controllers above a Pod that are followed. TrainJob, JobSet, Job and Pod make four."""
+
+_SWEPT_AT_ONCE = 10
+"""Most writes of one sweep."""
 
 _POD_GROUPS = (volcano.POD_GROUP.api_version, volcano.POD_GROUP.kind)
 
@@ -57,19 +61,26 @@ class Executor:
     fresh: Callable[[], FreshFacts]
     notify: Notify
     policies: ExecutorPolicies = ExecutorPolicies()
+    refused: list[Gap] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Proposals of the last `propose` that the store refused to keep."""
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
     """As the run began, plus what was stored here since; reading all again per Remediation would dominate the cost."""
 
     def propose(self, plan: Plan, view: FreshFacts, now: datetime) -> tuple[Remediation, ...]:
         """Store a proposal for every admitted item whose target is not in back-off. Returns the proposals stored now,
-        by any replica. Raises StoreError."""
+        by any replica. One that the store refuses costs itself and stands in `refused`. Raises StoreError."""
         policy, known = self.policies.execute, list(self.store.all())
         kept = []
+        self.refused.clear()
         for item in plan.items:
             found = propose(item, view.snapshot, view.findings, now, policy, {each.name for each in known})
             if found is None or left_alone(found.proposal, known, view.snapshot.at, now, policy):
                 continue
-            kept.append(self.store.create(found))
+            try:
+                kept.append(self.store.create(found))
+            except RefusedError as error:
+                self.refused.append(Gap(kind=GapKind.REFUSED, what=f"proposal {found.id}", detail=str(error)))
+                continue
             known.append(kept[-1])
         return tuple(kept)
 
@@ -89,6 +100,51 @@ class Executor:
             )
         )
         return tuple(each.id for each in found)
+
+    def sweep(
+        self,
+        refs: Iterable[ObjectRef],
+        known: Iterable[Remediation],
+        since: dict[ObjectRef, datetime],
+        now: datetime,
+        grace: timedelta,
+    ) -> tuple[Orphan, ...]:
+        """Take back what stands on these objects, and on devices, without a Remediation. Returns what stood.
+
+        since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
+        `grace`, so that a slow store can catch up. Nothing is written
+        where a Remediation could not be understood or everything is paused.
+        """
+        held, still = held_objects(known), self.store.gaps or self.store.paused().everything
+        found: list[Orphan] = []
+        written = 0
+        for ref in (*refs, *self._device_taints()):
+            if (ref.kind, ref.namespace, ref.name) in held:
+                continue
+            with suppress(WriteError):
+                object_ = self.writer.get(ref)
+                stands = None if object_ is None else orphan(object_, now)
+                if stands is None:
+                    continue
+                found.append(stands)
+                waited = now - since.setdefault(stands.target, now) >= grace
+                if stands.request is None or still or not (stands.expired or waited) or written == _SWEPT_AT_ONCE:
+                    continue
+                written += 1
+                write(self.rehearsal, stands.request)
+                write(self.writer, stands.request)
+                self.writer.event(ref, at=now, reason=SWEPT, action="Sweep", note=f"{stands.reason} It was taken back.")
+        for ref in set(since).difference(each.target for each in found):
+            del since[ref]
+        return tuple(found)
+
+    def _device_taints(self) -> Iterable[ObjectRef]:
+        for version in DEVICE_TAINT_VERSIONS:
+            with suppress(WriteError):
+                rules = self.writer.objects(version, "DeviceTaintRule")
+                if rules:
+                    return tuple(map(ref_of, rules))
+        return ()
 
     def _read(self) -> None:
         everything = self.store.all()

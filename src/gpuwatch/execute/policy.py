@@ -29,6 +29,8 @@ class ExecutePolicy:
         framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are there.
     release_observation_seconds: how long after a release its outcome stays open; an owner who wants the GPUs back takes
         them in this time. A week.
+    orphan_grace_seconds: what stands without a Remediation is taken back after it, or at the expiry that it names
+        itself. A quarter of an hour: a store that lags shows the Remediation by then.
     taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
         tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
     healthy_for_seconds: every check in this time must find proof of health before a taint is removed. An hour, the
@@ -64,6 +66,7 @@ class ExecutePolicy:
     verification_timeout_seconds: int = 1_800
     stopped_gang_seconds: int = 900
     release_observation_seconds: int = 604_800
+    orphan_grace_seconds: int = 900
     taint_expiry_seconds: int = 259_200
     healthy_for_seconds: int = 3_600
     check_interval_seconds: int = 300

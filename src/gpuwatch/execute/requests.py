@@ -52,6 +52,9 @@ SCHEDULED = "RemediationScheduled"
 CALLED = "RemediationNeedsPerson"
 """A gang that gpuwatch stopped does not run again in time."""
 
+SWEPT = "RemediationSwept"
+"""A mark without a Remediation was taken off the object."""
+
 Notify = Callable[[Remediation], None]
 """Called at least once per notification; the sender deduplicates by the Remediation's name. Raises WriteError while no
 receiver accepts: THROTTLED if the action must wait, INVALID if it continues without."""

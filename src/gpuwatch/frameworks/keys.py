@@ -21,6 +21,10 @@ REMEDIATION = f"{PREFIX}remediation"
 """Annotation that gpuwatch writes on every object it changes: the Remediation. It is set in the request that makes the
 change and removed in the one that undoes it, so that a restarted controller knows what it had done."""
 
+FINALIZER = f"{PREFIX}undo"
+"""Finalizer on a Remediation while something of it may stand: its deletion is a request to undo, and its record stays
+until that is done."""
+
 NOTICE = f"{PREFIX}notice"
 """Annotation that gpuwatch writes on the owner or the Node: the coming Remediation, when, why, and how to object."""
 

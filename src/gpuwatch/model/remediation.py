@@ -246,6 +246,12 @@ class Remediation:
         return over and self.undo_asked and not self.verified.get(ASKED_BACK)
 
     @property
+    def stands(self) -> bool:
+        """Whether something that it wrote may still stand. An idle gang that nobody took back stays released."""
+        released = self.phase is Phase.SUCCEEDED and self.proposal.action is ActionKind.RELEASE_GANG
+        return self.phase.open or self.undoable or released
+
+    @property
     def called_at(self) -> datetime | None:
         """When a person was called for it last; None where nobody was."""
         called = (step.begun_at for step in self.steps if step.begun_at is not None and "call" in step.parameters)

@@ -180,4 +180,5 @@ def pause_text(pause: Pause, now: datetime) -> str:
     since = f" since {pause.since:%Y-%m-%d %H:%MZ} ({ago(pause.since, now)})" if pause.since else ""
     by = f" by {pause.by}" if pause.by else ""
     why = f": {pause.reason}" if pause.reason else ""
-    return f"Paused{since}{by}{why}. Nothing but removing gpuwatch's own taints is done; `gpuwatch resume` ends it."
+    stopped = "Nothing is done, and nothing is given back" if pause.everything else "Only what gives back is done"
+    return f"Paused{since}{by}{why}. {stopped}; `gpuwatch resume` ends it."

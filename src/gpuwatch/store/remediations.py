@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.json_patch import difference
 from gpuwatch.frameworks.objects import Object, ref_of, version_of
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
@@ -32,7 +33,11 @@ from gpuwatch.store.custom_resources import (
 )
 
 PAUSE = "gpuwatch-pause"
-"""Name of the ConfigMap. Its data: paused (anything but 'false' holds), since, by, reason."""
+"""Name of the ConfigMap. Open: no data, or `paused: "false"`. `paused: "true"` stops what takes, `paused: all` stops
+giving back too. Anything else is a pause."""
+
+_PAUSE_KEYS = ("paused", "since", "by", "reason")
+_HOLDS = ("true", "all")
 
 FINAL_KEPT = timedelta(days=90)
 """Minimum retention of final Remediations: a quarter's audit, and longer than the window of any rate limit."""
@@ -43,6 +48,10 @@ FINAL_AT_MOST = 1000
 
 class ConflictError(StoreError):
     """The Remediation was changed or deleted after it was read. Nothing was written; read it again."""
+
+
+class RefusedError(StoreError):
+    """This one object cannot be kept. Others may be."""
 
 
 class RemediationStore:
@@ -66,6 +75,7 @@ class RemediationStore:
         self._gaps: tuple[Gap, ...] = ()
         self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never reused
         self._behind: dict[RemediationId, Remediation] = {}  # their status has an older generation than their spec
+        self._unheld: list[Object] = []  # their finalizer is not as it has to be
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -79,18 +89,22 @@ class RemediationStore:
     def _all(self) -> list[tuple[Remediation, ObjectRef]]:
         found: list[tuple[Remediation, ObjectRef]] = []
         gaps: list[Gap] = []
-        before, self._known, self._behind = self._known, {}, {}
+        before, self._known, self._behind, self._unheld = self._known, {}, {}, []
         for each in self._objects(gaps):
             ref, version = ref_of(each), version_of(each)
             try:
                 known = before.get((ref.uid, version)) or _decoded(each)
             except FormError as error:
                 at = _id(each)
-                detail = f"It cannot be understood and is left out: {error}. Delete it: {_deletion(ref)}"
+                detail = f"It cannot be understood and is left out: {error}. {_deletion(ref)}"
+                if _deleting(each) and _held(each):
+                    self._unheld.append(each)
                 gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {at}", detail=detail))
                 continue
             self._known[ref.uid, version] = known
             found.append((known, ref))
+            if _held(each) != known.stands and not (known.stands and _deleting(each)):
+                self._unheld.append(each)
             if (each.get("status") or {}).get("observedGeneration") != _generation(each):
                 self._behind[known.id] = known
         self._gaps = tuple(gaps)
@@ -124,13 +138,18 @@ class RemediationStore:
         at = remediation.id
         wrong = misplaced(remediation, remediation.namespace)
         if wrong:
-            raise StoreError(f"Remediation {at} cannot be kept: {wrong}")
+            raise RefusedError(f"Remediation {at} cannot be kept: {wrong}")
         spec, status = parts_of(remediation)
         ref = _ref(at)
         wanted: Object = {
             "apiVersion": ref.api_version,
             "kind": ref.kind,
-            "metadata": {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})},
+            # From its creation, so that no write to another object comes before it.
+            "metadata": {
+                "name": ref.name,
+                **({"namespace": ref.namespace} if ref.namespace else {}),
+                "finalizers": [keys.FINALIZER],
+            },
             "spec": _form(at, spec),
         }
         _form(at, status)  # raises before anything is written
@@ -172,7 +191,8 @@ class RemediationStore:
         return replace(remediation, version=version_of(stored))
 
     def catch_up(self) -> int:
-        """Update observedGeneration and conditions of the Remediations that were decided since their last save.
+        """Update observedGeneration and conditions of the Remediations that were decided since their last save, and the
+        finalizer of those of which nothing stands any more, or that were made without it.
 
         Uses the last listing. Returns how many were written; failures are left for the next call.
         """
@@ -181,8 +201,19 @@ class RemediationStore:
             with suppress(StoreError):
                 self.save(each)
                 written += 1
-        self._behind = {}
+        for found in self._unheld:
+            with suppress(StoreError):
+                self._hold(found, not _held(found))
+                written += 1
+        self._behind, self._unheld = {}, []
         return written
+
+    def _hold(self, found: Object, held: bool) -> None:
+        """A deleted one that is not held is gone."""
+        others = [each for each in _finalizers(found) if each != keys.FINALIZER]
+        patch = {"metadata": {"finalizers": [*others, *([keys.FINALIZER] if held else [])] or None}}
+        with _told():
+            self._writer.patch(ref_of(found), patch, version=version_of(found))
 
     def approve(self, at: RemediationId, by: str) -> Remediation:
         """Raises StoreError if there is none with this id, or it is rejected already."""
@@ -219,6 +250,13 @@ class RemediationStore:
             raise StoreError(str(error)) from error
         return _understood(stored)
 
+    def delete_all(self) -> None:
+        """Ask for the undo of all that stands, and delete the others, also those that are not understood."""
+        for each in self._objects([]):
+            if not _deleting(each):
+                with suppress(ConflictError), _told():
+                    self._writer.delete(ref_of(each))
+
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         """Delete final ones that ended more than `kept` before `now`, and the oldest beyond `at_most`; return how many.
 
@@ -234,53 +272,81 @@ class RemediationStore:
                 continue
             try:
                 with _told():
+                    found = self._writer.get(ref)
+                    if found is not None and _held(found):  # a release that stands is not undone because it is old
+                        self._hold(found, held=False)
                     self._writer.delete(ref)
             except ConflictError:
                 continue  # changed or deleted meanwhile
             forgotten += 1
         return forgotten
 
-    def pause(self, by: str, reason: str, now: datetime) -> Pause:
-        """Stop every replica from its next write on. An existing pause is not changed."""
-        held = self.paused()
-        if held.paused:
+    def pause(self, by: str, reason: str, now: datetime, *, everything: bool = False) -> Pause:
+        """Stop every replica from its next write on; `everything`: giving back too. A pause that a person set is not
+        changed, but for one that is to stop everything."""
+        with _told():
+            found = self._writer.get(self._pause_at)
+        held = self._pause_of(found)
+        if _pause_data(found).get("paused") in _HOLDS and held.everything >= everything:
             return held
-        data = {"paused": "true", "since": now.astimezone(UTC).isoformat(), "by": by, "reason": reason}
-        try:
-            with _told():
-                self._write_pause(data)
-        except ConflictError:  # created or deleted meanwhile
-            with _told():
-                self._write_pause(data)
-        return Pause(paused=True, since=now, by=by, reason=reason)
-
-    def _write_pause(self, data: Mapping[str, str]) -> None:
-        if self._writer.get(self._pause_at) is not None:
-            self._writer.patch(self._pause_at, {"data": data})
-            return
-        metadata = {"name": self._pause_at.name, "namespace": self._pause_at.namespace}
-        self._writer.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)})
+        data = {
+            "paused": "all" if everything else "true",
+            "since": now.astimezone(UTC).isoformat(),
+            "by": by,
+            "reason": reason,
+        }
+        self._write_pause(data)
+        return Pause(paused=True, everything=everything, since=now, by=by, reason=reason)
 
     def resume(self) -> Pause:
-        with _told():
-            found = self._writer.get(self._pause_at)
-            if found is not None and found.get("data"):
-                self._writer.patch(ref_of(found), {"data": None})
+        """Leave it plainly open, whatever it held."""
+        self._write_pause({"paused": "false"})
         return Pause()
 
-    def paused(self) -> Pause:
-        """The current pause, never cached. Read before each write; on a StoreError do not write.
+    def _write_pause(self, data: Mapping[str, str]) -> None:
+        """The ConfigMap holds this and nothing else."""
+        for last in (False, True):
+            try:
+                with _told():
+                    found = self._writer.get(self._pause_at)
+                    if found is None:
+                        metadata = {"name": self._pause_at.name, "namespace": self._pause_at.namespace}
+                        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+                        self._writer.create(made)
+                    else:
+                        gone = dict.fromkeys(_pause_data(found))
+                        more = {"binaryData": None} if found.get("binaryData") else {}
+                        self._writer.patch(ref_of(found), {"data": {**gone, **data}, **more})
+            except ConflictError:  # created or deleted meanwhile
+                if last:
+                    raise
+            else:
+                return
 
-        A pause that cannot be decoded is in force.
-        """
+    def paused(self) -> Pause:
+        """The current pause, never cached. Read before each write; on a StoreError do not write."""
         with _told():
-            found = self._writer.get(self._pause_at)
-        data: Mapping[str, str] = (found or {}).get("data") or {}
-        if data.get("paused", "false").strip().lower() == "false":
+            return self._pause_of(self._writer.get(self._pause_at))
+
+    def _pause_of(self, found: Object | None) -> Pause:
+        """What is not plainly open is a pause, with a reason that says what to write."""
+        data = _pause_data(found)
+        value = data.get("paused", "").strip().lower()
+        by, reason, since = data.get("by", ""), data.get("reason", ""), _time(data.get("since", ""))
+        unknown = sorted(set(data).difference(_PAUSE_KEYS))
+        where = f"ConfigMap {self._pause_at.name} in Namespace {self._pause_at.namespace}"
+        if found is None:
+            wrong = f"{where} is missing: create it with `gpuwatch resume` or deploy/base/pause.yaml"
+        elif unknown:
+            wrong = f"{where} has the unknown key {unknown[0]!r}: `gpuwatch resume` clears it"
+        elif not data or value == "false":
             return Pause()
-        return Pause(
-            paused=True, since=_time(data.get("since", "")), by=data.get("by", ""), reason=data.get("reason", "")
-        )
+        elif value in _HOLDS:
+            wrong = ""
+        else:
+            wrong = f'{where} says neither paused: "false" nor "true" nor "all": `gpuwatch resume` opens it'
+        why = f"{reason} ({wrong})" if reason and wrong else reason or wrong
+        return Pause(paused=True, everything=value == "all", since=since, by=by, reason=why)
 
     def _get(self, at: RemediationId) -> Object | None:
         with _told():
@@ -301,20 +367,44 @@ def _generation(found: Object) -> int:
     return int(found["metadata"].get("generation", 1))
 
 
+def _finalizers(found: Object) -> list[str]:
+    return found["metadata"].get("finalizers") or []
+
+
+def _held(found: Object) -> bool:
+    return keys.FINALIZER in _finalizers(found)
+
+
+def _deleting(found: Object) -> bool:
+    return bool(found["metadata"].get("deletionTimestamp"))
+
+
 def _deletion(ref: ObjectRef) -> str:
-    if ref.namespace:
-        return f"kubectl delete rem {ref.name} -n {ref.namespace}"
-    return f"kubectl delete noderem {ref.name}"
+    """What happens to what it did, as its record tells nothing any more."""
+    named = f"rem {ref.name} -n {ref.namespace}" if ref.namespace else f"noderem {ref.name}"
+    undone = (
+        f"Restore what it released by hand, from its annotation {keys.SAVED_STATE}. Then:"
+        if ref.namespace
+        else "gpuwatch takes its taint off the Node once it is gone:"
+    )
+    return f"{undone} kubectl delete {named}"
+
+
+_ERRORS: Mapping[Failure, type[StoreError]] = {
+    Failure.CONFLICT: ConflictError,
+    Failure.NOT_FOUND: ConflictError,
+    Failure.FORBIDDEN: RefusedError,
+    Failure.INVALID: RefusedError,
+}
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Turn a WriteError into a ConflictError or another StoreError."""
+    """Turn a WriteError into the StoreError of its kind."""
     try:
         yield
     except WriteError as error:
-        kind = ConflictError if error.failure in (Failure.CONFLICT, Failure.NOT_FOUND) else StoreError
-        raise kind(error.message) from error
+        raise _ERRORS.get(error.failure, StoreError)(error.message) from error
 
 
 def _decoded(found: Object) -> Remediation:
@@ -322,7 +412,8 @@ def _decoded(found: Object) -> Remediation:
     spec = from_api(found.get("spec"), RemediationSpec, "spec")
     written = found.get("status") or {"phase": camel_enum(Phase.PROPOSED)}  # its creator was killed before the status
     status = from_api(written, RemediationStatus, "status")
-    return remediation_of(_id(found), version_of(found), spec, status)
+    decoded = remediation_of(_id(found), version_of(found), spec, status)
+    return replace(decoded, undo_asked=True) if _deleting(found) else decoded
 
 
 def _understood(found: Object) -> Remediation:
@@ -330,8 +421,7 @@ def _understood(found: Object) -> Remediation:
         return _decoded(found)
     except FormError as error:
         raise StoreError(
-            f"Remediation {_id(found)} cannot be understood ({error}); see what it had done, then: "
-            f"{_deletion(ref_of(found))}"
+            f"Remediation {_id(found)} cannot be understood ({error}); see what it had done. {_deletion(ref_of(found))}"
         ) from error
 
 
@@ -339,7 +429,11 @@ def _form(at: RemediationId, part: object) -> dict[str, Any]:
     try:
         return to_api(part)
     except FormError as error:
-        raise StoreError(f"Remediation {at} cannot be kept: {error}") from error
+        raise RefusedError(f"Remediation {at} cannot be kept: {error}") from error
+
+
+def _pause_data(found: Object | None) -> dict[str, str]:
+    return {key: value for part in ("data", "binaryData") for key, value in ((found or {}).get(part) or {}).items()}
 
 
 def _time(text: str) -> datetime | None:

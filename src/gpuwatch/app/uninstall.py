@@ -1,0 +1,153 @@
+"""`gpuwatch uninstall`: gives back what is held, and takes away what gpuwatch keeps in the cluster."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+from rich.text import Text
+
+from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.app.leader import Election, NotLeadingError
+from gpuwatch.app.remediation_commands import VERSION, opened_store
+from gpuwatch.app.terminal import print_answer, remark, reported
+from gpuwatch.execute.advance import ExecutorPolicies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.recheck import FreshFacts
+from gpuwatch.execute.sweep import orphan
+from gpuwatch.frameworks import kueue
+from gpuwatch.frameworks.objects import ref_of
+from gpuwatch.kube.kinds import LISTED_OWNERS, NODE
+from gpuwatch.kube.live import api_client
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.kube.writer import ClusterWriter, WriteError
+from gpuwatch.model.decision import Snapshot
+from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.settings import load_settings
+from gpuwatch.store import StoreError
+from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND, GROUP, PROFILE_KIND
+from gpuwatch.store.remediations import RemediationStore
+
+_SWEEPS = 1000
+"""Most passes over the marks. Each takes back ten at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UninstallAnswer:
+    """What `uninstall --format json` prints. left: what stays, and why; in a dry run what would go."""
+
+    version: int
+    dry_run: bool
+    left: tuple[str, ...]
+
+
+@reported
+def run_uninstall(
+    form: str, dry_run: bool, yes: bool, crds: bool, timeout_seconds: int, options: Mapping[str, Any]
+) -> int:
+    store, person = opened_store(options)
+    settings = load_settings(options["config"])
+    namespace = options["controller_namespace"] or settings.namespace
+    if dry_run:
+        left = (*(f"{each.id} ({each.phase})" for each in store.all()), *map(str, _marked(person)))
+        return _told(form, UninstallAnswer(version=VERSION, dry_run=True, left=left))
+    if not yes:
+        click.confirm("Give back what gpuwatch holds, and delete its Remediations, profiles and state?", abort=True)
+    if store.pause("gpuwatch uninstall", "it is being uninstalled", datetime.now(UTC)).everything:
+        raise StoreError("everything is paused, giving back too: `gpuwatch resume` first")
+    client: Any = api_client(options["kubeconfig"], options["context"])
+    client.set_default_header("Impersonate-User", f"system:serviceaccount:{namespace}:gpuwatch")
+    run = settings.run
+    election = Election(
+        LiveWriter(client), namespace, f"uninstall-{uuid.uuid4()}",
+        lease_duration_seconds=run.lease_duration_seconds, lease_retry_seconds=run.lease_retry_seconds,
+    )  # fmt: skip
+    stop = threading.Event()
+    renewing = threading.Thread(target=election.run, args=(stop,), name="lease", daemon=True)
+    renewing.start()
+    try:
+        _until(lambda: election.leads, 2 * run.lease_duration_seconds)
+        if not election.leads:
+            raise StoreError(
+                f"{election.holder or 'nobody'} leads, and uninstall may not act beside it: "
+                f"kubectl -n {namespace} scale deployment gpuwatch --replicas=0, then run it again"
+            )
+        writer = LiveWriter(client, lease_check=election.check_lease, instance="gpuwatch-uninstall")
+        policies = ExecutorPolicies(settings.plan, settings.execute)
+        executor = Executor(
+            RemediationStore(writer, namespace), writer, LiveWriter(client, dry_run=True),
+            lambda: FreshFacts(Snapshot(at=datetime.now(UTC)), ()), lambda _: None, policies,
+        )  # fmt: skip
+        left = take_away(executor, timeout_seconds, remark)
+        kept = [each for kind in (PROFILE_KIND, CHECKPOINT_KIND) for each in person.objects(API_VERSION, kind)]
+        if crds and not left:  # not before: a definition takes its Remediations along
+            definitions = person.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+            kept += [each for each in definitions if each["spec"]["group"] == GROUP]
+        for each in kept:
+            person.delete(ref_of(each))
+    except (WriteError, NotLeadingError) as error:
+        raise StoreError(f"it is not finished; run it again: {error}") from error
+    finally:
+        stop.set()
+        renewing.join()
+        election.release()
+    return _told(form, UninstallAnswer(version=VERSION, dry_run=False, left=left))
+
+
+def take_away(
+    executor: Executor,
+    timeout_seconds: float,
+    say: Callable[[str], None],
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    wait: Callable[[float], None] = time.sleep,
+) -> tuple[str, ...]:
+    """Undo and delete all Remediations, take back the marks that are left, delete profiles and state. Returns what is
+    left and why. It may be ended anywhere and begun again. Raises StoreError and WriteError."""
+    store, writer, end = executor.store, executor.writer, clock().timestamp() + timeout_seconds
+    before = None
+    while True:
+        store.delete_all()
+        for at in executor.due(clock()):
+            executor.run_once(at, clock())
+        store.all()
+        store.catch_up()
+        known = store.all()
+        told = f"{len(known)} Remediations are left"
+        if told != before:
+            say(told)
+        before = told
+        if not (known or store.gaps) or clock().timestamp() >= end:
+            break
+        wait(1.0)
+    left = [f"Remediation {each.id} is {each.phase}: {each.history[-1].message}" for each in known if each.history]
+    left += [f"{gap.what}: {gap.detail}" for gap in store.gaps]
+    for _ in range(_SWEEPS):
+        orphans = executor.sweep(_marked(writer), known, {}, clock(), timedelta())
+        if not any(each.request for each in orphans):
+            break
+    left += [each.reason for each in orphans]
+    return tuple(left)
+
+
+def _marked(writer: ClusterWriter) -> Iterator[ObjectRef]:
+    for kind in (NODE, *LISTED_OWNERS.values(), kueue.WORKLOAD):
+        served = (writer.objects(f"{kind.group}/{each}".removeprefix("/"), kind.kind) for each in kind.versions)
+        for found in next(filter(None, served), ()):
+            if orphan(found, datetime.now(UTC)) is not None:
+                yield ref_of(found)
+
+
+def _until(done: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.2)
+
+
+def _told(form: str, answer: UninstallAnswer) -> int:
+    said = "\n".join(answer.left) or "Nothing of gpuwatch is left but its manifests and the pause."
+    print_answer(answer, form, lambda: Text(said))
+    return ExitCode.FAILED if answer.left and not answer.dry_run else ExitCode.OK

@@ -1,0 +1,162 @@
+"""`gpuwatch uninstall` on a real API server, as a person who may act as gpuwatch's account."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.api import Api, Object
+from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
+from deploy.manifests import DEPLOY, apply, documents
+from gpuwatch.app import uninstall
+from gpuwatch.app.cli import cli
+from gpuwatch.frameworks import keys
+from gpuwatch.kube.live import api_client
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind, Turn
+from gpuwatch.store.remediations import RemediationStore
+from store.remediation_stores import NODE_REMEDIATIONS, proposal, remediation
+
+pytestmark = pytest.mark.cluster
+NOW = datetime.now(UTC)
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
+FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
+    with running(control_plane_build) as started:
+        api = Api(started.administrator)
+        apply(api, [each for each in documents(DEPLOY / "base") if each["kind"] not in ("Deployment",)])
+        for role in ("suggest", "enforce-taint", "enforce-release", "enforce-evict"):
+            apply(api, documents(DEPLOY / "roles" / f"{role}.yaml"))
+        yield started
+
+
+@pytest.fixture
+def tainted(plane: ControlPlane) -> Iterator[Api]:
+    """Two Nodes with our taint: of one the record is there, of the other it is gone."""
+    api = Api(plane.administrator)
+    with api_client(plane.administrator) as client:
+        client.set_default_header("Impersonate-User", "system:serviceaccount:gpuwatch:gpuwatch")
+        store = RemediationStore(LiveWriter(client), "gpuwatch")
+        for name in ("held", "lost"):
+            api.answer("DELETE", f"/api/v1/nodes/{name}")
+            told = {"remediation": f"taint-{name}", "expires": (NOW + timedelta(days=3)).isoformat()}
+            annotations = {keys.REMEDIATION: f"taint-{name}", keys.TAINT: json.dumps(told)}
+            taint = {"key": keys.DEGRADED, "value": "xid", "effect": "NoSchedule"}
+            made = api.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name, "annotations": annotations},
+                    "spec": {"taints": [FOREIGN, taint]},
+                }
+            )
+            if name == "held":
+                ref = ObjectRef("v1", "Node", name, uid=made["metadata"]["uid"])
+                parameters = {"value": "xid", "effect": "NoSchedule", "expires": told["expires"]}
+                step = Step(kind=StepKind.TAINT, target=ref, parameters=parameters, begun_at=NOW, done_at=NOW)
+                wanted = remediation("taint-held", proposal=proposal("node/held", NOW, objects=(ref,), nodes=("held",)))
+                kept = store.create(wanted)
+                turn = Turn(NOW, Phase.IN_EFFECT, "tainted")
+                store.save(replace(kept, phase=Phase.IN_EFFECT, steps=(step,), step=1, history=(turn,)))
+    yield api
+
+
+def run(plane: ControlPlane, *arguments: str) -> Result:
+    command = ["uninstall", "--kubeconfig", str(plane.administrator), "--timeout", "60", "--format", "json", *arguments]
+    return CliRunner().invoke(cli, command, catch_exceptions=False)
+
+
+def ours(api: Api) -> list[Any]:
+    """What there is of gpuwatch on Nodes, and its Remediations."""
+    nodes: list[Object] = [api.get(f"/api/v1/nodes/{name}") for name in ("held", "lost")]
+    keyed = [key for each in nodes for key in each["metadata"].get("annotations", {}) if key.startswith(keys.PREFIX)]
+    taints = [taint for each in nodes for taint in each["spec"].get("taints", ()) if taint["key"] == keys.DEGRADED]
+    return [*keyed, *taints, *api.get(NODE_REMEDIATIONS)["items"]]
+
+
+def is_clean(api: Api) -> None:
+    assert ours(api) == []
+    for name in ("held", "lost"):
+        assert FOREIGN in api.get(f"/api/v1/nodes/{name}")["spec"]["taints"]
+
+
+def test_it_says_what_would_go_and_asks_before_it_goes(plane: ControlPlane, tainted: Api) -> None:
+    before = ours(tainted)
+    told = run(plane, "--dry-run")
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)["left"] == ["taint-held (InEffect)", "Node/held", "Node/lost"]
+    refused = CliRunner().invoke(cli, ["uninstall", "--kubeconfig", str(plane.administrator)], input="n\n")
+    assert refused.exit_code != 0
+    assert ours(tainted) == before
+
+
+def test_nothing_of_ours_is_left_and_what_is_others_stays_and_it_may_be_run_again(
+    plane: ControlPlane, tainted: Api
+) -> None:
+    for _ in range(2):
+        done = run(plane, "--yes")
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+        assert json.loads(done.stdout)["left"] == []
+        is_clean(tainted)
+    with api_client(plane.administrator) as client:
+        assert RemediationStore(LiveWriter(client), "gpuwatch").paused().paused  # nothing begins again
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 5])
+def test_killed_in_between_and_run_again_it_finishes(
+    plane: ControlPlane, tainted: Api, monkeypatch: pytest.MonkeyPatch, at: int, tmp_path: Path
+) -> None:
+    config = tmp_path / "settings.yaml"  # the next run waits that long before it looks what became of a write
+    config.write_text("execute: {write_timeout_seconds: 5}")
+    writes = 0
+    for name in ("patch", "delete"):
+        real = getattr(LiveWriter, name)
+
+        def counted(self: LiveWriter, ref: ObjectRef, *rest: Any, _real: Any = real, **more: Any) -> Any:
+            nonlocal writes
+            writes += ref.kind != "Lease" and not self._dry_run
+            if writes == at + 1:
+                raise Killed
+            return _real(self, ref, *rest, **more)
+
+        monkeypatch.setattr(LiveWriter, name, counted)
+    with pytest.raises(Killed):
+        run(plane, "--yes", "--config", str(config))
+    monkeypatch.undo()
+    done = run(plane, "--yes", "--config", str(config))
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    is_clean(tainted)
+
+
+def test_it_does_not_act_beside_a_controller_that_leads(
+    plane: ControlPlane, tainted: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uninstall, "_until", lambda *_: None)  # a leader renews for longer than anybody waits
+    lead = {
+        "holderIdentity": "gpuwatch-0",
+        "leaseDurationSeconds": 3600,
+        "renewTime": f"{NOW:%Y-%m-%dT%H:%M:%S.000000Z}",
+    }
+    tainted.answer("DELETE", f"{LEASE}/gpuwatch")
+    metadata = {"name": "gpuwatch", "namespace": "gpuwatch"}
+    tainted.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": lead})
+    before = ours(tainted)
+    result = run(plane, "--yes")
+    assert result.exit_code == 1
+    assert "scale deployment gpuwatch --replicas=0" in " ".join(result.stderr.split())
+    assert ours(tainted) == before
+    assert tainted.answer("DELETE", f"{LEASE}/gpuwatch").ok

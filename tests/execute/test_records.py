@@ -1,0 +1,184 @@
+"""Nothing that gpuwatch did outlives its record: what is deleted is undone first, and goes then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from execute.living import ENFORCE, Fleet, drive, new_store, quick
+from gpuwatch.execute.advance import ExecutorPolicies
+from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.sweep import Orphan, suspects
+from gpuwatch.frameworks import keys
+from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
+from gpuwatch.store.remediations import RemediationStore
+
+GRACE = timedelta(seconds=900)
+
+
+def ref_of(found: Remediation) -> ObjectRef:
+    return ObjectRef(API_VERSION, KIND if found.namespace else NODE_KIND, found.name, found.namespace)
+
+
+def delete(store: RemediationStore, found: Remediation) -> None:
+    """As a person does with kubectl."""
+    store._writer.delete(ref_of(found))
+
+
+def in_effect(fleet: Fleet) -> tuple[RemediationStore, Executor, Remediation]:
+    store = new_store()
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+    fleet.propose(executor)
+    drive(fleet, executor, 1)
+    (found,) = store.all()
+    assert found.phase is Phase.IN_EFFECT
+    return store, executor, found
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_deleted_fence_is_taken_off_its_node_and_then_its_record_goes(*, paused: bool) -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    store, executor, found = in_effect(fleet)
+    assert [taint["key"] for taint in fleet.node("n0")["spec"]["taints"]] == [keys.DEGRADED]
+    if paused:
+        store.pause("ana", "maintenance", fleet.now)
+    delete(store, found)
+    drive(fleet, executor, 0.2)
+    assert store.all() == ()
+    node = fleet.node("n0")
+    assert not node["spec"].get("taints")
+    assert not [key for key in node["metadata"].get("annotations", {}) if key.startswith(keys.PREFIX)]
+    assert {item["type"]: item["status"] for item in node["status"]["conditions"]}.get(keys.CONDITION) in (
+        None,
+        "False",
+    )
+
+
+def test_a_deleted_release_is_restored_and_then_its_record_goes() -> None:
+    fleet = Fleet(nodes=3, idle={"chat"})
+    fleet.owner("Job", "chat", 4)
+    before = fleet.find("chat")
+    store, executor, found = in_effect(fleet)
+    assert fleet.find("chat")["spec"]["suspend"] is True
+    delete(store, found)
+    drive(fleet, executor, 0.5)
+    assert store.all() == ()
+    after = fleet.find("chat")
+    assert after["spec"] == before["spec"]
+    assert not [key for key in after["metadata"].get("annotations", {}) if key.startswith(keys.PREFIX)]
+
+
+def test_a_release_of_which_the_workload_is_gone_lets_its_record_go() -> None:
+    """As in a Namespace that is deleted: all of it goes, in any order, and nothing may hold it up."""
+    fleet = Fleet(nodes=3, idle={"chat"})
+    fleet.owner("Job", "chat", 4)
+    store, executor, found = in_effect(fleet)
+    delete(store, found)
+    fleet.cluster.remove(ObjectRef("batch/v1", "Job", "chat", found.namespace))
+    drive(fleet, executor, 0.5)
+    assert store.all() == ()
+
+
+def test_under_a_pause_of_everything_a_deleted_one_stays_with_what_it_did() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    store, executor, found = in_effect(fleet)
+    store.pause("ana", "a fire", fleet.now, everything=True)
+    delete(store, found)
+    drive(fleet, executor, 0.2)
+    assert [each.id for each in store.all()] == [found.id]
+    assert fleet.node("n0")["spec"]["taints"]
+    store.resume()
+    drive(fleet, executor, 0.2)
+    assert store.all() == ()
+    assert not fleet.node("n0")["spec"].get("taints")
+
+
+def gone(fleet: Fleet) -> tuple[RemediationStore, Executor, Remediation]:
+    """The record is lost without having been undone: a backup came back, or somebody took its finalizer off."""
+    store, executor, found = in_effect(fleet)
+    store._writer.patch(ref_of(found), {"metadata": {"finalizers": None}})
+    delete(store, found)
+    assert store.all() == ()
+    return store, executor, found
+
+
+def sweep(fleet: Fleet, executor: Executor, since: dict[ObjectRef, datetime]) -> tuple[Orphan, ...]:
+    assert not fleet.node("n0")["spec"].get("taints") or suspects(fleet.view().snapshot.cluster)
+    return executor.sweep((ObjectRef("v1", "Node", "n0"),), executor.store.all(), since, fleet.now, GRACE)
+
+
+def marks(fleet: Fleet) -> list[str]:
+    return [key for key in fleet.node("n0")["metadata"].get("annotations") or {} if key.startswith(keys.PREFIX)]
+
+
+def test_a_taint_without_a_record_goes_after_its_grace_and_is_shown_before() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = gone(fleet)
+    since: dict[ObjectRef, datetime] = {}
+    for _ in range(2):
+        assert ["gone" in each.reason for each in sweep(fleet, executor, since)] == [True]
+        assert fleet.node("n0")["spec"]["taints"]
+    fleet.now += timedelta(seconds=900)
+    sweep(fleet, executor, since)
+    assert not fleet.node("n0")["spec"].get("taints")
+    assert marks(fleet) == []
+    while sweep(fleet, executor, since):
+        fleet.now += timedelta(seconds=900)
+    assert "True" not in [
+        each["status"] for each in fleet.node("n0")["status"]["conditions"] if each["type"] == keys.CONDITION
+    ]
+    assert since == {}
+
+
+def test_a_taint_without_a_record_goes_at_once_when_its_own_expiry_has_passed() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = gone(fleet)
+    fleet.now += timedelta(days=5)
+    sweep(fleet, executor, {})
+    assert not fleet.node("n0")["spec"].get("taints")
+
+
+@pytest.mark.parametrize("why", ["paused", "not understood", "no right"])
+def test_the_sweep_writes_nothing_where_it_may_not_or_may_be_wrong(why: str) -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    store, executor, _ = gone(fleet)
+    fleet.now += timedelta(days=5)
+    if why == "paused":
+        store.pause("ana", "a fire", fleet.now, everything=True)
+    elif why == "not understood":
+        other = {"apiVersion": API_VERSION, "kind": NODE_KIND, "metadata": {"name": "x"}, "spec": {}}
+        store._writer.create(other)
+    else:
+        executor = replace(executor, writer=fleet.cluster.writer(may=lambda verb, _: verb != "patch"))
+    assert len(sweep(fleet, executor, {})) == 1  # and shown
+    assert fleet.node("n0")["spec"]["taints"]
+
+
+def test_what_a_record_holds_is_not_swept() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = in_effect(fleet)
+    fleet.now += timedelta(days=5)
+    assert sweep(fleet, executor, {}) == ()
+    assert fleet.node("n0")["spec"]["taints"]
+
+
+def test_a_taint_that_nothing_proves_to_be_ours_and_a_saved_state_are_left_to_a_person() -> None:
+    fleet = Fleet(nodes=3)
+    taint = {"key": keys.DEGRADED, "value": "xid", "effect": "NoSchedule"}
+    fleet.cluster.put({**fleet.node("n0"), "spec": {"taints": [taint]}})
+    annotations = {keys.REMEDIATION: "release-x", keys.SAVED_STATE: '{"/spec/priorityClassName": "system"}'}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "ml"}, "spec": {}}
+    fleet.cluster.put({**job, "metadata": {**job["metadata"], "annotations": annotations}})  # type: ignore[dict-item]
+    executor = fleet.executor(new_store(), ExecutorPolicies(ENFORCE, quick()))
+    since: dict[ObjectRef, datetime] = {}
+    refs = (ObjectRef("v1", "Node", "n0"), ObjectRef("batch/v1", "Job", "j", "ml"))
+    for _ in range(3):
+        found = executor.sweep(refs, (), since, fleet.now, GRACE)
+        assert [each.request for each in found] == [None, None]
+        assert "by hand" in found[0].reason
+        assert "restore it" in found[1].reason
+        fleet.now += timedelta(days=5)
+    assert fleet.log == []
