@@ -89,8 +89,9 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
 	$(BIN)/python -c 'from gpuwatch.report.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
-names: $(STAMP)  ## Write docs/names.md, the page of all public words, and deploy/base/crds.yaml
+names: $(STAMP)  ## Write docs/names.md, the page of all public words, and deploy/base/{crds,guardrails}.yaml
 	$(BIN)/python -m tools.crds > deploy/base/crds.yaml
+	$(BIN)/python -m tools.guardrails > deploy/base/guardrails.yaml
 	$(BIN)/python -m tools.names > docs/names.md.new && mv docs/names.md.new docs/names.md
 
 rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as PrometheusRule objects in deploy/optional

@@ -50,7 +50,9 @@ class Listed:
                 held = {"nvidia.com/gpu": load.GPUS_PER_NODE}
                 ready = (Condition("Ready", "True"),)
                 nodes.append(Node(name=host, conditions=ready, accelerators=held, allocatable=held))
-        self._state = Cluster(nodes=tuple(nodes), pods=tuple(pods), workloads=tuple(owners.values()), known=True)
+        self._state = Cluster(
+            nodes=tuple(nodes), pods=tuple(pods), workloads=tuple(owners.values()), known=True, unread=()
+        )
 
     def read(self, at: datetime) -> Cluster:  # noqa: ARG002 - the loaded fleet has one moment
         return self._state

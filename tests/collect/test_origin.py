@@ -127,6 +127,11 @@ def test_two_clusters_with_hosts_of_our_names_are_an_error_that_names_them_and_t
     assert gaps(chosen, GapKind.AMBIGUOUS) == []
 
 
+def test_matchers_that_select_nothing_are_told_and_hold_for_alerts(recorded: Taken) -> None:
+    snapshot = recorded(ours(cluster="eu-1"), matchers={"cluster": "eu-9"})
+    assert (snapshot.devices, snapshot.telemetry_schema.matchers) == ((), {"cluster": "eu-9"})
+
+
 def test_another_clusters_host_is_not_ours_by_its_short_name(recorded: Taken) -> None:
     snapshot = recorded(theirs(ours(), "n0.eu.example.com"))
     assert {item.id: item.node for item in snapshot.devices if item.node is None} == {uuid(8): None, uuid(9): None}

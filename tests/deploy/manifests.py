@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,25 @@ def documents(place: Path) -> Iterator[Object]:
     assert set(kustomization) <= {"apiVersion", "kind", "resources"}, f"{place}: this reader knows resources alone"
     for name in kustomization["resources"]:
         yield from documents(place / name)
+
+
+def renamed(objects: Iterable[Object], namespace: str, account: str) -> Iterator[Object]:
+    """The same with gpuwatch's account called like that, in that Namespace, as `namespace:` and a patch of the
+    ServiceAccount do it in a kustomization."""
+    for each in objects:
+        made = copy.deepcopy(each)
+        metadata = made["metadata"]
+        if made["kind"] == "Namespace":
+            metadata["name"] = namespace
+        elif "namespace" in metadata:
+            metadata["namespace"] = namespace
+        if made["kind"] == "ServiceAccount":
+            metadata["name"] = account
+        for subject in made.get("subjects", ()):
+            subject.update(name=account, namespace=namespace)
+        if made["kind"] == "Deployment":
+            made["spec"]["template"]["spec"]["serviceAccountName"] = account
+        yield made
 
 
 def apply(api: Api, objects: Iterable[Object]) -> None:

@@ -90,12 +90,12 @@ def administrator(living: ControlPlane) -> Api:
             binding("Role", "gpuwatch-pauser", "platform", "pia", "gpuwatch"),
         ],
     )
-    names = ("creation", "proposals", "namespaces", "node-proposals", "status", "decisions")
+    names = [each["metadata"]["name"] for each in base if each["kind"] == "ValidatingAdmissionPolicy"]
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
     def checked() -> bool:
         """The server has looked at each; its warnings about types would be bugs here."""
-        found = [api.get(f"{policies}/gpuwatch-{name}") for name in names]
+        found = [api.get(f"{policies}/{name}") for name in names]
         return all("typeChecking" in (each.get("status") or {}) for each in found)
 
     wait_until(checked, lambda: f"{api.get(policies)}")

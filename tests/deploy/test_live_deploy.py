@@ -15,7 +15,7 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
-from gpuwatch.frameworks.keys import DEGRADED, REMEDIATION
+from gpuwatch.frameworks.keys import DEGRADED, REMEDIATION, TAINT
 from gpuwatch.kube.live import api_client, connect
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, PatchKind, WriteError
@@ -39,12 +39,13 @@ PAUSE = ObjectRef("v1", "ConfigMap", "gpuwatch-pause", "gpuwatch")
 RULE: Object = {
     "apiVersion": "resource.k8s.io/v1beta2",
     "kind": "DeviceTaintRule",
-    "metadata": {"name": "gpuwatch-1"},
+    "metadata": {"name": "gpuwatch-1", "annotations": {REMEDIATION: "x"}},
     "spec": {
         "deviceSelector": {"driver": "gpu.example.com", "pool": "gpu-1", "device": "gpu-0"},
         "taint": {"key": "gpuwatch.dev/degraded", "value": "xid", "effect": "NoSchedule"},
     },
 }
+MARKED: Object = {"metadata": {"annotations": {REMEDIATION: "x"}}}
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
@@ -160,18 +161,12 @@ def refused(do: object, *arguments: object, **named: object) -> bool:
     return False
 
 
-@pytest.fixture(scope="module")
-def guardrails(administrator: Api) -> None:
-    """Applied; a test waits itself until the one that it is about counts."""
-    apply(administrator, documents(DEPLOY / "optional" / "guardrails.yaml"))
-
-
 def write_to_node(writer: LiveWriter) -> None:
     writer.patch(NODE, {"metadata": {"annotations": {"gpuwatch.dev/remediation": "x"}}})
 
 
 def suspend(writer: LiveWriter) -> None:
-    writer.patch(JOB, {"spec": {"suspend": True}})
+    writer.patch(JOB, {**MARKED, "spec": {"suspend": True}})
 
 
 # Mode observe. The order of this file is that of the modes: each adds a role.
@@ -343,7 +338,6 @@ def test_enforcing_taints_writes_to_nodes_alone(administrator: Api, deployed: Pa
     assert refused(writer.evict, POD)
 
 
-@pytest.mark.usefixtures("guardrails")
 def test_guardrails_leave_it_its_own_taint_and_annotations(
     administrator: Api, deployed: Path, writer: LiveWriter
 ) -> None:
@@ -365,30 +359,31 @@ def test_guardrails_leave_it_its_own_taint_and_annotations(
 
     other = (f"value {number}" for number in count())  # each is a change, until none is taken any more
     wait_until(
-        lambda: "no annotation but" in held({"metadata": {"annotations": {"a.com/b": next(other)}}}),
+        lambda: "nothing of metadata.annotations but" in held({"metadata": {"annotations": {"a.com/b": next(other)}}}),
         lambda: "it does not count",
     )
-    assert "cordons no Node" in held({"spec": {"unschedulable": True}})
-    assert held({"spec": {"taints": [*foreign, *own]}}) == ""
+    assert "nothing of spec but taints" in held({"spec": {"unschedulable": True}})
+    assert "only together with its annotations" in held({"spec": {"taints": [*foreign, *own]}})
+    marks = {"metadata": {"annotations": {REMEDIATION: "y", TAINT: "{}"}}}
+    assert held({**marks, "spec": {"taints": [*foreign, *own]}}) == ""
     assert "no taint but its own" in held({"spec": {"taints": own}})
     assert "no taint but its own" in held({"spec": {"taints": [*foreign, {**foreign[0], "key": "other.com/x"}]}})
     assert held({"spec": {"taints": foreign}}) == ""
     assert held({"metadata": {"annotations": {REMEDIATION: "y/1"}}}) == ""
     assert held({"metadata": {"annotations": {REMEDIATION: None}}}) == ""
     for value in ("y", None):
-        assert "no annotation but" in held({"metadata": {"annotations": {"example.com/note": value}}})
-    assert "no annotation but" in held({"metadata": {"annotations": {"example.com/other": "y"}}})
+        assert "nothing of metadata.annotations but" in held({"metadata": {"annotations": {"example.com/note": value}}})
+    assert "nothing of metadata.annotations but" in held({"metadata": {"annotations": {"example.com/other": "y"}}})
     assert administrator.answer(
         "PATCH", f"/api/v1/nodes/{NODE.name}", {"spec": {"taints": None}}, content_type=merge
     ).ok
 
 
-@pytest.mark.usefixtures("guardrails")
 def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed: Path, writer: LiveWriter) -> None:
     apply(administrator, documents(DEPLOY / "roles" / "enforce-release.yaml"))
     counted(deployed, f"/apis/apps/v1/namespaces/{TEAM}/deployments/{DEPLOYMENT.name}")
     suspend(writer)
-    writer.patch(DEPLOYMENT, {"spec": {"replicas": 0}})
+    writer.patch(DEPLOYMENT, {**MARKED, "spec": {"replicas": 0}})
 
     def held(run: Object) -> str:
         """What the guardrail says against having Pods run so."""
@@ -400,10 +395,10 @@ def test_enforcing_releases_writes_to_owners_alone(administrator: Api, deployed:
 
     other = count(40)  # each is a change, until none is taken any more
     wait_until(
-        lambda: "nothing of what Pods run" in held({"terminationGracePeriodSeconds": next(other)}),
+        lambda: "nothing of spec.template but metadata" in held({"terminationGracePeriodSeconds": next(other)}),
         lambda: "it does not count",
     )
-    assert "nothing of what Pods run" in held({"priorityClassName": "system-node-critical"})
+    assert "nothing of spec.template but metadata" in held({"priorityClassName": "system-node-critical"})
     restarted = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "x"}}}
     writer.patch(DEPLOYMENT, {"spec": {"template": restarted}})
     assert writer.objects("autoscaling/v2", "HorizontalPodAutoscaler", TEAM) == ()

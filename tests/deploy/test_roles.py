@@ -83,7 +83,7 @@ def test_taint_is_nodes_and_devices() -> None:
         ("", "nodes", "get"),
         ("", "nodes", "patch"),
         ("", "nodes/status", "patch"),
-        *(("resource.k8s.io", "devicetaintrules", verb) for verb in ("create", "delete", "get", "list", "patch")),
+        *(("resource.k8s.io", "devicetaintrules", verb) for verb in ("create", "delete", "get", "list")),
     }
 
 

@@ -66,14 +66,14 @@ def living(
 
 @pytest.fixture(scope="session")
 def with_every_role(living: World) -> World:
-    for file in (*sorted((DEPLOY / "roles").glob("*.yaml")), DEPLOY / "optional" / "guardrails.yaml"):
+    for file in sorted((DEPLOY / "roles").glob("*.yaml")):
         apply(living.api, map(marked, documents(file)))
     return living
 
 
 @pytest.fixture
 def allowed(with_every_role: World) -> Iterator[World]:
-    """With the roles of every mode, and the guardrail on what may be written to Nodes. What has ended is forgotten
+    """With the roles of every mode, and the guardrails of deploy/base. What has ended is forgotten
     afterwards: a release that one test has undone would make its detector a poor one in the next."""
     yield with_every_role
     for item in with_every_role.remediations():

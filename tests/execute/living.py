@@ -394,6 +394,7 @@ class Fleet:
             namespaces=(Namespace(name="ml"),),
             claims=self.claims,
             known=True,
+            unread=(),
         )
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster)
         return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)

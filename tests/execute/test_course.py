@@ -580,14 +580,24 @@ def test_what_gives_back_goes_on_under_the_pause_and_the_brake(store: Remediatio
     assert only(store).phase is Phase.SUCCEEDED
 
 
-@pytest.mark.parametrize(("allowed", "end"), [(1, "NoExecute"), (0, "NoSchedule")])
-def test_no_execute_is_reached_only_where_asked_and_where_budgets_allow_an_eviction(
-    store: RemediationStore, allowed: int, end: str
+@pytest.mark.parametrize(
+    ("allowed", "evicting", "end"),
+    [
+        (1, Mode.ENFORCE, "NoExecute"),
+        (0, Mode.ENFORCE, "NoSchedule"),
+        (1, Mode.SUGGEST, "NoSchedule"),
+        (1, Mode.OBSERVE, "NoSchedule"),
+    ],
+)
+def test_no_execute_is_reached_only_where_asked_and_where_modes_and_budgets_allow_an_eviction(
+    store: RemediationStore, allowed: int, evicting: Mode, end: str
 ) -> None:
     fleet = taint_fleet()
     fleet.budget("train", allowed)
     executor = start(fleet, store, taints_only(), last_taint_effect="NoExecute")
-    drive(fleet, executor, 1.5)
+    modes = {ActionKind.TAINT_NODE: Mode.ENFORCE, ActionKind.EVICT_GANG: evicting}
+    policies = replace(executor.policies, plan=replace(executor.policies.plan, modes=modes))
+    drive(fleet, replace(executor, policies=policies), 1.5)
     assert effects(fleet) == [end]
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from deploy.manifests import CRDS, apply, documents
+from deploy.manifests import CRDS, DEPLOY, apply, documents
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
@@ -24,8 +24,10 @@ from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store import StoreError
+from gpuwatch.store.api_form import to_api
 from gpuwatch.store.remediations import RemediationStore
-from store.remediation_stores import NODE_REMEDIATIONS, let_go
+from parts.processes import wait_until
+from store.remediation_stores import NODE_REMEDIATIONS, let_go, remediation
 
 DEFINITIONS = Path(__file__).parents[1] / "cluster" / "crds"
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
@@ -153,14 +155,15 @@ def emptied(api: Api) -> None:
 
 
 class Served:
-    """A fleet on the server, and processes that come and go."""
+    """A fleet on the server, and processes that come and go. account: kubeconfig of what gpuwatch does; '' is the
+    administrator's, as for all others."""
 
-    def __init__(self, api: Api, kubeconfig: Path, kind: str) -> None:
-        self.client = api_client(kubeconfig)
+    def __init__(self, api: Api, kubeconfig: Path, kind: str, account: Path | None = None) -> None:
+        self.client = api_client(account or kubeconfig)
         self.writes = 0
         self.kill_at = 0
         writer = LiveWriter(self.client, lease_check=self._lease_check)
-        plain = LiveWriter(self.client)
+        plain = LiveWriter(api_client(kubeconfig))
         ServedFleet.served = OnServer(api, plain)
         self.fleet = ServedFleet(nodes=2, idle={"chat"})
         self.fleet.owner("Volcano" if kind == "volcano" else "Job", "chat", 4, pods=2)
@@ -225,6 +228,39 @@ def test_a_deleted_release_is_undone_and_then_gone_on_a_real_server(api: Api, pl
     assert served.people.all() == ()
     assert api.answer("GET", path).status_code == 404
     assert served.stands() == served.before
+
+
+@pytest.mark.parametrize("kind", ["volcano", "kueue"])
+def test_released_and_undone_under_its_own_account_with_its_roles_and_guardrails(
+    control_plane_build: ControlPlaneBuild, kind: str
+) -> None:
+    with running(control_plane_build) as own:
+        api = Api(own.administrator)
+        for file in ("volcano.yaml", "kueue.yaml"):
+            apply(api, yaml.safe_load_all((DEFINITIONS / file).read_text(encoding="utf-8")))
+        apply(api, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}])
+        apply(api, documents(DEPLOY / "base"))
+        for name in ("suggest", "enforce-release"):
+            apply(api, documents(DEPLOY / "roles" / f"{name}.yaml"))
+        account = own.service_account("gpuwatch", "gpuwatch")
+        remediations = "/apis/gpuwatch.dev/v1alpha1/noderemediations?dryRun=All"
+        forged = {"apiVersion": "gpuwatch.dev/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "x"}}
+        forged["spec"] = {"proposal": to_api(remediation().proposal)}
+        wait_until(lambda: api.answer("POST", remediations, forged).status_code == 403, lambda: "no policy counts")
+        wait_until(lambda: Api(account).answer("POST", remediations, forged).ok, lambda: "it may not propose")
+        pods = "/api/v1/namespaces/ml/pods/any"
+        wait_until(lambda: Api(account).answer("GET", pods).status_code == 404, lambda: "its role does not count")
+        served = Served(api, own.administrator, kind, account)
+        assert len(served.fleet.propose(served.executor)) == 1
+        served.drive(0.6)
+        assert (served.only().phase, served.only().verified) == (Phase.IN_EFFECT, {"released": True}), served.only()
+        served.people.ask_undo(served.only().id)
+        served.drive(0.5)
+        assert served.only().phase is Phase.UNDONE
+        assert served.stands() == served.before
+        served.executor.due(served.fleet.now)
+        path = f"/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations/{served.only().name}"
+        assert "finalizers" not in api.get(path)["metadata"]  # its own account may take it off
 
 
 def test_what_reaches_out_of_its_namespace_is_never_acted_on(api: Api, plane: ControlPlane) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers, volcano
-from gpuwatch.frameworks.owner import ElasticPolicy, KubeflowRunPolicy, KubeflowSchedulingPolicy, Owner, OwnerSpec
+from gpuwatch.frameworks.owner import KubeflowRunPolicy, KubeflowSchedulingPolicy, Owner, OwnerSpec, Scaled
 from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds, recognise
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus
@@ -194,13 +194,15 @@ def test_kueue_comes_before_the_jobs_own_framework() -> None:
 def test_kueue_workloads_are_found_by_annotation_or_by_the_uid_of_the_pod() -> None:
     workload = controller("kueue.x-k8s.io", "Workload", "w")
     by_name = GangObjects(by_name={(kueue.WORKLOAD.key, "ml", "w"): workload})
-    by_uid = GangObjects(by_job={"uid-p": workload})
+    by_uid = GangObjects(by_job={("ml", "uid-p"): workload})
     named = recognise(member(annotations={"kueue.x-k8s.io/workload": "w"}), by_name)
     admitted = recognise(member(uid="uid-p"), by_uid)
     assert named is not None
     assert admitted is not None
     assert named.id == admitted.id == "Kueue/ml/w"
     assert recognise(member(uid="uid-other"), by_uid) is None
+    elsewhere = GangObjects(by_job={("evil", "uid-p"): workload})
+    assert recognise(member(uid="uid-p"), elsewhere) is None
 
 
 def test_the_topmost_framework_wins() -> None:
@@ -224,7 +226,7 @@ def test_an_elastic_job_needs_the_larger_of_both_minima(policy: int | None, elas
         run_policy=KubeflowRunPolicy(scheduling_policy=KubeflowSchedulingPolicy(min_available=policy))
         if policy
         else None,
-        elastic_policy=ElasticPolicy(min_replicas=elastic) if elastic else None,
+        elastic_policy=Scaled(min_replicas=elastic) if elastic else None,
     )
     found = recognise(member(chain=(controller("kubeflow.org", "PyTorchJob", spec=spec),)), GangObjects())
     assert found is not None

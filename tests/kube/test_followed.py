@@ -22,7 +22,7 @@ from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.transport import Limits
-from gpuwatch.model.cluster import Cluster, OwnerStatus
+from gpuwatch.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.api_server import Answer, ApiServer, Request, Trouble, quiet, serving, status
 from kube.cluster_json import controlled_by, node, owner, pod
@@ -318,7 +318,8 @@ def test_an_outage_that_is_short_is_bridged_and_a_long_one_is_no_answer() -> Non
         down.set()
         time.sleep(0.5)
         held = here.reader.read(NOW)
-        assert replace(held, gaps=()) == before
+        assert replace(held, gaps=(), unread=()) == before
+        assert {item.kind for item in held.unread} == {FactKind.GANGS, FactKind.CLAIMS}
         # What is not followed, since it was not served, could not be asked about.
         assert gaps(held) == [
             (GapKind.UNREACHABLE, "workloads.kueue.x-k8s.io"),
@@ -528,12 +529,14 @@ def test_a_broken_object_is_a_gap_while_it_is_broken() -> None:
         told = gap()
         assert told is not None
         assert (told.kind, told.what) == (GapKind.BAD_INPUT, "pods")
+        assert [(item.kind, item.namespace) for item in here.reader.read(NOW).unread] == [(FactKind.PODS, "ml")]
         assert told.detail.startswith("1 could not be read and are left out: ml/p1: ")
         feed.put(event("ADDED", pod("p2", containers=amounts), 5))
         here.until(lambda: (gap() or told).detail.startswith("2 could not be read"))
         feed.put(event("MODIFIED", pod("p1"), 6))
         feed.put(event("DELETED", pod("p2"), 7))
         here.until(lambda: gap() is None)
+        assert here.reader.read(NOW).unread == ()
         assert here.pods() == ["p0", "p1"]
         feed.put(b"")
 

@@ -20,10 +20,10 @@ from gpuwatch.kube.live import LiveCluster, connect
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.kube.transport import Limits
-from gpuwatch.model.cluster import Cluster, OwnerStatus
+from gpuwatch.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
-from kube.cluster_json import controlled_by, metadata, node, owner, pod
+from kube.cluster_json import container, controlled_by, metadata, node, owner, pod
 
 FRAMEWORKS = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -110,7 +110,7 @@ def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
         served = reader.read(NOW)
     recorded = RecordedCluster(tmp_path).read(NOW)
     assert len(served.gangs) > 20
-    assert replace(served, gaps=()) == replace(recorded, gaps=())
+    assert replace(served, gaps=(), unread=()) == replace(recorded, gaps=(), unread=())
 
 
 class Times:
@@ -164,6 +164,58 @@ def test_lasting_trouble_costs_that_part_only(answer: Answer, kind: GapKind, sai
     assert (cluster.pods, cluster.known) == ((), False)
     assert [(gap.kind, gap.what) for gap in cluster.gaps] == [(kind, "pods")]
     assert said in cluster.gaps[0].detail
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (NODES, FactKind.NODES),
+        (PODS, FactKind.PODS),
+        ("/api/v1/namespaces", FactKind.NAMESPACES),
+        ("/apis/policy/v1/poddisruptionbudgets", FactKind.BUDGETS),
+        ("/apis/scheduling.k8s.io/v1/priorityclasses", FactKind.PRIORITIES),
+        ("/apis/kueue.x-k8s.io/v1beta2/workloads", FactKind.GANGS),
+        (CLAIMS.format("v1"), FactKind.CLAIMS),
+        (JOBS, FactKind.OWNERS),
+    ],
+)
+@pytest.mark.parametrize("answer", [status(403, "no"), status(504, "etcd"), Answer(200, '{"items": [', close_after=5)])
+def test_a_list_that_failed_is_unread_and_not_empty(path: str, kind: FactKind, answer: Answer) -> None:
+    found = lists(**{PODS: [pod(meta=controlled_by("Job", "j", "batch/v1"))], JOBS: [owner("Job", "j", "batch/v1")]})
+    found |= {"/apis/kueue.x-k8s.io/v1beta2/workloads": [], CLAIMS.format("v1"): [], SLICES.format("v1"): []}
+    with live(found) as (_, reader):
+        assert reader.read(NOW).unread == ()
+    with live(found, Times(path, answer, 99)) as (_, reader):
+        (lost,) = reader.read(NOW).unread
+    # Pods whose owners cannot be read leave open what else of their Namespace belongs to whom.
+    assert (lost.kind, lost.namespace) == (kind, "ml" if kind is FactKind.OWNERS else "")
+    assert len(lost.why) > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "broken", "kind", "namespace"),
+    [
+        (PODS, {**pod("p9", "web"), "spec": {"containers": "none"}}, FactKind.PODS, "web"),
+        (NODES, {"metadata": metadata("gpu-9"), "status": 7}, FactKind.NODES, ""),
+        ("/api/v1/namespaces", {"metadata": {**metadata("web"), "labels": 7}}, FactKind.NAMESPACES, "web"),
+        (
+            "/apis/policy/v1/poddisruptionbudgets",
+            {"metadata": metadata("b", "web"), "status": {"disruptionsAllowed": "many"}},
+            FactKind.BUDGETS,
+            "web",
+        ),
+        ("/apis/policy/v1/poddisruptionbudgets", {"metadata": 7}, FactKind.BUDGETS, ""),
+    ],
+)
+def test_an_object_that_cannot_be_decoded_costs_its_namespace(
+    path: str, broken: dict[str, Any], kind: FactKind, namespace: str
+) -> None:
+    found = lists()
+    found[path] = [*found[path], broken]
+    with live(found) as (_, reader):
+        (lost,) = reader.read(NOW).unread
+    assert (lost.kind, lost.namespace) == (kind, namespace)
+    assert "could not be read" in lost.why
 
 
 def test_half_a_list_is_no_list() -> None:
@@ -429,3 +481,41 @@ def test_a_broken_service_account_is_a_clear_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ClusterError, match="service account"):
         connect()
+
+
+def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them() -> None:
+    """Of an owner that has GPU Pods too, or on a GPU Node; others are only counted."""
+
+    def cpu(name: str, namespace: str = "ml", **more: Any) -> dict[str, Any]:
+        return pod(name, namespace, containers=[container(requests={"cpu": "1"})], **more)
+
+    by_api = controlled_by("Deployment", "api")
+    marked = {**by_api, "labels": {"app": "api"}, "annotations": {"gpuwatch.dev/opt-out": "true", "note": "x"}}
+    elsewhere = {"nodeName": "cpu-0"}
+    found = lists(
+        **{
+            PODS: [
+                pod("gpu", meta=by_api),
+                cpu("worker", meta=marked, priority=7, **elsewhere),
+                cpu("waits", meta=by_api, nodeName=None),
+                cpu("over", meta=by_api, status={"phase": "Succeeded"}, **elsewhere),
+                cpu("other", meta=controlled_by("Deployment", "other"), **elsewhere),
+                cpu("forger", "evil", meta=by_api, **elsewhere),
+                cpu("agent", "system", meta=controlled_by("DaemonSet", "agent")),
+            ],
+            "/apis/apps/v1/deployments": [owner("Deployment", "api"), owner("Deployment", "other")],
+        }
+    )
+    with live(found) as (_, reader):
+        cluster = reader.read(NOW)
+    beside = {item.ref: item for item in cluster.companions}
+    assert {name: item.workload for name, item in beside.items()} == {
+        "ml/worker": "Deployment/ml/api",
+        "ml/waits": "Deployment/ml/api",
+        "system/agent": "",
+    }
+    worker = beside["ml/worker"]
+    assert (worker.labels, worker.annotations) == ({"app": "api"}, {"gpuwatch.dev/opt-out": "true"})
+    assert (worker.priority, worker.node, worker.phase) == (7, "cpu-0", "Running")
+    assert [item.ref for item in cluster.pods] == ["ml/gpu"]
+    assert [item.id for item in cluster.workloads] == ["Deployment/ml/api"]

@@ -16,7 +16,7 @@ from cluster.control_plane import Asked, ControlPlane
 from gpuwatch.kube.live import connect
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import ClaimedDevice, Cluster, OwnerStatus
+from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.real_fleet import DRIVER, FIRST, GPU_UUID, LAST, PLAIN_PODS, RECORDED, create_fleet
 from parts.processes import wait_until
@@ -299,6 +299,17 @@ def test_a_list_that_is_refused_costs_only_itself(
     assert refused.what == (f"{resource}.{group}" if group else resource)
     assert f"grant the verb `list` on `{resource}` of API group {group or 'core'!r}" in refused.detail
     assert cluster.known == (resource != "pods")
+    facts = {
+        "nodes": FactKind.NODES,
+        "pods": FactKind.PODS,
+        "namespaces": FactKind.NAMESPACES,
+        "poddisruptionbudgets": FactKind.BUDGETS,
+        "priorityclasses": FactKind.PRIORITIES,
+        "resourceclaims": FactKind.CLAIMS,
+        "resourceslices": FactKind.CLAIMS,
+    }
+    assert {item.kind for item in cluster.unread} == {facts.get(resource, FactKind.OWNERS)}
+    assert all(refused.detail in item.why for item in cluster.unread)
     parts = {
         "nodes": ("nodes", "node_addresses"),
         # Nodes carry what Pods take of them.
@@ -322,8 +333,11 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
     allowed: Callable[[str, Callable[[str], bool]], Path], live: Cluster
 ) -> None:
     cluster = connect(allowed("only-namespaces", lambda name: name == "namespaces")).read(_now())
-    assert replace(cluster, gaps=()) == Cluster(namespaces=live.namespaces)
+    assert replace(cluster, gaps=(), unread=Cluster().unread) == Cluster(namespaces=live.namespaces)
     assert not cluster.known
+    # Without Pods no owner is asked for, and this cluster does not serve Kueue.
+    read = {FactKind.NAMESPACES, FactKind.OWNERS, FactKind.GANGS}
+    assert {item.kind for item in cluster.unread} == {*FactKind} - read
     assert _kinds(cluster.gaps) == [
         (GapKind.REFUSED, what)
         for what in (

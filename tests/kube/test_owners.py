@@ -144,6 +144,44 @@ def test_static_and_daemon_pods_need_no_list() -> None:
     assert owners.asked == []
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        pytest.param({"namespace": "evil"}, id="from another Namespace"),
+        pytest.param({"name": "other"}, id="by another name"),
+        pytest.param({"kind": "StatefulSet"}, id="by another kind"),
+    ],
+)
+@pytest.mark.parametrize("above", [True, False])
+def test_a_claim_by_uid_alone_makes_nobody_the_owner(claim: dict[str, str], above: bool) -> None:
+    namespace = claim.get("namespace", "ml")
+    false = controlled_by(claim.get("kind", "Deployment"), claim.get("name", "api"), uid="uid-ml-api")
+    forged = pod("forged", namespace, meta=false)
+    between = owner("ReplicaSet", "between", meta=false)
+    between["metadata"].update(namespace=namespace, uid="uid-between")
+    if above:
+        forged = pod("forged", namespace, meta=controlled_by("ReplicaSet", "between", uid="uid-between"))
+    owners = Owners(owner("Deployment", "api"), between, owner("StatefulSet", "db"))
+    real = pod("real", meta=controlled_by("Deployment", "api"))
+    (theirs, forger), _ = workloads(owners, real, forged)
+    assert (theirs.id, theirs.status) == ("Deployment/ml/api", OwnerStatus.FOUND)
+    assert (forger.status, forger.namespace) == (OwnerStatus.FOREIGN, namespace)
+
+
+def test_within_a_namespace_every_pod_that_claims_an_owner_counts_as_the_owners() -> None:
+    claimant = pod("made-by-hand", meta=controlled_by("Deployment", "api"))
+    found, _ = workloads(Owners(owner("Deployment", "api")), pod(meta=controlled_by("Deployment", "api")), claimant)
+    assert {item.id for item in found} == {"Deployment/ml/api"}
+
+
+def test_a_cluster_scoped_owner_owns_pods_of_any_namespace_but_no_namespaced_object_owns_it() -> None:
+    top = owner("Deployment", "top")
+    wide = owner("Job", "wide", "batch/v1", meta=controlled_by("Deployment", "top"))
+    del wide["metadata"]["namespace"]
+    found, _ = workloads(Owners(top, wide), pod(meta=controlled_by("Job", "wide", "batch/v1")))
+    assert [(item.id, item.status) for item in found] == [("Deployment/ml/top", OwnerStatus.FOREIGN)]
+
+
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_owners_that_go_round_in_a_circle_end_as_missing(length: int) -> None:
     names = [f"d{item}" for item in range(length)]

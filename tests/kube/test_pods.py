@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.kube.pods import ExporterPod, OtherPod, TakenPod, exporter_nodes, take_pod
+from gpuwatch.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
 from gpuwatch.model.cluster import Pod
 from kube.cluster_json import container, pod, raw
 
@@ -25,12 +25,16 @@ def gpus(count: int | str, **more: str) -> dict[str, dict[str, str]]:
     return {"limits": {"nvidia.com/gpu": str(count), **more}}
 
 
-def test_a_pod_without_accelerators_is_not_kept() -> None:
+def test_a_pod_without_accelerators_is_kept_apart_until_it_has_ended() -> None:
     for containers in ([container(requests={"cpu": "1"})], [], [container(requests={"nvidia.com/gpumem": "1000"})]):
         found = taken(pod(containers=containers))
         assert found is not None
         assert found.held is None
-        assert taken(pod(containers=containers, nodeName="")) is None, "nothing of it is in use"
+        waiting = taken(pod(containers=containers, nodeName=""))
+        assert waiting is not None
+        assert waiting.other is not None
+        assert waiting.other.node == ""
+        assert taken(pod(containers=containers, status={"phase": "Failed"})) is None, "nothing of it is in use"
 
 
 @pytest.mark.parametrize("where", ["requests", "limits"])
@@ -168,7 +172,10 @@ def test_exporters_are_known_by_image_or_label(image: str, labels: dict[str, str
     about: dict[str, Any] = {"meta": {"labels": labels}, "status": {"podIP": "10.1.0.9"}}
     found = taken(pod("exporter-x", containers=[container("c", image)], volumes=POD_RESOURCES, **about))
     exporter = ExporterPod(("exporter-x", "10.1.0.9"), "gpu-0", "ml/exporter-x")
-    assert found == TakenPod(None, exporter, OtherPod("gpu-0", 0.0, 0))
+    assert found is not None
+    assert (found.held, found.exporter) == (None, exporter)
+    assert found.other is not None
+    assert (found.other.node, found.other.name) == ("gpu-0", "exporter-x")
 
 
 @pytest.mark.parametrize(

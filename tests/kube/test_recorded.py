@@ -13,7 +13,7 @@ import yaml
 
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import Cluster, DisruptionBudget, OwnerStatus
+from gpuwatch.model.cluster import Cluster, DisruptionBudget, FactKind, OwnerStatus
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.cluster_json import as_list, container, controlled_by, metadata, node, owner, pod
 
@@ -174,6 +174,23 @@ def test_what_was_not_recorded_is_a_gap_with_the_command_that_records_it(tmp_pat
         "priorityclasses.scheduling.k8s.io",
     }
     assert "`kubectl get pods -A -o json`" in missing["pods"]
+
+
+def test_an_empty_list_that_was_recorded_is_empty_and_a_missing_one_is_unread(tmp_path: Path) -> None:
+    def unread(**files: Any) -> set[FactKind]:
+        return {item.kind for item in read(write(tmp_path, nodes=as_list(node()), **files)).unread}
+
+    core = {FactKind.PODS, FactKind.NAMESPACES, FactKind.BUDGETS, FactKind.PRIORITIES}
+    assert unread() == core
+    assert unread(poddisruptionbudgets=as_list()) == core - {FactKind.BUDGETS}
+    typed = {"apiVersion": "v1", "kind": "NamespaceList", "items": []}
+    assert unread(whatever=typed) == core - {FactKind.BUDGETS, FactKind.NAMESPACES}
+
+
+def test_a_file_that_cannot_be_read_may_have_held_anything(tmp_path: Path) -> None:
+    write(tmp_path, pods=as_list(pod()), nodes=as_list(node()))
+    (tmp_path / "more.json").write_text("{")
+    assert {item.kind for item in read(tmp_path).unread} == set(FactKind)
 
 
 def test_an_owner_kind_that_was_not_recorded_is_not_a_missing_owner(tmp_path: Path) -> None:

@@ -136,8 +136,7 @@ def snapshot(
         pods=members,
         workloads=owners,
         gangs=tuple(gangs),
-        known=True,
-        **cluster,  # type: ignore[arg-type]
+        **{"known": True, "unread": (), **cluster},  # type: ignore[arg-type]
     )
     return Snapshot(at=NOW, devices=tuple(devices), cluster=state)
 

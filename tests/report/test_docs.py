@@ -151,7 +151,7 @@ def _overview() -> Iterator[tuple[str, str, str, str]]:
 
 def test_every_rule_has_a_section_and_every_section_a_rule() -> None:
     assert {_rule(section) for section in SECTIONS} == {*RULES, *UNTOLD}
-    kinds = {section.partition(": ")[2] for section in SECTIONS if _rule(section) == presence.RULE}
+    kinds = {section.partition(": ")[2] for section in SECTIONS if _rule(section) == "health.presence"}
     assert kinds == {FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING}
     assert set(GUARD_SECTIONS) == GUARD_NAMES
 
@@ -161,7 +161,7 @@ def test_the_overview_lists_every_finding_kind_under_its_rule() -> None:
     absent = {FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING}
     assert set(listed) == set(FindingKind) - RESERVED_KINDS
     for kind, rule in listed.items():
-        assert rule == (presence.RULE if kind in absent else f"{rule.partition('.')[0]}.{kind}")
+        assert rule == ("health.presence" if kind in absent else f"{rule.partition('.')[0]}.{kind}")
     assert set(listed.values()) == {_rule(section) for section in SECTIONS}
 
 

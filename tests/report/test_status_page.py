@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
+from gpuwatch.model.cluster import FactKind, Unread
 from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Plan, Score, Subject, SubjectKind
 from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
@@ -151,6 +152,17 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
     ):
         assert words in text, f"{words!r} is not in {text}"
     assert "sm_active_ratio" not in text  # told per rule by the doctor
+
+
+def test_it_tells_what_was_not_read_and_what_that_stops() -> None:
+    state = full()
+    assert state.analysis is not None
+    unread = (Unread(FactKind.BUDGETS, "", "403"), Unread(FactKind.PODS, "ml", "bad"), Unread(FactKind.PODS, "ml", "x"))
+    analysis = replace(state.analysis, cluster=replace(state.analysis.cluster, unread=unread))
+    assert "Not read budgets, pods of ml, at least in part. What depends on them is refused" in text_of(
+        status_html(replace(state, analysis=analysis))
+    )
+    assert "Not read" not in text_of(status_html(state))
 
 
 def test_what_is_worth_doing_says_its_sums() -> None:

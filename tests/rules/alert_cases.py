@@ -716,6 +716,7 @@ def itself_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
         {series("gpuwatch_remediations", SELF, 'action="evict_gang",phase="Proposed"'): "1x90"},
         {90: []},
     )
+    yield from own("GpuwatchGangNotRunning", 1, "gpuwatch_remediations_overdue", (0, 1), "", None, "1 Remediations")
     yield from own("GpuwatchUndelivered", 15, "gpuwatch_notifications_undelivered", (0, 1), "", None, "1 notifications")
     due, done = (series(f"gpuwatch_report_{name}_timestamp_seconds", SELF) for name in ("due", "done"))
     late = "GpuwatchReportLate"

@@ -5,6 +5,7 @@ have no strategic merge: there it shows the lines to edit.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
@@ -40,15 +41,9 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
     kind, api_version, namespace, name = _identity(key, owner)
     selector, prerequisites = _where(target, facts)
     notes: list[str] = []
+    made = partial(Change, kind=kind, namespace=namespace, name=name, prerequisites=prerequisites)
     if any(pod.claims for pod in pods):
-        return Change(
-            api_version=api_version,
-            kind=kind,
-            namespace=namespace,
-            name=name,
-            prerequisites=prerequisites,
-            note=_claim_note(target),
-        )
+        return made(api_version=api_version, note=_claim_note(target))
     pod_spec: Tree = {"containers": [{"name": key.container, "resources": _lines(now, target)}]}
     if selector:
         pod_spec["nodeSelector"] = dict(selector)
@@ -69,15 +64,7 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
         notes += [template.note] if template.note else []
     if owner is not None and owner.queue:
         notes.append(f"Queue {owner.queue} needs quota for {target.resource}.")
-    return Change(
-        api_version=api_version,
-        kind=kind,
-        namespace=namespace,
-        name=name,
-        patch=patch if patch is not None else pod_spec,
-        prerequisites=prerequisites,
-        note=" ".join(notes),
-    )
+    return made(api_version=api_version, patch=patch if patch is not None else pod_spec, note=" ".join(notes))
 
 
 def _identity(key: WorkloadKey, owner: Workload | None) -> tuple[str, str, str, str]:
@@ -197,6 +184,7 @@ def unknown_owner(owner: Workload | None) -> str:
     reasons = {
         OwnerStatus.FORBIDDEN: "gpuwatch may not read it",
         OwnerStatus.MISSING: "it no longer exists",
+        OwnerStatus.FOREIGN: "it is of another Namespace, kind or name than its Pods say",
         OwnerStatus.STATIC: "it is a static Pod of its Node",
         OwnerStatus.DAEMON: "it belongs to a DaemonSet, which runs on every Node as it is",
     }

@@ -76,12 +76,13 @@ def advise(
 
     each(list(ready), decide)
     return (
-        tuple(sorted(recommended, key=_worth)),
+        tuple(sorted(recommended, key=by_worth)),
         tuple(replace(abstained[key], currency=currency) for key in sorted(abstained)),
     )
 
 
-def _worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+def by_worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+    """Sort key of changes: most money first, then most GPU-hours."""
     return -(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key
 
 

@@ -19,6 +19,7 @@ from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import analyse, assess
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.model.decision import Verdict
+from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
@@ -85,6 +86,8 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
         diagnosis = replace(diagnosis, facts={**diagnosis.facts, "pause": told})
+    if opened.cluster is not None and not options["cluster"]:
+        diagnosis = replace(diagnosis, facts={**diagnosis.facts, "guardrails": _guardrails(options)})
     print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
@@ -92,6 +95,20 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
     if diagnosis.unreadable:
         return ExitCode.FAILED
     return ExitCode.LIMITED if diagnosis.limited else ExitCode.OK
+
+
+def _guardrails(options: Mapping[str, Any]) -> str:
+    """Whether the last admission policy of deploy/base, which refuses all that no other names, is bound."""
+    from gpuwatch.kube.live import api_client
+    from gpuwatch.kube.live_writer import LiveWriter
+    from gpuwatch.kube.writer import WriteError
+
+    at = ObjectRef("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "gpuwatch-other")
+    try:
+        found = LiveWriter(api_client(options["kubeconfig"], options["context"])).get(at)
+    except WriteError as error:
+        return f"unknown: {error.message}"
+    return "in place" if found is not None else "none: RBAC alone holds gpuwatch's account (deploy/README.md)"
 
 
 @reported

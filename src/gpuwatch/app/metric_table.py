@@ -10,6 +10,7 @@ import yaml
 
 from gpuwatch.catalog.tables import CatalogError, checked, packaged
 from gpuwatch.kube.writer import Failure
+from gpuwatch.model.cluster import FactKind
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase
 
@@ -20,6 +21,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "actions": tuple(str(kind) for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD),
     "booleans": ("false", "true"),
     "contents": ("report", "notification"),
+    "facts": tuple(map(str, FactKind)),
     "failures": tuple(map(str, Failure)),
     "open_phases": tuple(str(phase) for phase in Phase if phase.open),
     "phases": tuple(map(str, Phase)),

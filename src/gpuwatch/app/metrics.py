@@ -18,6 +18,7 @@ from gpuwatch.cycle.culprits import culprits, health_unknown, tainted_since, wor
 from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.execute.precision import precision
 from gpuwatch.kube.followed import Followed
+from gpuwatch.model.cluster import FactKind
 from gpuwatch.model.decision import Analysis, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 
@@ -151,6 +152,8 @@ class Metrics:
         )
         wasted = 3600 * sum(item.gpu_hours for item in notable if item.verdict is Verdict.IDLE)
         self._gauges["gpuwatch_idle_gpu_seconds"].set(wasted)
+        lost = Tally((str(each.kind),) for each in analysis.cluster.unread)
+        self._replace("gpuwatch_unread_facts", {(str(kind),): lost.get((str(kind),), 0) for kind in FactKind})
         self._replace("gpuwatch_gaps", Tally((str(gap.kind),) for gap in analysis.gaps))
         self._replace(
             "gpuwatch_plan_items",

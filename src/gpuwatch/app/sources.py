@@ -17,7 +17,7 @@ from gpuwatch.kube.reader import ClusterReader
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.settings import Settings, load_settings
-from gpuwatch.telemetry.samples import SampleStore, TelemetryError
+from gpuwatch.telemetry.samples import SampleSource, TelemetryError
 
 
 class SourceError(Exception):
@@ -31,7 +31,7 @@ class Opened:
 
     settings: Settings
     policies: Policies  # from the settings, with the operator's XIDs
-    store: SampleStore | None
+    store: SampleSource | None
     cluster: ClusterReader | None
     snapshot: Snapshot | None  # a capture replaces both sources
     at: datetime
@@ -86,7 +86,7 @@ def _open_capture(
     return Opened(settings, policies, None, None, snapshot, snapshot.at, f"capture {captures[0].name}", gaps)
 
 
-def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleStore | None:
+def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleSource | None:
     if recorded:
         from gpuwatch.telemetry.recording import open_recording
 
@@ -123,7 +123,7 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
         return None
 
 
-def _default_moment(store: SampleStore | None) -> datetime:
+def _default_moment(store: SampleSource | None) -> datetime:
     """Now; for a recording, its last sample."""
     return (store.end if store else None) or datetime.now(UTC)
 
@@ -146,7 +146,7 @@ _MOST_SKEW_SECONDS = 60.0
 new."""
 
 
-def _noticed(store: SampleStore, at: datetime) -> tuple[Gap, ...]:
+def _noticed(store: SampleSource, at: datetime) -> tuple[Gap, ...]:
     """A store's gaps: what it could not read, and a clock that is off."""
     now = datetime.now(UTC)
     if abs((now - at).total_seconds()) >= 10 * _MOST_SKEW_SECONDS:

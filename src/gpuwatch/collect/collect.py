@@ -11,16 +11,7 @@ from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.kube.reader import ClusterError, ClusterReader
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import (
-    ActivityHistory,
-    DeviceId,
-    Gap,
-    GapKind,
-    Readings,
-    Signal,
-    Statistic,
-    WindowStat,
-)
+from gpuwatch.model.telemetry import ActivityHistory, DeviceId, Gap, GapKind, Readings, Signal, Statistic, WindowStat
 from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.gaps import failed
@@ -51,11 +42,8 @@ def collect(
     state, gaps = _read_cluster(cluster, at, progress)
     snapshot = Snapshot(at=at, cluster=state, gaps=tuple(gaps))
     if telemetry is None:
-        missing = Gap(
-            kind=GapKind.UNREACHABLE,
-            what="telemetry",
-            detail="No telemetry source was given: use --prometheus URL or --telemetry FILE.",
-        )
+        detail = "No telemetry source was given: use --prometheus URL or --telemetry FILE."
+        missing = Gap(kind=GapKind.UNREACHABLE, what="telemetry", detail=detail)
         return replace(snapshot, gaps=(*snapshot.gaps, missing))
     try:
         return _read_telemetry(telemetry, snapshot, needs, progress, matchers, trusted)

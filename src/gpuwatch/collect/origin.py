@@ -5,7 +5,6 @@ series `up` names an exporter's Pod. Another Pod that exports GPU metrics is for
 A target of which nothing is known is shown and never acted on.
 """
 
-import ipaddress
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +14,10 @@ from gpuwatch.collect.resolve import HostNames, host_of
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema
 from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.labels import Labels, is_one_of, node_label
+from gpuwatch.telemetry.labels import Labels, is_address, is_one_of, node_label
 from gpuwatch.telemetry.promql import any_of, none_of
 from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.scoped import ScopedStore, of_labels
+from gpuwatch.telemetry.scoped import ScopedStore
 from gpuwatch.telemetry.targets import CLUSTER_LABELS, Target, places, targets
 
 TrustedTargets = Sequence[Mapping[str, str]]
@@ -50,58 +49,50 @@ def find_origin(
 ) -> Origin:
     """The series of this cluster at `at`: those with the `matchers`; where there are none, with labels that are found.
     Without a cluster nothing can be told apart, and nothing is left out. matchers, trusted: see `Connection`."""
-    raw, chosen = store, dict(matchers)
-    more: tuple[Gap, ...] = ()
-    if chosen:
-        store = ScopedStore(raw, cluster=of_labels(chosen))
-    schema, gaps = discover(store, at)
-    if not chosen and schema.signals:
-        rows, more = places(store, at, schema)
+    origin = _of_cluster(store, at, matchers)
+    if not matchers and origin.schema.signals:
+        rows, gaps = places(store, at, origin.schema)
         chosen, unclear = _chosen(rows, HostNames(cluster))
-        more += unclear
         if chosen:
-            store = ScopedStore(raw, cluster=of_labels(chosen))
-            schema, gaps = discover(store, at)
-    gaps += more
-    if not schema.signals:
-        return Origin(store=store, schema=schema, gaps=gaps)
-    if cluster.known:
-        found = _with_targets(store, at, schema, cluster, trusted)
-        return replace(found, schema=replace(found.schema, matchers=chosen), gaps=(*gaps, *found.gaps))
-    return Origin(store=store, schema=replace(schema, matchers=chosen), gaps=gaps)
+            origin = _of_cluster(store, at, chosen)
+        origin = replace(origin, gaps=(*origin.gaps, *gaps, *unclear))
+    return _of_exporters(origin, at, cluster, trusted) if cluster.known and origin.schema.signals else origin
 
 
-def _with_targets(
-    store: SampleStore, at: datetime, schema: Schema, cluster: Cluster, trusted: TrustedTargets
-) -> Origin:
-    found, gaps = targets(store, at, schema)
+def _of_cluster(store: SampleStore, at: datetime, matchers: Mapping[str, str]) -> Origin:
+    scoped = ScopedStore(store, cluster=tuple(any_of(label, [value]) for label, value in matchers.items()))
+    schema, gaps = discover(scoped, at)
+    return Origin(store=scoped, schema=replace(schema, matchers=dict(matchers)), gaps=gaps)
+
+
+def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: TrustedTargets) -> Origin:
+    found, gaps = targets(origin.store, at, origin.schema)
     judge = _Judge(cluster)
-    nodes = {item.instance: node for item in found if (node := judge.node(item)) is not None}
     by_setting = {item for item in found if _is_set(item, trusted)}
     known = {item for item in found if judge.is_exporter(item)} | by_setting
     foreign = {item for item in found if judge.is_exporter(item) is False} - known
     if foreign == set(found):
         foreign = set()  # no exporter is recognised at all: all are shown
     # Where a target without devices of its own writes of others' devices, they could not be told apart.
-    unknown = {item for item in found if item.has_devices or not item.writes} - known - foreign
-    jobs = {item.job for item in known | unknown}
-    wrong = {item for item in found if item.writes and item not in known | unknown}
-    shared = {item.instance for item in known | unknown}
+    shown = known | {item for item in found if item.has_devices or not item.writes} - foreign
+    wrong = {item for item in found if item.writes} - shown
+    jobs = {item.job for item in shown}
+    shared = {item.instance for item in shown}
     alone = sorted({item.instance for item in wrong if item.job in jobs} - shared)
     if len(alone) > _LEFT_OUT_AT_ONCE:
         gaps += (_too_many(alone),)
     matchers = (any_of("job", sorted(jobs)),) if jobs != {""} else ()
     left_out = (none_of("instance", alone[:_LEFT_OUT_AT_ONCE]),) if alone else ()
-    store = ScopedStore(store, targets=(*matchers, *left_out))
+    store, schema = ScopedStore(origin.store, targets=(*matchers, *left_out)), origin.schema
     if wrong:
-        schema, _ = discover(store, at)
+        schema = replace(discover(store, at)[0], matchers=schema.matchers)
         gaps += (_foreign(sorted(wrong, key=_named)),)
-    doubted = unknown | {item for item in wrong if item.instance in shared}
+    doubted = shown - known | {item for item in wrong if item.instance in shared}
     return Origin(
         store=store,
         schema=schema,
-        gaps=gaps,
-        nodes=nodes,
+        gaps=(*origin.gaps, *gaps),
+        nodes={item.instance: node for item in found if (node := judge.node(item)) is not None},
         reasons={item.instance: _unknown(item) for item in doubted},
         by_setting=frozenset(item.instance for item in by_setting),
     )
@@ -145,7 +136,7 @@ class _Judge:
     def node(self, target: Target) -> str | None:
         """The Node of its exporter. A Pod's name alone is no proof: its Namespace has to be the exporter's."""
         host = host_of(target.instance)
-        if _is_address(host) and host in self._of_exporter:
+        if is_address(host) and host in self._of_exporter:
             return self._of_exporter[host]
         if not target.pods:
             return self._of_host.get(host)
@@ -158,13 +149,6 @@ class _Judge:
         if len(are) == 1 and not (are == {False} and host_of(target.instance) in self._of_exporter):
             return are.pop()
         return True if self.node(target) is not None else None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
 
 
 def _is_set(target: Target, trusted: TrustedTargets) -> bool:
@@ -228,11 +212,7 @@ def untrusted(
         reasons[reason] += 1
         judged.append(replace(device, untrusted=reason))
     gaps = [
-        Gap(
-            kind=GapKind.UNTRUSTED,
-            what=f"{count} devices",
-            detail=f"shown and never acted on: {reason}",
-        )
+        Gap(kind=GapKind.UNTRUSTED, what=f"{count} devices", detail=f"shown and never acted on: {reason}")
         for reason, count in sorted(reasons.items())
         if reason
     ]

@@ -21,6 +21,7 @@ from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Schema, Signal, Stati
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.profile.joint_table import THROTTLED
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.gaps import failed
@@ -45,9 +46,6 @@ SIGNALS = (
     Signal.PCIE_RX_BYTES_PER_SECOND,
     Signal.NVLINK_BYTES_PER_SECOND,
 )
-
-THROTTLED = "throttled"
-"""Cause of an Unfit stretch in which heat or the power supply slowed the GPU."""
 
 _XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 _RECOVERY = WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST)
@@ -120,7 +118,8 @@ def update_profiles(
         book = replace(book, until=earliest)
     if book.until >= end:
         return book, tuple(gaps)
-    reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids)
+    live = {pod.ref: pod for pod in cluster_state.pods}
+    reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids, live)
     try:
         for stretch in reader.stretches(book.until, end):
             gaps += stretch.gaps
@@ -154,25 +153,20 @@ class _Stretch:
     unfit: Sequence[Unfit] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class _StretchReader:
-    def __init__(
-        self,
-        telemetry: SampleStore,
-        cluster: Cluster,
-        fetch: FetchPolicy,
-        step_seconds: int,
-        xids: Mapping[int, Xid],
-    ) -> None:
-        self._xids = xids
-        self._telemetry = telemetry
-        self._cluster = cluster
-        self._fetch = fetch
-        self._step_seconds = step_seconds
-        self._live = {pod.ref: pod for pod in cluster.pods}
+    """live: the cluster's Pods."""
+
+    telemetry: SampleStore
+    cluster: Cluster
+    fetch: FetchPolicy
+    step_seconds: int
+    xids: Mapping[int, Xid]
+    live: Mapping[PodRef, Pod]
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
         """Oldest first; those after one that could not be read are of no use."""
-        schema, gaps = discover(self._telemetry, end)
+        schema, gaps = discover(self.telemetry, end)
         if not schema.signals or _failed(gaps):
             yield _Stretch(start=start, end=start, gaps=gaps)
             return
@@ -187,7 +181,7 @@ class _StretchReader:
         begin, before = start, None
         while begin < end:
             until = min(begin + length, end)
-            now, gaps = (schema, ()) if until == end else discover(self._telemetry, until)
+            now, gaps = (schema, ()) if until == end else discover(self.telemetry, until)
             spoken, more = _both(before, now)
             inventory, found = self._inventory(begin, until, spoken)
             gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
@@ -199,15 +193,15 @@ class _StretchReader:
 
     def _length(self, devices: int) -> timedelta:
         """Whole windows, a day at most, since discovery runs once for each stretch."""
-        fitting = self._fetch.values_at_once // (max(devices, 1) * len(SIGNALS))
-        return timedelta(seconds=self._step_seconds * max(1, min(fitting, 86400 // self._step_seconds)))
+        fitting = self.fetch.values_at_once // (max(devices, 1) * len(SIGNALS))
+        return timedelta(seconds=self.step_seconds * max(1, min(fitting, 86400 // self.step_seconds)))
 
     def _inventory(self, start: datetime, end: datetime, schema: Schema) -> tuple[Inventory, tuple[Gap, ...]]:
         """Devices of this time, with their Nodes. The analysis reports unresolved hosts."""
         seconds = round((end - start).total_seconds())
-        known = self._cluster.exporter_pods
-        inventory = take_inventory(self._telemetry, end, schema, seconds, exporter_pods=known)
-        devices, _, _ = resolve_nodes(inventory.devices, inventory.exporters, self._cluster)
+        known = self.cluster.exporter_pods
+        inventory = take_inventory(self.telemetry, end, schema, seconds, exporter_pods=known)
+        devices, _, _ = resolve_nodes(inventory.devices, inventory.exporters, self.cluster)
         return replace(inventory, devices=devices), inventory.gaps
 
     def _read(
@@ -220,7 +214,7 @@ class _StretchReader:
         *,
         is_newest: bool,
     ) -> _Stretch:
-        telemetry, step = self._telemetry, self._step_seconds
+        telemetry, step = self.telemetry, self.step_seconds
         with _uncollected():
             windows, more = held_windows(telemetry, SIGNALS, start, end, step, schema, inventory)
         found = [*gaps, *more]
@@ -235,14 +229,14 @@ class _StretchReader:
         unfit = [
             Unfit(device_uuid=uuid, start=begin, end=until, cause=THROTTLED)
             for uuid, of_gpu in shares.items()
-            for begin, until in _above(of_gpu, self._fetch.throttled_ratio, start, step)
+            for begin, until in _above(of_gpu, self.fetch.throttled_ratio, start, step)
         ]
         degraded, more = self._degraded(start, end, schema, inventory)
         found += more
         refs = sorted({each.pod for each in windows if each.pod})
         past, more = self._past(refs, start, end)
         found += more
-        owners = {ref: self._live[ref].workload for ref in refs if ref in self._live and self._live[ref].workload}
+        owners = {ref: self.live[ref].workload for ref in refs if ref in self.live and self.live[ref].workload}
         owners |= _past_owners(past, owners)
         if _failed(found):
             return _Stretch(start=start, end=start, gaps=tuple(found))
@@ -252,8 +246,8 @@ class _StretchReader:
             gaps=tuple(found),
             windows=self._attributed(windows),
             owners=owners,
-            pods={ref: self._live[ref] for ref in refs if ref in self._live}
-            | {ref: _pod(ref, past[ref], owners.get(ref, "")) for ref in refs if ref in past and ref not in self._live},
+            pods={ref: self.live[ref] for ref in refs if ref in self.live}
+            | {ref: _pod(ref, past[ref], owners.get(ref, "")) for ref in refs if ref in past and ref not in self.live},
             unfit=[*unfit, *degraded],
         )
 
@@ -262,42 +256,42 @@ class _StretchReader:
         a Pod are not known to be free."""
         if any(each.pod for each in windows):
             return windows
-        held = any(pod.phase == "Running" and pod.accelerators for pod in self._cluster.pods)
-        return () if held or not self._cluster.known else windows
+        held = any(pod.phase == "Running" and pod.accelerators for pod in self.cluster.pods)
+        return () if held or not self.cluster.known else windows
 
     def _past(
         self, refs: Sequence[PodRef], start: datetime, end: datetime
     ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
         """Pods that the cluster no longer has, and the live ones of their namespaces, whose top owners show what owns
         the owners that kube-state-metrics exports (a Notebook above a StatefulSet)."""
-        gone = [ref for ref in refs if ref not in self._live or not self._live[ref].workload]
+        gone = [ref for ref in refs if ref not in self.live or not self.live[ref].workload]
         if not gone:
             return {}, ()
         namespaces = {ref.partition("/")[0] for ref in gone}
-        return pod_owners(self._telemetry, start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
+        return pod_owners(self.telemetry, start, end, [ref for ref in refs if ref.partition("/")[0] in namespaces])
 
     def _degraded(
         self, start: datetime, end: datetime, schema: Schema, inventory: Inventory
     ) -> tuple[list[Unfit], tuple[Gap, ...]]:
         """GPUs with a fatal XID or a recovery action, until it is cleared, or the end."""
-        telemetry = self._telemetry
+        telemetry = self.telemetry
         now, gaps = read_stats(telemetry, (_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
         fatal = {
-            uuid: code for uuid, code in now.values.get(_XID.key, {}).items() if degrades(_XID.signal, code, self._xids)
+            uuid: code for uuid, code in now.values.get(_XID.key, {}).items() if degrades(_XID.signal, code, self.xids)
         }
         if fatal:
-            day_before = start - timedelta(seconds=self._fetch.degraded_seconds)
+            day_before = start - timedelta(seconds=self.fetch.degraded_seconds)
             earlier, more = read_stats(telemetry, (_XID,), day_before, schema, inventory)
             gaps += more
             old = earlier.values.get(_XID.key, {})
             open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
         for uuid, code in now.values.get(_RECOVERY.key, {}).items():
-            if degrades(_RECOVERY.signal, code, self._xids):
+            if degrades(_RECOVERY.signal, code, self.xids):
                 open_since[uuid, _RECOVERY.signal] = start
         seconds = round((end - start).total_seconds())
         changes, more = state_changes(telemetry, tuple(CAUSES), end, seconds, schema, inventory)
-        unfit = unfit_by_changes(open_since, changes, end, self._xids)
+        unfit = unfit_by_changes(open_since, changes, end, self.xids)
         # The analysis reports signals that are not exported.
         return unfit, tuple(gap for gap in (*gaps, *more) if gap.kind in _FAILURES)
 

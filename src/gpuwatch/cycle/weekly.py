@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from gpuwatch.advise.recommend import by_worth
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
@@ -19,7 +20,7 @@ from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
-from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey
+from gpuwatch.model.workload_profile import ProfileBook, UsageHour
 
 VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
@@ -219,11 +220,6 @@ def _sum(parts: Iterable[Sum]) -> Sum:
     for part in parts:
         total.add(part.gpu_hours, part.cost)
     return total
-
-
-def by_worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
-    """Sort key of changes: most money first, then most GPU-hours."""
-    return (-(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key)
 
 
 def _gone_gpu_hours(

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
-from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
+from gpuwatch.advise.money import HOURS_PER_WEEK
+from gpuwatch.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.model.decision import Analysis, Finding
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId
 from gpuwatch.model.weekly import WorkloadUse
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
-
-HOURS_PER_WEEK = 168.0
 
 _Group = tuple[str, str]  # namespace, Gpu.name
 
@@ -47,12 +46,6 @@ class Savings:
     in_span: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     projected: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     idle_gpu_hours: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-
-def gpu_name(model: str) -> str:
-    """Gpu.name of an exporter's spelling; the spelling itself if the catalog does not know it."""
-    gpu = find_gpu(model)
-    return gpu.name if gpu else model
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +267,8 @@ def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, 
             sharers = len(device.pods) if device is not None and device.shared else 1
             part = _pods_on(device, finding) / max(sharers, claims[name])
             share = gpu_share_ratio(model, profile) * part
-            found.append(_IdleDevice(finding, (namespace_of(finding), gpu_name(model)), profile, share, hours * share))
+            group = (namespace_of(finding), model_name(model))
+            found.append(_IdleDevice(finding, group, profile, share, hours * share))
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import FLEET, SUSPECTED, Fleet, conclude
-from gpuwatch.detect.presence import RULE, being_changed, monitoring_fault, widespread
+from gpuwatch.detect.presence import being_changed, monitoring_fault, widespread
 from gpuwatch.model.cluster import Node, Sharing
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 
@@ -103,7 +103,6 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
             Verdict.DEGRADED,
             f"{lost} of its {count.capacity} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
             + (", and the device plugin has given up on as many" if agrees else ""),
-            rule=RULE,
             severity=Severity.CRITICAL if agrees else Severity.WARNING,
             advice=Advice.REBOOT,
             # Two counts disagree; the device plugin is a third count.

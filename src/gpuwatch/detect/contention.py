@@ -11,7 +11,7 @@ UNKNOWN.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 
@@ -308,19 +308,18 @@ class Contention:
             known = [(value, peak) for value, peak in loads if value is not None and peak is not None]
             moved = sum(value for value, _ in known)
             if known and moved >= self._policy.saturated_ratio * min(peak for _, peak in known):
-                yield Finding(
-                    rule=f"misfit.{FindingKind.PCIE_CONTENTION}",
+                found = conclude(
+                    Subject(SubjectKind.NODE, node),
+                    FindingKind.PCIE_CONTENTION,
+                    Verdict.UNKNOWN,
+                    f"GPUs of {workloads} workloads move {moved / 1e9:.1f} GB/s over their links with the host one "
+                    "way, as much as one of them carries; whether they share a switch is not known",
                     family=Family.MISFIT,
-                    kind=FindingKind.PCIE_CONTENTION,
-                    subject=Subject(SubjectKind.NODE, node),
-                    verdict=Verdict.UNKNOWN,
-                    summary=f"GPUs of {workloads} workloads move {moved / 1e9:.1f} GB/s over their links with the host "
-                    "one way, as much as one of them carries; whether they share a switch is not known",
-                    missing=("which GPUs share a PCIe switch",),
-                    devices=tuple(item.id for item in devices),
-                    pods=tuple(dict.fromkeys(ref for item in devices for ref in item.pods)),
+                    missing=["which GPUs share a PCIe switch"],
                     node=node,
                 )
+                pods = dict.fromkeys(ref for item in devices for ref in item.pods)
+                yield replace(found, devices=tuple(item.id for item in devices), pods=tuple(pods))
                 return
 
     def _evidence(self, device: Device, load: _Load, *, mean: bool = False, note: str = "") -> Evidence:

@@ -33,6 +33,7 @@ SUSPECTED = 0.6
 """Of a fault that one unconfirmed sign shows, or that has another likely explanation. It is below
 `plan.min_confidence_ratio`, so it causes no action alone."""
 
+_OF_PRESENCE = (FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 Conclusion: TypeAlias = Finding | Verdict
@@ -348,7 +349,6 @@ def conclude(
     summary: str,
     *,
     family: Family = Family.HEALTH,
-    rule: str = "",
     severity: Severity = Severity.INFO,
     advice: Advice = Advice.NONE,
     confidence_ratio: float = 0.0,
@@ -369,7 +369,7 @@ def conclude(
         devices, node = [on], on.node
         on = Subject(SubjectKind.DEVICE, on.id)
     return Finding(
-        rule=rule or f"{family}.{kind}",
+        rule="health.presence" if kind in _OF_PRESENCE else f"{family}.{kind}",
         family=family,
         kind=kind,
         subject=on,

@@ -7,15 +7,15 @@ agrees, and enough of it was observed.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import needs_of_rules
-from gpuwatch.detect.idle_verdict import Allocation, IdleJudge
+from gpuwatch.detect.idle_verdict import UNTOLD, Allocation, IdleJudge, idle_unknown
 from gpuwatch.model.cluster import Gang
-from gpuwatch.model.decision import Family, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
-from gpuwatch.model.telemetry import PodRef
+from gpuwatch.model.decision import Finding, Snapshot, Subject, SubjectKind
 from gpuwatch.profile.silence import joined
 
 __all__ = ["IdlePolicy", "assess_idle", "needs_of_rules"]
@@ -30,23 +30,23 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     holdings = holdings_of(snapshot)
     calendar = holdings.calendar
     if calendar is None:
-        return tuple(_blind(item) for item in _allocations(holdings, snapshot, None))
+        return tuple(
+            replace(
+                idle_unknown(item.subject, UNTOLD, item.unseen),
+                devices=tuple(device.id for device in item.devices),
+                pods=item.pods,
+            )
+            for item in _allocations(holdings, snapshot, None)
+        )
     judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy))
     findings = [judge.judge(item) for item in _allocations(holdings, snapshot, judge)]
     if everything:
         findings += [judge.judge(item) for holder in holdings.holders.values() for item in _devices(holder)]
     devices = {device.id: device for device in snapshot.devices}
     for name, by in holdings.unheld.items():
-        device = devices[name]
-        findings.append(
-            _unknown(
-                Subject(SubjectKind.DEVICE, name),
-                f"telemetry or a claim gives it to {' and '.join(by)}, but the cluster has no such Pod",
-                "the Pod that has it",
-                devices=(name,),
-                node=device.node,
-            )
-        )
+        text = f"telemetry or a claim gives it to {' and '.join(by)}, but the cluster has no such Pod"
+        found = idle_unknown(Subject(SubjectKind.DEVICE, name), text, ("the Pod that has it",))
+        findings.append(replace(found, devices=(name,), node=devices[name].node))
     return tuple(findings)
 
 
@@ -124,36 +124,3 @@ def _gang_notes(
                     f"{spare} are above its minimum of {gang.min_available}"
                 )
     return tuple(notes)
-
-
-def _blind(item: Allocation) -> Finding:
-    """The finding where the Snapshot has no history of activity."""
-    return _unknown(
-        item.subject,
-        "whether it is used cannot be told",
-        *(item.unseen or ("a history of activity",)),
-        devices=tuple(device.id for device in item.devices),
-        pods=item.pods,
-    )
-
-
-def _unknown(
-    subject: Subject,
-    summary: str,
-    *missing: str,
-    devices: tuple[str, ...] = (),
-    pods: tuple[PodRef, ...] = (),
-    node: str | None = None,
-) -> Finding:
-    return Finding(
-        rule=f"idle.{FindingKind.IDLE_UNKNOWN}",
-        family=Family.IDLE,
-        kind=FindingKind.IDLE_UNKNOWN,
-        subject=subject,
-        verdict=Verdict.UNKNOWN,
-        summary=f"{summary}; missing: {', '.join(missing)}",
-        missing=missing,
-        devices=devices,
-        pods=pods,
-        node=node,
-    )

@@ -134,18 +134,18 @@ class DeviceSignals:
     def recent_work(self, devices: Iterable[Device]) -> Evidence | None:
         """The first device whose engine was active recently. All devices have this statistic; only some have a
         history."""
-        window, bound = self.policy.recent_seconds, self.policy.active_ratio
-        found = (self._compared(device, Signal.BUSY_RATIO, window, ">", bound) for device in devices)
-        return next(filter(None, found), None)
+        return self._above(devices, (Signal.BUSY_RATIO,), self.policy.recent_seconds, self.policy.active_ratio)
 
     def video(self, devices: Iterable[Device]) -> Evidence | None:
         """The first device whose video encoder or decoder worked recently."""
         window, bound = self.policy.recent_window_seconds, self.policy.video_ratio
-        found = (
-            self._compared(device, signal, window, ">", bound, note="video work")
-            for device in devices
-            for signal in _VIDEO
-        )
+        return self._above(devices, _VIDEO, window, bound, note="video work")
+
+    def _above(
+        self, devices: Iterable[Device], signals: Sequence[Signal], window: int, bound: float, note: str = ""
+    ) -> Evidence | None:
+        each = ((device, signal) for device in devices for signal in signals)
+        found = (self._compared(device, signal, window, ">", bound, note=note) for device, signal in each)
         return next(filter(None, found), None)
 
     def _compared(

@@ -1,9 +1,10 @@
 """Judges one allocation: a gang, a Pod, or a single device of one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
+from gpuwatch.detect.fleet import conclude
 from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
 from gpuwatch.detect.idle_past import SilenceModel
@@ -15,6 +16,7 @@ from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in
 from gpuwatch.profile.silence import Lane, SilenceNow
 
 _GIB = 2**30
+UNTOLD = "whether it is used cannot be told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,6 +62,17 @@ class IdleJudge:
         )
 
     def judge(self, item: Allocation) -> Finding:
+        nodes = {device.node for device in item.devices}
+        found = self._conclusion(item)
+        return replace(
+            found,
+            summary="; ".join((found.summary, *item.notes)),
+            devices=tuple(device.id for device in item.devices),
+            pods=item.pods,
+            node=nodes.pop() if len(nodes) == 1 else None,
+        )
+
+    def _conclusion(self, item: Allocation) -> Finding:
         """Checks signs of work first, then missing data, then the idle time."""
         policy = self.policy
         now = self.model.silence(item.workload, item.lane)
@@ -76,7 +89,7 @@ class IdleJudge:
             return self._working(item, "uses its video engines", (video,))
         missing = self._blind(item, now)
         if missing:
-            return self._unknown(item, "whether it is used cannot be told", missing)
+            return idle_unknown(item.subject, UNTOLD, missing)
         covered = now.coverage_ratio >= policy.min_coverage_ratio
         own = self.model.silences[item.workload]
         age = (self.snapshot.at - item.started).total_seconds() if item.started is not None else None
@@ -85,7 +98,7 @@ class IdleJudge:
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
                 text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
-                return self._unknown(item, text, ("age",))
+                return idle_unknown(item.subject, text, ("age",))
             if own.worked:
                 explanation = self.model.explanation(item.workload, now, own_alone=alone, never_worked=True)
             elif covered:
@@ -98,7 +111,7 @@ class IdleJudge:
                 f"activity since {since:%Y-%m-%d %H:%M}: {now.coverage_ratio:.0%} of it is known, "
                 f"{policy.min_coverage_ratio:.0%} are needed",
             )
-            return self._unknown(item, "whether it is used cannot be told", missing)
+            return idle_unknown(item.subject, UNTOLD, missing)
         return self._explained(item, now, explanation)
 
     def _blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
@@ -117,30 +130,43 @@ class IdleJudge:
 
     def _working(self, item: Allocation, when: str, evidence: tuple[Evidence, ...] = ()) -> Finding:
         if item.ambiguous:
-            return self._unknown(item, f"its device {when}, but other Pods share it", ("which Pod's work it is",))
+            return idle_unknown(
+                item.subject, f"its device {when}, but other Pods share it", ("which Pod's work it is",)
+            )
         batch = self.model.classes[item.workload] is WorkloadClass.BATCH
         bound = host_bound(self.signals, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
         if bound is not None:
             text, shown = bound
-            return self._finding(
-                item,
+            return conclude(
+                item.subject,
                 FindingKind.HOST_BOUND,
                 Verdict.BUSY,
                 f"{when}, but {text}",
+                family=Family.IDLE,
                 advice=Advice.FIX_APPLICATION,
                 confidence_ratio=0.7,
                 evidence=shown,
             )
-        return self._finding(item, FindingKind.IN_USE, Verdict.BUSY, when, confidence_ratio=0.99, evidence=evidence)
+        return conclude(
+            item.subject,
+            FindingKind.IN_USE,
+            Verdict.BUSY,
+            when,
+            family=Family.IDLE,
+            confidence_ratio=0.99,
+            evidence=evidence,
+        )
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
         """Idle for longer than explained. explanation: None where no Pod of its workload ever worked."""
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
-            return self._unknown(item, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=True)
+            return idle_unknown(
+                item.subject, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=Advice.FIX_MONITORING
+            )
         if opinion.agrees is False:
             text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
-            return self._unknown(item, text, ("signals that agree",), evidence=opinion.evidence)
+            return idle_unknown(item.subject, text, ("signals that agree",), evidence=opinion.evidence)
         held = self.signals.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
         if explanation is None:
@@ -154,11 +180,12 @@ class IdleJudge:
             evidence.append(self._memory(item, *held))
         since = self.calendar.time_of(now.proven_step)
         hours = (self.snapshot.at - since) / timedelta(hours=1)
-        return self._finding(
-            item,
+        return conclude(
+            item.subject,
             kind,
             Verdict.IDLE,
             f"{self._silence_text(item, now, explanation)}; {holding}",
+            family=Family.IDLE,
             severity=Severity.WARNING,
             advice=Advice.RECLAIM,
             confidence_ratio=round(confidence * now.coverage_ratio, 3),
@@ -197,15 +224,16 @@ class IdleJudge:
     def _explained(self, item: Allocation, now: SilenceNow, explanation: Explanation) -> Finding:
         text = self._silence_text(item, now, explanation)
         if item.ambiguous:
-            return self._unknown(item, text, ("which Pod's work it was that its device did",))
+            return idle_unknown(item.subject, text, ("which Pod's work it was that its device did",))
         if not now.active_before and not self.model.silences[item.workload].worked:
-            return self._unknown(item, text, ("what it did before the history begins",))
+            return idle_unknown(item.subject, text, ("what it did before the history begins",))
         confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
-        return self._finding(
-            item,
+        return conclude(
+            item.subject,
             FindingKind.BURSTY,
             Verdict.BUSY,
             f"{text}; it is expected to work again within {spoken(explanation.seconds)}",
+            family=Family.IDLE,
             confidence_ratio=confidence,
             since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),
@@ -251,59 +279,24 @@ class IdleJudge:
             note=note,
         )
 
-    def _unknown(
-        self,
-        item: Allocation,
-        text: str,
-        missing: tuple[str, ...],
-        *,
-        evidence: tuple[Evidence, ...] = (),
-        advice: bool = False,
-    ) -> Finding:
-        return self._finding(
-            item,
-            FindingKind.IDLE_UNKNOWN,
-            Verdict.UNKNOWN,
-            f"{text}; missing: {', '.join(missing)}",
-            advice=Advice.FIX_MONITORING if advice else Advice.NONE,
-            evidence=evidence,
-            missing=missing,
-        )
 
-    def _finding(
-        self,
-        item: Allocation,
-        kind: FindingKind,
-        verdict: Verdict,
-        summary: str,
-        *,
-        confidence_ratio: float = 0.0,
-        severity: Severity = Severity.INFO,
-        advice: Advice = Advice.NONE,
-        since: datetime | None = None,
-        evidence: tuple[Evidence, ...] = (),
-        missing: tuple[str, ...] = (),
-        gpu_hours: float = 0.0,
-    ) -> Finding:
-        nodes = {device.node for device in item.devices}
-        return Finding(
-            rule=f"idle.{kind}",
-            family=Family.IDLE,
-            kind=kind,
-            subject=item.subject,
-            verdict=verdict,
-            summary="; ".join((summary, *item.notes)),
-            severity=severity,
-            advice=advice,
-            confidence_ratio=confidence_ratio,
-            since=since,
-            evidence=evidence,
-            missing=missing,
-            devices=tuple(device.id for device in item.devices),
-            pods=item.pods,
-            node=nodes.pop() if len(nodes) == 1 else None,
-            gpu_hours=gpu_hours,
-        )
+def idle_unknown(
+    subject: Subject,
+    text: str,
+    missing: tuple[str, ...],
+    evidence: tuple[Evidence, ...] = (),
+    advice: Advice = Advice.NONE,
+) -> Finding:
+    return conclude(
+        subject,
+        FindingKind.IDLE_UNKNOWN,
+        Verdict.UNKNOWN,
+        f"{text}; missing: {', '.join(missing)}",
+        family=Family.IDLE,
+        advice=advice,
+        evidence=evidence,
+        missing=missing,
+    )
 
 
 def gpu_share(device: Device) -> float:

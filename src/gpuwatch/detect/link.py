@@ -192,9 +192,6 @@ def nvlink_errors(fleet: Fleet) -> Judge:
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
     reporting = fleet.reporting(window)
 
-    def over(gpu: PhysicalGpu) -> bool:
-        return any((answers.of(gpu) or 0.0) * scale >= bound for answers, scale, bound, _ in rates)
-
     def excesses(gpu: PhysicalGpu) -> list[_Excess]:
         found = []
         for (answers, scale, bound, unit), cohort in zip(rates, peers_of, strict=True):
@@ -215,11 +212,11 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             if (up.of(gpu) or 0) > 0:
                 return fleet.healthy(gpu, kind, "its links are up", up, confidence_ratio=0.7)
             return fleet.unknown(gpu, kind, "NVLink errors are not exported", [item[0].stat.signal for item in rates])
-        if not over(gpu):
+        found = excesses(gpu)
+        if not found:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
             return fleet.unseen(gpu, kind, window)
-        found = excesses(gpu)
         evidence = [item.fact for item in found]
         words = " and ".join(item.words for item in found)
         peers = traffic_peers(gpu)
@@ -235,7 +232,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             missing = "peers that have fewer errors, or a lack of traffic"
             return fleet.undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
-        sick = sum(1 for sibling in machine if over(sibling))
+        sick = sum(1 for sibling in machine if excesses(sibling))
         whole = len(machine) > 1 and sick > len(machine) / 2
         return conclude(
             gpu,

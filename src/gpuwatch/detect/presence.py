@@ -16,8 +16,6 @@ from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Exporter, Signal, Statistic, WindowStat
 
-RULE = "health.presence"
-
 FELL_OFF_THE_BUS = 79
 
 # MIG manager stops the exporter while it works, and gives every instance a new identity.
@@ -91,7 +89,7 @@ def presence(fleet: Fleet) -> Presence:
     if fleet.everything:
         kind, sure = FindingKind.GPU_MISSING, 0.95
         result.findings += [
-            conclude(gpu, kind, Verdict.HEALTHY, "it reports", rule=RULE, confidence_ratio=sure, since=gpu.last_seen)
+            conclude(gpu, kind, Verdict.HEALTHY, "it reports", confidence_ratio=sure, since=gpu.last_seen)
             for gpu in fleet.present
         ]
     return result
@@ -176,7 +174,6 @@ def monitoring_fault(
         kind,
         Verdict.UNKNOWN,
         summary,
-        rule=RULE,
         severity=severity,
         advice=Advice.FIX_MONITORING,
         evidence=evidence,
@@ -208,7 +205,6 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         FindingKind.EXPORTER_DOWN,
         Verdict.UNKNOWN,
         f"the exporter shows none of its {len(gpus)} GPUs, {why}",
-        rule=RULE,
         severity=Severity.INFO if calm else Severity.WARNING,
         advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
         since=seen,
@@ -288,7 +284,6 @@ def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
         FindingKind.GPU_MISSING,
         Verdict.UNKNOWN,
         f"not reporting; {reason}",
-        rule=RULE,
         severity=severity,
         advice=Advice.NONE if severity is Severity.INFO else Advice.FIX_MONITORING,
         since=gpu.last_seen,
@@ -322,7 +317,6 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
             FindingKind.GPU_MISSING,
             Verdict.UNKNOWN,
             "not reporting beside siblings that do, but not for long",
-            rule=RULE,
             severity=Severity.WARNING,
             advice=Advice.WATCH,
             since=seen,
@@ -356,7 +350,6 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
         FindingKind.GPU_MISSING,
         Verdict.DEGRADED,
         f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings on the same machine report",
-        rule=RULE,
         severity=Severity.CRITICAL,
         advice=Advice.REBOOT,
         confidence_ratio=confidence,

@@ -88,7 +88,7 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         found = [
-            _judge_event(fleet, event, cause_of.get(event), others.get(gpu.uuid, ()))
+            _of_event(event, _judge_event(fleet, event, cause_of.get(event), others.get(gpu.uuid, ())))
             for event in events.get(gpu.uuid, ())
         ]
         shown = [item for item in found if isinstance(item, Finding)]
@@ -132,7 +132,7 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
     if known.xid_class is XidClass.IGNORE:
         if not fleet.everything:
             return Verdict.HEALTHY
-        return _conclude(event, Verdict.HEALTHY, title, confidence_ratio=0.8)
+        return conclude(event.gpu, FindingKind.XID, Verdict.HEALTHY, title, confidence_ratio=0.8)
     independent = [finding for finding in others if finding.kind in CORROBORATING and not _derived(known, finding.kind)]
     fatal = known.xid_class is XidClass.FATAL
     repeated = known.repeat_is_fatal and event.count >= fleet.policy.xid_repeats
@@ -146,8 +146,9 @@ def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, other
         if event.doubtful:
             missing = ["when it was: it may be older than the window, as the gauge never clears"]
             return _undecided(event, title, missing, severity=Severity.WARNING)
-        return _conclude(
-            event,
+        return conclude(
+            event.gpu,
+            FindingKind.XID,
             Verdict.DEGRADED,
             title if fatal else f"{title}; it came {event.count} times at least",
             severity=Severity.CRITICAL,
@@ -173,8 +174,9 @@ def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Fin
     best = max(independent, key=lambda finding: finding.confidence_ratio)
     own = _ADVICE.get(known.action, Advice.RESET) if fatal else Advice.NONE
     severity = Severity.CRITICAL if fatal else max((item.severity for item in independent), key=_SEVERITIES.index)
-    return _conclude(
-        event,
+    return conclude(
+        event.gpu,
+        FindingKind.XID,
         Verdict.DEGRADED,
         f"{title}; {' and '.join(sorted({item.kind.replace('_', ' ') for item in independent}))} on the same GPU",
         severity=severity,
@@ -190,8 +192,9 @@ def _application(event: XidEvent, title: str) -> Finding:
     # Workloads that share the GPU at one time cannot be told apart; those of different times can.
     distinct = {held for held in event.workloads if held}
     if len(distinct) > 1 and not frozenset.intersection(*distinct):
-        return _conclude(
-            event,
+        return conclude(
+            event.gpu,
+            FindingKind.XID,
             Verdict.DEGRADED,
             f"{title}, but {len(workloads)} workloads raised it on this GPU: {', '.join(workloads)}",
             severity=Severity.WARNING,
@@ -199,8 +202,9 @@ def _application(event: XidEvent, title: str) -> Finding:
             confidence_ratio=_TWO_WORKLOADS_CONFIDENCE,
         )
     who = f" (allocated to {', '.join(workloads)})" if workloads else ""
-    return _conclude(
-        event,
+    return conclude(
+        event.gpu,
+        FindingKind.XID,
         Verdict.UNKNOWN,
         title + who,
         advice=Advice.FIX_APPLICATION,
@@ -208,39 +212,19 @@ def _application(event: XidEvent, title: str) -> Finding:
     )
 
 
-def _undecided(
-    event: XidEvent,
-    summary: str,
-    missing: Iterable[str],
-    *,
-    severity: Severity = Severity.INFO,
-) -> Finding:
-    return _conclude(event, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing)
-
-
-def _conclude(
-    event: XidEvent,
-    verdict: Verdict,
-    summary: str,
-    *,
-    severity: Severity = Severity.INFO,
-    advice: Advice = Advice.NONE,
-    confidence_ratio: float = 0.0,
-    evidence: Iterable[Evidence] = (),
-    missing: Iterable[str] = (),
-) -> Finding:
+def _undecided(event: XidEvent, summary: str, missing: Iterable[str], *, severity: Severity = Severity.INFO) -> Finding:
     return conclude(
-        event.gpu,
-        FindingKind.XID,
-        verdict,
-        summary,
-        severity=severity,
-        advice=advice,
-        confidence_ratio=confidence_ratio,
-        since=event.times[0] if event.times else None,
-        evidence=[*event.evidence, *([] if event.known is None else [_catalog(event.known)]), *evidence],
-        missing=missing,
+        event.gpu, FindingKind.XID, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing
     )
+
+
+def _of_event(event: XidEvent, found: Conclusion) -> Conclusion:
+    """The conclusion with the event's own time and evidence."""
+    if not isinstance(found, Finding):
+        return found
+    catalog = [] if event.known is None else [_catalog(event.known)]
+    since = event.times[0] if event.times else None
+    return replace(found, since=since, evidence=(*event.evidence, *catalog, *found.evidence))
 
 
 def _catalog(known: Xid) -> Evidence:

@@ -34,6 +34,7 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ASKED_BACK, ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -737,7 +738,7 @@ def _to_hand_off(
     """
     closed = any(step.parameters["effect"] != "PreferNoSchedule" for step in taints)
     told = any(step.kind is StepKind.HAND_OFF for step in remediation.steps)
-    if not policy.hand_off_when_empty or told or not closed or not facts.snapshot.cluster.known:
+    if not policy.hand_off_when_empty or told or not closed or unread(facts, ActionKind.EVICT_GANG):
         return ()
     for name in remediation.proposal.nodes:
         if any(pod.node == name for pods in facts.members.values() for pod in pods):

@@ -9,8 +9,9 @@ from typing import Any
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import BUSY_AGAIN, Place, Precision, poor
 from gpuwatch.execute.targets import occupied
+from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.objects import Object
-from gpuwatch.model.cluster import DisruptionBudget, Pod
+from gpuwatch.model.cluster import DisruptionBudget, Pod, Taint
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
@@ -29,10 +30,12 @@ from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
-from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.completeness import unread
+from gpuwatch.plan.draw import draw_plan, mode_of
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.plan.scheduling import tolerates
 from gpuwatch.plan.score import weigh
 
 
@@ -300,19 +303,33 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
     owners = {facts.pods[ref].workload for ref in proposal.pods if ref in facts.pods}
     if len(owners) > 1:
         return f"Its Pods have several owners ({', '.join(sorted(owners))}), and are not one target."
-    others = sorted(pod.ref for name in owners for pod in facts.owned[name] if pod.ref not in proposal.pods)
+    gangs = {facts.pods[ref].gang for ref in proposal.pods if ref in facts.pods} - {""}
+    others = sorted(
+        pod.ref
+        for name in owners
+        for pod in (*facts.owned.get(name, ()), *facts.companions.get(name, ()))
+        if pod.ref not in proposal.pods and not (pod.gang in gangs and not pod.accelerators and not pod.claims)
+    )
     return f"{others[0]} is of the same owner, and would go with it." if others else ""
 
 
 def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
-    """Why NoExecute may not evict the accelerator Pods of the Nodes; '' if the guards allow every eviction. NoExecute
-    itself ignores PodDisruptionBudgets."""
+    """Why NoExecute may not evict the Pods of the Nodes; '' if the guards, modes and rates of their Namespaces allow
+    every eviction. NoExecute itself ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to
+    tolerate the taint."""
     proposal = remediation.proposal
     groups: dict[str, list[Pod]] = {}
     for pod in facts.snapshot.cluster.pods:
         if pod.node in proposal.nodes and pod.phase in ("Running", "Pending"):
             groups.setdefault(pod.gang or pod.workload, []).append(pod)
     findings = tuple(name for name in proposal.findings if name in facts.findings_by_id)
+    if missing := unread(facts, ActionKind.EVICT_GANG):
+        return missing  # there may be Pods here that no list has
+    taints = [Taint(keys.DEGRADED, name, "NoExecute") for name in proposal.detectors]
+    for pod in facts.snapshot.cluster.companions:
+        if pod.node in proposal.nodes and not all(tolerates(pod.placement.tolerations, each) for each in taints):
+            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint and would end with it."
+    ledger = Ledger(facts, plan_policy)
     for key, pods in sorted(groups.items()):
         whole = facts.members.get(key) or pods
         candidate = Candidate(
@@ -327,7 +344,13 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
             gpu_model=proposal.gpu_model,
             gpus=facts.gpus(whole),
         )
-        refusals = guard(GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy))
+        mode, why = mode_of(candidate, facts, plan_policy)
+        if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):
+            return f"{candidate.target} may not be moved in the mode {mode}: {why}"
+        refusals = (
+            *guard(GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy)),
+            *ledger.charge(candidate),
+        )
         if refusals:
             return f"{candidate.target}: {refusals[0].reason}"
     return ""

@@ -46,7 +46,7 @@ class KubeflowRunPolicy(Wire, frozen=True):
     scheduling_policy: KubeflowSchedulingPolicy | None = None
 
 
-class ElasticPolicy(Wire, frozen=True):
+class Scaled(Wire, frozen=True):
     min_replicas: int | None = None
 
 
@@ -73,14 +73,6 @@ class NamedGroup(Wire, frozen=True):
     scheduling_policy: GangPolicy | None = None
 
 
-class PodGangGroup(Wire, frozen=True):
-    min_replicas: int | None = None
-
-
-class Predictor(Wire, frozen=True):
-    min_replicas: int | None = None
-
-
 class OwnerSpec(Wire, frozen=True):
     """One for all kinds, since a field has the same meaning in all; the comments name the kinds that have it."""
 
@@ -90,9 +82,9 @@ class OwnerSpec(Wire, frozen=True):
     completion_mode: str | None = None  # Job
     pod_management_policy: str | None = None  # StatefulSet
     run_policy: KubeflowRunPolicy | None = None  # Kubeflow training-operator v1, MPIJob
-    elastic_policy: ElasticPolicy | None = None  # PyTorchJob
+    elastic_policy: Scaled | None = None  # PyTorchJob
     leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
-    predictor: Predictor | None = None  # InferenceService
+    predictor: Scaled | None = None  # InferenceService
     started: bool | None = None  # DevWorkspace
     min_available: int | None = None  # Volcano Job
     queue: str | None = None  # Volcano Job and PodGroup, KAI PodGroup
@@ -102,7 +94,7 @@ class OwnerSpec(Wire, frozen=True):
     min_member: int | None = None  # PodGroup of Volcano, Coscheduling and KAI
     scheduling_policy: GangPolicy | None = None  # scheduling.k8s.io PodGroup
     pod_groups: list[NamedGroup] | None = None  # scheduling.k8s.io Workload
-    podgroups: list[PodGangGroup] | None = None  # Grove PodGang
+    podgroups: list[Scaled] | None = None  # Grove PodGang
 
 
 @dataclass(frozen=True, slots=True)

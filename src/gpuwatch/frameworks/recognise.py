@@ -65,9 +65,10 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class GangObjects:
-    """Objects that describe gangs: Kueue's Workloads by the uid of the job they admit, and all by kind and name."""
+    """Objects that describe gangs: Kueue's Workloads by the Namespace and uid of the job they admit, and all by kind,
+    Namespace and name. A label of another Namespace's Workload says nothing about a job."""
 
-    by_job: Mapping[str, Owner] = field(default_factory=dict)
+    by_job: Mapping[tuple[str, str], Owner] = field(default_factory=dict)
     by_name: Mapping[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
 
 
@@ -107,8 +108,8 @@ def kueue_workload(member: Member, objects: GangObjects) -> Owner | None:
         found = objects.by_name.get((kueue.WORKLOAD.key, member.namespace, named[1]))
         if found is not None:
             return found
-    uids = (*(owner.uid for owner in reversed(member.chain)), member.uid)
-    return next((objects.by_job[uid] for uid in uids if uid in objects.by_job), None)
+    jobs = ((member.namespace, uid) for uid in (*(owner.uid for owner in reversed(member.chain)), member.uid))
+    return next((objects.by_job[job] for job in jobs if job in objects.by_job), None)
 
 
 def _kueue(member: Member, objects: GangObjects) -> Membership | None:

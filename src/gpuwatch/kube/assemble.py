@@ -1,6 +1,6 @@
 """From raw objects, of live lists or recorded files, to a Cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -15,12 +15,12 @@ from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace
-from gpuwatch.kube.nodes import node_names, take_node
+from gpuwatch.kube.nodes import TakenNode, node_names, take_node
 from gpuwatch.kube.owners import TakeOwner, read_owners
-from gpuwatch.kube.pods import HeldPod, exporter_nodes, take_pod, with_others
+from gpuwatch.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.workloads import climb_all, tie
-from gpuwatch.model.cluster import ClaimedDevice, Cluster
+from gpuwatch.kube.workloads import climb_all, tie, tie_beside
+from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread
 from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
@@ -42,41 +42,66 @@ class _ReadProgress:
     source: Source
     gaps: list[Gap] = field(default_factory=list)
     answered: int = 0
+    unread: dict[tuple[FactKind, str], Unread] = field(default_factory=dict)
 
-    def objects(self, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
+    def objects(self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
         """optional: it is no gap when the cluster does not serve the kind."""
         found = self.source.objects(kind, take)
         self.gaps += found.bad
+        self.lose(fact, found.bad_places, " ".join(gap.detail for gap in found.bad))
         if found.failure is None:
             self.answered += 1
         elif not (optional and found.failure.kind is GapKind.NOT_SERVED):
             self.gaps.append(found.failure)
+            # Not served at all is known, and empty: Pods may have the label of a PodGroup that nobody serves.
+            if not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
+                self.lose(fact, ("",), found.failure.detail)
         return found
+
+    def lose(self, fact: FactKind, places: Iterable[str], why: str) -> None:
+        """places: namespace/name of missing objects, '' if unknown."""
+        for place in places:
+            namespace = place if fact is FactKind.NAMESPACES else place.rpartition("/")[0]
+            self.unread.setdefault((fact, namespace), Unread(fact, namespace, why))
 
 
 def read_cluster(source: Source, now: datetime) -> Cluster:
     """Raises ClusterError when no list could be read."""
     reading = _ReadProgress(source)
-    nodes = reading.objects(kinds.NODE, take_node)
-    pods = reading.objects(kinds.POD, take_pod)
-    budgets = reading.objects(kinds.BUDGET, take_budget)
-    priorities = reading.objects(kinds.PRIORITY_CLASS, msgspec.json.Decoder(wire.PriorityClass).decode)
-    namespaces = reading.objects(kinds.NAMESPACE, take_namespace)
+    nodes = reading.objects(FactKind.NODES, kinds.NODE, take_node)
+    pods = reading.objects(FactKind.PODS, kinds.POD, take_pod)
+    budgets = reading.objects(FactKind.BUDGETS, kinds.BUDGET, take_budget)
+    take_priority = msgspec.json.Decoder(wire.PriorityClass).decode
+    priorities = reading.objects(FactKind.PRIORITIES, kinds.PRIORITY_CLASS, take_priority)
+    namespaces = reading.objects(FactKind.NAMESPACES, kinds.NAMESPACE, take_namespace)
     if not reading.answered:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
-    held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading.gaps)
-    admitted = reading.objects(kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
-    index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version))
+    held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading)
+    admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
+    others = _beside(held, [taken.other for taken in pods.items if taken.other is not None], nodes.items)
+    index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
+    beside = climb_all(others, index)
+    reading.lose(FactKind.OWNERS, index.bad_places, " ".join(gap.detail for gap in index.gaps))
+    for end in (*climbed, *beside):
+        if end.reached.status is OwnerStatus.FORBIDDEN and end.reached.ref is not None:
+            # Above it may be the owner of any Pod of its Namespace.
+            ref = end.reached.ref
+            why = f"{ref.kind} {ref.name}: {index.unread.get((ref.group, ref.kind), '')}"
+            reading.lose(FactKind.OWNERS, (end.held.pod.ref,), why)
     objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
     tied, workloads, gangs = tie(climbed, objects)
+    gpu_nodes = {item.node.name for item in nodes.items if item.node.accelerators}
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
         nodes=with_others((item.node for item in nodes.items), (item.other for item in pods.items if item.other)),
         pods=tied,
+        companions=tuple(
+            pod for pod in tie_beside(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
+        ),
         workloads=workloads,
         gangs=gangs,
         budgets=tuple(budgets.items),
@@ -88,11 +113,19 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
         node_addresses=addresses,
         gaps=tuple(reading.gaps),
+        unread=tuple(reading.unread.values()),
         known=pods.failure is None,
     )
 
 
-def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[HeldPod]:
+def _beside(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:
+    """Pods without accelerators that an action on the others may end: of their Namespaces, or on GPU Nodes."""
+    spaces = {item.pod.namespace for item in held}
+    gpu_nodes = {item.node.name for item in nodes if item.node.accelerators}
+    return [companion(item) for item in others if item.namespace in spaces or item.node in gpu_nodes]
+
+
+def _until(now: datetime, held: Sequence[HeldPod], reading: _ReadProgress) -> list[HeldPod]:
     """Pods that existed at `now`; a Gap counts the later ones."""
     limit = now + _CLOCK_SLACK
     kept = [item for item in held if item.pod.created is None or item.pod.created <= limit]
@@ -102,20 +135,22 @@ def _until(now: datetime, held: Sequence[HeldPod], gaps: list[Gap]) -> list[Held
             f"{len(held) - len(kept)} Pods were created after {now:%Y-%m-%d %H:%M:%S %Z}, the newest at "
             f"{newest:%Y-%m-%d %H:%M:%S %Z}, and are left out. For the state of now, check this machine's clock."
         )
-        gaps.append(Gap(kind=GapKind.CLOCK, what="Pods", detail=detail))
+        reading.gaps.append(Gap(kind=GapKind.CLOCK, what="Pods", detail=detail))
+        known = {item.pod.ref for item in kept}
+        reading.lose(FactKind.PODS, (item.pod.ref for item in held if item.pod.ref not in known), detail)
     return kept
 
 
 def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
     by_name: dict[tuple[KindKey, str, str], Owner] = {}
-    by_job: dict[str, Owner] = {}
+    by_job: dict[tuple[str, str], Owner] = {}
     for item in admitted:
         by_name[item.key, item.namespace, item.name] = item
         job = item.labels.get("kueue.x-k8s.io/job-uid") or (item.controller.uid if item.controller else "")
         if job:
-            by_job[job] = item
+            by_job[item.namespace, job] = item
     for kind in group_kinds(members):
-        for item in reading.objects(kind, TakeOwner(kind)).items:
+        for item in reading.objects(FactKind.GANGS, kind, TakeOwner(kind)).items:
             by_name[item.key, item.namespace, item.name] = item
     return GangObjects(by_job, by_name)
 
@@ -123,8 +158,9 @@ def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Se
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
     # A cluster that does not serve claims is a gap only when its Pods have claims.
     optional = not any(item.pod.claims for item in held)
-    claims = reading.objects(kinds.CLAIM, msgspec.json.Decoder(ResourceClaim).decode, optional=optional)
+    take = msgspec.json.Decoder(ResourceClaim).decode
+    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take, optional=optional)
     if not claims.items:
         return ()
-    slices = reading.objects(kinds.SLICE, msgspec.json.Decoder(ResourceSlice).decode)
+    slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, msgspec.json.Decoder(ResourceSlice).decode)
     return claimed_devices(claims.items, device_uuids(slices.items))

@@ -34,7 +34,7 @@ _bare = msgspec.json.Decoder(wire.Bare)
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
     """The annotations that gpuwatch reads."""
-    return {key: value for key, value in (annotations or {}).items() if key.startswith(_ANNOTATIONS_KEPT)}
+    return {key: annotations[key] for key in annotations if key.startswith(_ANNOTATIONS_KEPT)} if annotations else {}
 
 
 @dataclass(slots=True)
@@ -42,33 +42,36 @@ class Listing(Generic[T]):
     """The answer to one list.
 
     failure: why the list is incomplete; then `items` is empty, and absence of an object proves nothing.
-    bad: objects that could not be decoded and are left out.
+    bad: objects that could not be decoded and are left out; bad_places: namespace/name of each, '' if unknown.
     version, resource_version: for a live list, the API version served and where a watch continues.
     """
 
     items: list[T] = field(default_factory=list)
     failure: Gap | None = None
     bad: tuple[Gap, ...] = ()
+    bad_places: frozenset[str] = frozenset()
     version: str = ""
     resource_version: str = ""
 
 
 @dataclass(slots=True)
 class BadObjects:
-    """Objects of one list that could not be decoded: their count and the first names."""
+    """Objects of one list that could not be decoded: their count, the first names, and namespace/name of all."""
 
     count: int = 0
     named: list[str] = field(default_factory=list)
+    places: set[str] = field(default_factory=set)
 
-    def add(self, raw: msgspec.Raw, place: str, error: Exception) -> None:
-        """place: file or page, for messages."""
-        self.add_text(f"{_name(raw)} ({place}): {error}")
+    def add(self, raw: msgspec.Raw, source: str, error: Exception) -> None:
+        """source: file or page, for messages."""
+        self.add_text(_name(raw), f" ({source}): {error}")
 
-    def add_text(self, what: str) -> None:
-        """what: the object's name and its error."""
+    def add_text(self, place: str, why: str) -> None:
+        """place: namespace/name, '' if unknown. why: what follows it in the message."""
         self.count += 1
+        self.places.add(place)
         if len(self.named) < _NAMED_AT_MOST:
-            self.named.append(what)
+            self.named.append(f"{place or 'an object without a name'}{why}")
 
     def gaps(self, what: str) -> tuple[Gap, ...]:
         if not self.count:
@@ -94,7 +97,7 @@ def _name(raw: msgspec.Raw) -> str:
         meta = _named.decode(raw).metadata
     except UNDECODABLE:
         meta = None
-    return f"{meta.namespace}/{meta.name}".lstrip("/") if meta is not None else "an object without a name"
+    return f"{meta.namespace}/{meta.name}".lstrip("/") if meta is not None else ""
 
 
 def take_budget(raw: msgspec.Raw) -> DisruptionBudget:

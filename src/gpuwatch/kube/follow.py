@@ -111,7 +111,7 @@ class Follow:
         self._client, self._limits, self._patience = client, limits, patience
         self._lock = threading.Lock()
         self._objects = {uid: held for uid, held in listed.items if held is not None}
-        self._nameless = listed.bad
+        self._nameless, self._nameless_places = listed.bad, listed.bad_places
         self._position = Position(kind, listed.version, listed.resource_version)
         self._began = self._heard = self._used = began
         self._verify_at = self._next_verification()
@@ -167,11 +167,12 @@ class Follow:
         bad = BadObjects()
         for item in held:
             if item.error:
-                bad.add_text(f"{item.place}: {item.error}")
+                bad.add_text(item.place, f": {item.error}")
         values = [item.value for item in held if not item.error]
         if self.keep.chosen:
             values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]
-        return Listing(values, bad=(*self._nameless, *bad.gaps(self._position.kind.resource)))
+        gaps = (*self._nameless, *bad.gaps(self._position.kind.resource))
+        return Listing(values, bad=gaps, bad_places=self._nameless_places | bad.places)
 
     def stop(self) -> None:
         self._stopping.set()

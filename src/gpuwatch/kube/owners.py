@@ -76,12 +76,16 @@ class TakeOwner:
 
 @dataclass(slots=True)
 class OwnerIndex:
-    """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed."""
+    """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed, and why.
+
+    bad_places: namespace/name of owners that could not be decoded.
+    """
 
     by_uid: dict[str, Owner] = field(default_factory=dict)
     by_name: dict[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
     whole: set[KindKey] = field(default_factory=set)
-    unread: set[KindKey] = field(default_factory=set)
+    unread: dict[KindKey, str] = field(default_factory=dict)
+    bad_places: set[str] = field(default_factory=set)
     gaps: list[Gap] = field(default_factory=list)
 
     def add(self, owner: Owner) -> None:
@@ -90,10 +94,15 @@ class OwnerIndex:
         self.by_name[owner.key, owner.namespace, owner.name] = owner
 
     def find(self, ref: OwnerRef, namespace: str) -> Owner | None:
-        """By uid; by name only when one side has no uid, because a new object may have the owner's name."""
+        """By uid; by name only when one side has no uid, because a new object may have the owner's name.
+
+        As for Kubernetes' garbage collector, an owner is in the dependant's Namespace or cluster-scoped, and its kind
+        and name are those of the reference. Anybody who may create a Pod can write any uid into it.
+        """
         found = self.by_uid.get(ref.uid) if ref.uid else None
         if found is not None:
-            return found
+            named = (found.group, found.kind, found.name) == (ref.group, ref.kind, ref.name)
+            return found if named and found.namespace in (namespace, "") else None
         for place in (namespace, ""):  # a cluster-scoped owner has no Namespace
             namesake = self.by_name.get(((ref.group, ref.kind), place, ref.name))
             if namesake is not None and not (ref.uid and namesake.uid):
@@ -109,6 +118,8 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
         if key == ("apps", "DaemonSet"):
             return Reached(OwnerStatus.DAEMON, tuple(chain), ref)
         owner = index.find(ref, namespace)
+        if owner is None and ref.uid in index.by_uid:
+            return Reached(OwnerStatus.FOREIGN, tuple(chain), ref)
         if owner is None and key not in LISTED_OWNERS:
             return Reached(OwnerStatus.UNKNOWN_KIND, tuple(chain), ref)
         if owner is None and key in index.unread:
@@ -116,14 +127,14 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
         if owner is None or owner in chain or len(chain) == _MAX_DEPTH:
             return Reached(OwnerStatus.MISSING, tuple(chain), ref)
         chain.append(owner)
-        api_version, ref = ref.api_version, owner.controller
+        api_version, ref, namespace = ref.api_version, owner.controller, owner.namespace
     # A bare Pod may own other Pods, such as a Spark driver without its application.
     bare = not chain or chain[-1].key == ("", "Pod")
     return Reached(OwnerStatus.BARE if bare else OwnerStatus.FOUND, tuple(chain), None, api_version)
 
 
-def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
-    """List the kinds between these Pods and their top controllers, level by level.
+def read_owners(pods: Sequence[HeldPod], listed: ListOwners, beside: Sequence[HeldPod] = ()) -> OwnerIndex:
+    """List the kinds between these Pods and their top controllers, level by level. beside: Pods without accelerators.
 
     Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the wanted owners are kept. Such
     a kind is listed again when a higher level needs it too.
@@ -131,7 +142,8 @@ def read_owners(pods: Sequence[HeldPod], listed: ListOwners) -> OwnerIndex:
     index = OwnerIndex()
     for item in pods:
         index.add(_pod_owner(item))
-    starts = {(item.controller, item.pod.namespace) for item in pods if item.controller is not None and not item.static}
+    every = (*pods, *beside)
+    starts = {(item.controller, item.pod.namespace) for item in every if item.controller and not item.static}
     asked: set[tuple[KindKey, str, str]] = set()
     for _ in range(_MAX_DEPTH):
         wanted: dict[KindKey, list[OwnerRef]] = {}
@@ -155,8 +167,9 @@ def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[OwnerRef], listed: 
     select = frozenset() if not kind.metadata_only or "" in uids else frozenset(uids)
     listing = listed(kind, refs[0].version, select)
     index.gaps.extend(listing.bad)
+    index.bad_places |= listing.bad_places
     if listing.failure is not None:
-        index.unread.add(kind.key)
+        index.unread[kind.key] = listing.failure.detail
         index.gaps.append(listing.failure)
     elif not select:
         index.whole.add(kind.key)

@@ -14,10 +14,7 @@ def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> 
     affinity = spec.affinity or wire.Affinity()
     node, near, apart = affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity
     found = Placement(
-        tolerations=tuple(
-            _toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "")
-            for item in spec.tolerations or ()
-        ),
+        tolerations=tolerations(spec),
         node_selector=spec.node_selector or {},
         node_terms=tuple(
             NodeTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
@@ -35,10 +32,16 @@ def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> 
     return _ANYWHERE if found == _ANYWHERE else found
 
 
+def tolerations(spec: wire.PodSpec) -> tuple[Toleration, ...]:
+    return _tolerations(tuple(spec.tolerations)) if spec.tolerations else ()
+
+
 @lru_cache(maxsize=1024)
-def _toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
+def _tolerations(items: tuple[wire.WireToleration, ...]) -> tuple[Toleration, ...]:
     # Cached: most Pods have the same few.
-    return Toleration(key, operator, value, effect)
+    return tuple(
+        Toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "") for item in items
+    )
 
 
 def _requirements(items: Iterable[wire.LabelRequirement] | None) -> tuple[Requirement, ...]:

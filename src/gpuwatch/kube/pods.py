@@ -1,11 +1,13 @@
 """Pods that request accelerators, Pods of GPU exporters, and the other Pods' CPU and memory."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
+from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
@@ -13,9 +15,9 @@ from gpuwatch.frameworks.owner import OwnerRef, WorkloadRef
 from gpuwatch.kube import wire
 from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
 from gpuwatch.kube.decode import own_annotations
-from gpuwatch.kube.placement import placement
+from gpuwatch.kube.placement import placement, tolerations
 from gpuwatch.kube.quantity import quantity
-from gpuwatch.model.cluster import Node, Pod
+from gpuwatch.model.cluster import Node, Placement, Pod, Toleration
 from gpuwatch.model.telemetry import PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -31,6 +33,8 @@ _EXPORTER_LABELS = ("app", "app.kubernetes.io/name", "k8s-app", "name")
 _POD_RESOURCES = re.compile(r"/kubelet/?$|/pod-resources/?$")
 _decoder = msgspec.json.Decoder(wire.WirePod)
 _volumes = msgspec.json.Decoder(list[wire.Volume] | None)
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_Shared = TypeVar("_Shared", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +57,28 @@ class ExporterPod:
     ref: PodRef
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPod:
-    """Requests of a scheduled Pod without accelerators."""
+class OtherPod(msgspec.Struct, frozen=True, gc=False):
+    """What guards need of a Pod without accelerators. node: '' while it is not scheduled.
+
+    Most Pods of a cluster are such ones, so all that Pods of one owner have alike is kept once.
+    """
 
     node: str
     cpu_cores: float
     memory_bytes: int
+    namespace: str = ""
+    name: str = ""
+    phase: str = ""
+    priority: int = 0
+    label_keys: tuple[str, ...] = ()
+    label_values: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = _NOTHING
+    controller: OwnerRef | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    scheduling_group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TakenPod:
+class TakenPod(msgspec.Struct, frozen=True, gc=False):
     held: HeldPod | None
     exporter: ExporterPod | None
     other: OtherPod | None = None
@@ -79,13 +94,41 @@ def take_pod(raw: msgspec.Raw) -> TakenPod | None:
     return TakenPod(held, exporter, other) if held or exporter or other else None
 
 
+@lru_cache(maxsize=16384)
+def _once(value: _Shared) -> _Shared:
+    """The first value that is equal to this one."""
+    return value
+
+
 def _other(found: wire.WirePod) -> OtherPod | None:
-    node, spec = found.spec.node_name, found.spec
-    if not node or found.status.phase in ("Succeeded", "Failed"):
+    meta, spec = found.metadata, found.spec
+    if found.status.phase in ("Succeeded", "Failed"):
         return None
+    cpu, memory = _plain_requests(spec)
+    labels = meta.labels or {}
+    refs = meta.owner_references or ()
+    return OtherPod(
+        node=_once(spec.node_name or ""),
+        cpu_cores=_once(float(cpu)),
+        memory_bytes=_once(int(memory)),
+        namespace=_once(meta.namespace),
+        name=meta.name,
+        phase=_once(found.status.phase),
+        priority=spec.priority or 0,
+        label_keys=_once(tuple(labels)),
+        label_values=tuple(map(_once, labels.values())),
+        annotations=(meta.annotations and own_annotations(meta.annotations)) or _NOTHING,
+        controller=_once(refs[0]) if len(refs) == 1 and refs[0].controller else meta.controller,
+        tolerations=tolerations(spec),
+        scheduling_group=(spec.scheduling_group.pod_group_name if spec.scheduling_group else None) or "",
+    )
+
+
+def _plain_requests(spec: wire.PodSpec) -> tuple[Decimal, Decimal]:
+    """CPU cores and bytes of memory."""
     if spec.init_containers or spec.overhead or spec.resources:
         requests = pod_requests(spec)
-        return OtherPod(node, float(requests.get("cpu", 0)), int(requests.get("memory", 0)))
+        return requests.get("cpu", Decimal(0)), requests.get("memory", Decimal(0))
     # A faster `pod_requests` for the plain Pods that are most of a cluster.
     cpu = memory = Decimal(0)
     for container in spec.containers or ():
@@ -94,7 +137,24 @@ def _other(found: wire.WirePod) -> OtherPod | None:
             limits, requested = asked.limits or {}, asked.requests or {}
             cpu += quantity(requested.get("cpu", limits.get("cpu", 0)))
             memory += quantity(requested.get("memory", limits.get("memory", 0)))
-    return OtherPod(node, float(cpu), int(memory))
+    return cpu, memory
+
+
+def companion(item: OtherPod) -> HeldPod:
+    """The same Pod in the form of those with accelerators."""
+    pod = Pod(
+        namespace=item.namespace,
+        name=item.name,
+        node=item.node,
+        phase=item.phase,
+        labels=dict(zip(item.label_keys, item.label_values, strict=True)),
+        annotations=dict(item.annotations),
+        cpu_cores=item.cpu_cores,
+        memory_bytes=item.memory_bytes,
+        priority=item.priority,
+        placement=Placement(tolerations=item.tolerations),
+    )
+    return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group, workload_ref=None)
 
 
 def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node, ...]:

@@ -19,13 +19,13 @@ from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.assemble import read_cluster
 from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
 from gpuwatch.kube.reader import ClusterError
-from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.cluster import Cluster, FactKind, Unread
 from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
 
 HOW_TO_RECORD = (
-    "for kind in nodes pods namespaces pdb priorityclasses replicasets deployments statefulsets jobs; "
+    "for kind in nodes pods namespaces poddisruptionbudgets priorityclasses replicasets deployments statefulsets jobs; "
     "do kubectl get $kind -A -o json > {folder}/$kind.json; done"
 )
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -56,7 +56,9 @@ class RecordedCluster:
                 f"{HOW_TO_RECORD.format(folder=self._folder)}"
             )
         cluster = read_cluster(recording, now)
-        return replace(cluster, gaps=(*recording.gaps, *cluster.gaps))
+        # What a file that cannot be read held is not known.
+        lost = (Unread(kind, "", f"{gap.what}: {gap.detail}") for gap in recording.gaps[:1] for kind in FactKind)
+        return replace(cluster, gaps=(*recording.gaps, *cluster.gaps), unread=(*lost, *cluster.unread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class _Recording:
     folder: Path
     objects_by_kind: dict[KindKey, dict[tuple[str, str], _RecordedObject]] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
+    empty: set[Kind] = field(default_factory=set)
+    """Kinds of which a list without any object was recorded. kubectl's own lists tell the kind by the file alone."""
 
     def __post_init__(self) -> None:
         for path in _files(self.folder):
@@ -100,8 +104,8 @@ class _Recording:
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
         """All recorded objects of the kind, whatever their API version."""
         del version
-        placed = self.objects_by_kind.get(kind.key)
-        if not placed:
+        placed = self.objects_by_kind.get(kind.key, {})
+        if not placed and kind not in self.empty:
             detail = (
                 f"The recording holds no {kind.kind}. If the cluster has any, add the output of "
                 f"`kubectl get {kind.resource} -A -o json`."
@@ -110,7 +114,7 @@ class _Recording:
         found: list[T] = []
         bad = BadObjects()
         take_all(((item.raw, f"file {item.file}") for item in placed.values()), take, found, bad)
-        return Listing(found, bad=bad.gaps(kind.resource))
+        return Listing(found, bad=bad.gaps(kind.resource), bad_places=frozenset(bad.places))
 
     def _add_document(self, document: bytes, file: str) -> None:
         try:
@@ -121,6 +125,9 @@ class _Recording:
         except UNDECODABLE as error:
             raise _BadFileError(f"{error}; the file holds neither a Kubernetes object nor a List.") from error
         bad = BadObjects()
+        if page.kind.endswith("List") and not page.items:
+            told = {Path(file).name.partition(".")[0], page.kind.removesuffix("List").lower()}
+            self.empty.update(kind for kind in kinds.LISTED if not told.isdisjoint((kind.plural, kind.kind.lower())))
         is_list = page.items is not None or page.kind.endswith("List")
         # The items of a typed list (PodList) do not repeat their kind.
         kind = page.kind.removesuffix("List") if is_list else ""

@@ -150,7 +150,7 @@ class Lists:
             resource_version = resource_version or meta.resource_version
             token = meta.continue_
             if not token:
-                return Listing(found, None, bad.gaps(kind.resource), version, resource_version)
+                return Listing(found, None, bad.gaps(kind.resource), frozenset(bad.places), version, resource_version)
             params = {"limit": str(self._limits.page_size), "continue": token}
 
     def _get(self, path: str, params: dict[str, str], accept: str, kind: Kind | None = None) -> bytes:

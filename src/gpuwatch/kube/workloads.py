@@ -61,6 +61,21 @@ def tie(
     return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(*found) for found in gangs.values())
 
 
+def tie_beside(
+    beside: Sequence[Climbed], climbed: Sequence[Climbed], tied: Sequence[Pod], objects: GangObjects
+) -> list[Pod]:
+    """Pods without accelerators, with the Workload and gang that they share with some of `tied`; '' for others."""
+    owners = {_identity(item): pod.workload for item, pod in zip(climbed, tied, strict=True)}
+    gangs = {pod.gang for pod in tied}
+    found = []
+    for item in beside:
+        owner = owners.get(_identity(item), "")
+        membership = recognise(item.member, objects) if owner else None
+        gang = membership.id if membership is not None and membership.id in gangs else ""
+        found.append(replace(item.held.pod, workload=owner, gang=gang))
+    return found
+
+
 def _gang(membership: Membership, pods: Sequence[Pod]) -> Gang:
     owners = {pod.workload for pod in pods}
     return Gang(

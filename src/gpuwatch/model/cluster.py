@@ -150,6 +150,7 @@ class OwnerStatus(StrEnum):
     BARE = "bare"  # the Pod has no controller
     FORBIDDEN = "forbidden"
     MISSING = "missing"  # an owner reference points to an object that is gone
+    FOREIGN = "foreign"  # an owner reference has the uid of an object of another Namespace, kind or name
     UNKNOWN_KIND = "unknown_kind"  # gpuwatch does not know the controller's kind: report, never act
     STATIC = "static"  # a mirror Pod of the kubelet
     DAEMON = "daemon"
@@ -255,12 +256,39 @@ class ClaimedDevice:
     device: DeviceId = ""
 
 
+class FactKind(StrEnum):
+    """What decisions are based on, by the lists that it is read from."""
+
+    NODES = "nodes"
+    PODS = "pods"
+    OWNERS = "owners"  # all kinds between the Pods and their Workloads
+    GANGS = "gangs"  # Kueue's Workloads and PodGroups
+    BUDGETS = "budgets"  # PodDisruptionBudgets
+    NAMESPACES = "namespaces"
+    PRIORITIES = "priorities"
+    CLAIMS = "claims"  # ResourceClaims and ResourceSlices
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Objects of this kind may be missing, in one Namespace or ('') anywhere. why: what happened, and what to do."""
+
+    kind: FactKind
+    namespace: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything read from Kubernetes or from a recorded folder. `gaps` lists what could not be read."""
+    """Everything read from Kubernetes or from a recorded folder. `gaps` lists what could not be read.
+
+    unread: what is not here wholly, so that its absence proves nothing. All of it, unless the reader says otherwise.
+    """
 
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
+    # Pods without accelerators, of a Workload that owns some with, or on a Node with accelerators.
+    companions: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     gangs: tuple[Gang, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
@@ -271,4 +299,5 @@ class Cluster:
     exporter_pods: tuple[PodRef, ...] = ()  # GPU exporters' Pods that request no device, and so hold none
     node_addresses: Mapping[str, str] = field(default_factory=dict)  # internal IP or host name → Node
     gaps: tuple[Gap, ...] = ()
+    unread: tuple[Unread, ...] = tuple(Unread(kind, "", "No cluster was read.") for kind in FactKind)
     known: bool = False  # False: no cluster was read, so a missing Pod means nothing

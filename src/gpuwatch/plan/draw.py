@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpuwatch.frameworks import keys
+from gpuwatch.model.cluster import FactKind, Pod
 from gpuwatch.model.decision import (
     ActionKind,
     Candidate,
@@ -74,7 +75,7 @@ def draw_plan(
 
 def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
     worth, timing = weigh(candidate, facts, policy)
-    mode, why = _mode_of(candidate, facts, policy)
+    mode, why = mode_of(candidate, facts, policy)
     return PlanItem(
         candidate=candidate,
         score=worth,
@@ -85,7 +86,7 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
     )
 
 
-def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
+def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
     """The mildest of the policy's mode for each of its pools, its Namespace's mode, and the mode that its detectors'
     precision allows; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:
@@ -95,6 +96,11 @@ def _mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tupl
     scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
     scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
     offers = [(scope.mode, f"Settings for {scope}.")]
+    offers += [
+        (Mode.OBSERVE, f"The mode of Namespace {candidate.namespace} was not read: {each.why}")
+        for each in facts.snapshot.cluster.unread
+        if each.kind is FactKind.NAMESPACES and candidate.namespace and each.namespace in ("", candidate.namespace)
+    ]
     asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
     if asked is not None:
         # An invalid value counts as observe.
@@ -159,6 +165,7 @@ class _Grants:
         self._room = facts.ground.room.copy()
         self._tainted: dict[str, Mode] = {}
         self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
+        self._ended: list[Pod] = []
         self._answered: dict[str, str] = {}  # finding of contention → the candidate
         self.held: dict[str, tuple[HeldRoom, ...]] = {}  # candidate → where it lands
 
@@ -183,6 +190,7 @@ class _Grants:
             self._tainted.update(dict.fromkeys(candidate.nodes, item.mode))
         elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
             self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
+            self._ended += self._facts.ended_by(candidate)
             self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
         return ()
 
@@ -220,8 +228,7 @@ class _Grants:
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that do not allow this together with what is granted already."""
-        pods = self._facts.pods_of(candidate)
-        before = [self._facts.pods[ref] for ref in self._disturbed if ref in self._facts.pods]
+        pods, before = self._facts.ended_by(candidate), self._ended
         for budget in self._facts.snapshot.cluster.budgets if before else ():
             now = sum(1 for pod in pods if selected(budget, pod))
             planned = sum(1 for pod in before if selected(budget, pod)) if now else 0

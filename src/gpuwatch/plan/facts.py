@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.reclaim import reclaimed
-from gpuwatch.frameworks import keys
+from gpuwatch.frameworks import OWNERS, keys
 from gpuwatch.model.cluster import Gang, Node, Pod, Sharing, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
@@ -104,6 +104,31 @@ class PlanFacts:
             for pod in pods:
                 found[pod.workload].append(pod)
         return found
+
+    @cached_property
+    def companions(self) -> dict[str, list[Pod]]:
+        """Pods without accelerators, by workload id."""
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for pod in self.snapshot.cluster.companions:
+            found[pod.workload].append(pod)
+        return found
+
+    def ended_by(self, candidate: Candidate) -> list[Pod]:
+        """All Pods that it ends, with accelerators or without, counted from the object that is written.
+
+        A release stops the whole owner, and so does a move, unless the owner's Pods are independent of each other.
+        """
+        if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
+            return []
+        pods = self.pods_of(candidate)
+        more: list[Pod] = []
+        for name in sorted({pod.workload for pod in pods}):
+            owner = self.workloads.get(name)
+            kind = OWNERS.get(owner.key) if owner is not None else None
+            alone = kind is not None and kind.independent and not any(pod.gang for pod in pods)
+            if candidate.action is ActionKind.RELEASE_GANG or not alone:
+                more += (*self.owned.get(name, ()), *self.companions.get(name, ()))
+        return list({pod.ref: pod for pod in (*pods, *more)}.values())
 
     @cached_property
     def free_gpus(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
+from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
@@ -59,9 +60,9 @@ def guard(case: GuardCase) -> tuple[Refusal, ...]:
 
 
 def _cluster_known(case: GuardCase) -> str | None:
-    if not case.facts.snapshot.cluster.known:
-        return "No cluster state was read, so nobody knows what would be disturbed."
-    return None
+    candidate = case.candidate
+    spaces = {candidate.namespace, *(ref.partition("/")[0] for ref in candidate.pods)}
+    return unread(case.facts, candidate.action, spaces) or None
 
 
 def _node_known(case: GuardCase) -> str | None:
@@ -110,17 +111,14 @@ def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, st
     """(object, key, value) of all labels and annotations of its Nodes, and of the Pods that it ends, their owners and
     Namespaces. A taint ends no Pod, so its Nodes' alone count: a tenant cannot keep a degraded Node in service. What
     NoExecute ends is asked for each gang (`no_execute_refused`)."""
-    ends = () if candidate.action is ActionKind.TAINT_NODE else candidate.pods
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
-    for ref in ends:
-        pod = facts.pods.get(ref)
-        if pod is not None:
-            spaces.add(pod.namespace)
-            objects.append((f"Pod {ref}", {**pod.labels, **pod.annotations}))
-            owner = facts.workloads.get(pod.workload)
-            if owner is not None:
-                objects.append((owner.id, {**owner.labels, **owner.annotations}))
+    for pod in facts.ended_by(candidate):
+        spaces.add(pod.namespace)
+        objects.append((f"Pod {pod.ref}", {**pod.labels, **pod.annotations}))
+        owner = facts.workloads.get(pod.workload)
+        if owner is not None:
+            objects.append((owner.id, {**owner.labels, **owner.annotations}))
     objects += [(f"Namespace {name}", facts.namespaces.get(name, {})) for name in sorted(spaces)]
     for name in candidate.nodes:
         node = facts.nodes.get(name)
@@ -163,6 +161,7 @@ def _owner(case: GuardCase) -> str | None:
         OwnerStatus.BARE: "has no controller and would be gone for good",
         OwnerStatus.FORBIDDEN: "has an owner that gpuwatch may not read",
         OwnerStatus.MISSING: "has an owner that no longer exists",
+        OwnerStatus.FOREIGN: "names the uid of an owner that has another Namespace, kind or name",
         OwnerStatus.UNKNOWN_KIND: "is controlled by a kind that gpuwatch does not know",
         OwnerStatus.STATIC: "is a static Pod of its Node",
         OwnerStatus.DAEMON: "belongs to a DaemonSet and would come back in place",
@@ -208,6 +207,15 @@ def _whole_group_idle(case: GuardCase) -> str | None:
     working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
     if working:
         return f"{len(working)} of its owner's Pods are not proven idle, such as {working[0]}."
+    # Without a GPU no Pod is ever proven idle; one that its framework counts to the gang has no work without it.
+    gangs = {pod.gang for pod in group}
+    beside = sorted(
+        pod.ref
+        for pod in facts.ended_by(case.candidate)
+        if not (pod.accelerators or pod.claims) and not (pod.gang and pod.gang in gangs)
+    )
+    if beside:
+        return f"{len(beside)} Pods without a GPU have the same owner and would end with it, such as {beside[0]}."
     return None
 
 
@@ -223,10 +231,9 @@ def _attribution(case: GuardCase) -> str | None:
 def _priority(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None
-    for ref in case.candidate.pods:
-        pod = case.facts.pods.get(ref)
-        if pod is not None and pod.priority >= case.policy.protected_priority:
-            return f"Pod {ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
+    for pod in case.facts.ended_by(case.candidate):
+        if pod.priority >= case.policy.protected_priority:
+            return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
     return None
 
 
@@ -252,7 +259,7 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
 def _disruption_budget(case: GuardCase) -> str | None:
     if case.candidate.action is ActionKind.TAINT_NODE:
         return None
-    pods = case.facts.pods_of(case.candidate)
+    pods = case.facts.ended_by(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
         held = in_flight(budget, case.facts, but=str(case.candidate.target)) if hit else 0

@@ -27,7 +27,7 @@ from gpuwatch.model.workload_profile import (
 from gpuwatch.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.profile.joint_power import envelope, update_power
-from gpuwatch.profile.joint_table import Mask, Table, by_life, tabulate
+from gpuwatch.profile.joint_table import Mask, Table, by_life, numbered, tabulate
 from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
@@ -386,8 +386,8 @@ def _one_life_each(runs: Iterable[MemoryRun]) -> tuple[list[MemoryRun], int]:
 
 def _pods_at_once(table: Table, owner: Ints, held: Mask, decay: Floats, keys: int) -> tuple[Floats, Floats]:
     """Per workload: decayed seconds with any Pod; decayed Pod-seconds."""
-    pods: dict[PodRef, int] = {}
-    pod = table.each([pods.setdefault(item.pod, len(pods)) for item in table.windows])[held]
+    pods, pod_of = numbered(item.pod for item in table.windows)
+    pod = table.each(pod_of)[held]
     number = table.window[held]
     span = int(number.max(initial=0)) + 1
     mine, weight = owner[held], decay[held] * table.step

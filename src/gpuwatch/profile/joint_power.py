@@ -9,8 +9,9 @@ import numpy as np
 from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import PowerEnvelope, PowerHistogram
+from gpuwatch.profile.joint_cells import Floats, Ints
 from gpuwatch.profile.joint_policy import ProfilePolicy
-from gpuwatch.profile.joint_table import Table
+from gpuwatch.profile.joint_table import AMBIGUOUS, START_UP, Table, numbered
 
 _BIN_WATTS = 5.0
 _FLOOR_QUANTILE = 0.1
@@ -27,25 +28,17 @@ def update_power(
 ) -> dict[str, PowerHistogram]:
     """The histograms with these windows. Boards with MIG instances are left out: their idle time is unknown."""
     power, busy = table.column(Signal.POWER_WATTS), table.busy
-    models: dict[str, int] = {}
-    model_of = []
-    for item in table.windows:
-        name = "" if item.mig_profile else model_name(item.model)
-        model_of.append(models.setdefault(name, len(models)))
+    models, model_of = numbered("" if item.mig_profile else model_name(item.model) for item in table.windows)
     model = table.each(model_of)
-    uuids = {uuid: number for number, uuid in enumerate(dict.fromkeys(item.uuid for item in table.windows))}
-    board = table.each([uuids[item.uuid] for item in table.windows])
+    board = table.each(numbered(item.uuid for item in table.windows)[1])
     window = table.window
-    throttled = np.array([cause not in ("", "ambiguous", "start_up") for cause in table.causes])[table.cause]
+    throttled = np.array([cause not in ("", AMBIGUOUS, START_UP) for cause in table.causes])[table.cause]
     # A device may have two rows in a window in which its holder changed; each counts in part.
-    weight = (
-        table.part
-        * table.step
-        * np.exp2(-(until.timestamp() - table.time - table.step) / (policy.half_life_hours * 3600))
-    )
+    age = until.timestamp() - table.time - table.step
+    weight = table.part * table.step * np.exp2(-age / (policy.half_life_hours * 3600))
     usable = ~np.isnan(power) & ~np.isnan(busy) & ~throttled & (weight > 0)
     result = {name: _faded(item, until, policy) for name, item in before.items()}
-    for name, number in models.items():
+    for number, name in enumerate(models):
         rows = usable & (model == number)
         if not name or not rows.any():
             continue
@@ -85,9 +78,7 @@ def _faded(item: PowerHistogram, until: datetime, policy: ProfilePolicy) -> Powe
     )
 
 
-def _added(
-    before: Mapping[int, float], bins: np.typing.NDArray[np.int64], weight: np.typing.NDArray[np.float64]
-) -> dict[int, float]:
+def _added(before: Mapping[int, float], bins: Ints, weight: Floats) -> dict[int, float]:
     total = defaultdict(float, before)
     counted = np.bincount(bins, weights=weight) if len(bins) else np.zeros(0)
     for number in np.flatnonzero(counted).tolist():

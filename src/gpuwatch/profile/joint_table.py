@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from gpuwatch.profile.joint_cells import Floats, Ints
 
 Mask = npt.NDArray[np.bool_]
 
+T = TypeVar("T")
 AMBIGUOUS, START_UP, THROTTLED = "ambiguous", "start_up", "throttled"
 
 
@@ -67,7 +69,7 @@ class Table:
         """Both directions; unknown where either is."""
         return self.column(Signal.PCIE_TX_BYTES_PER_SECOND) + self.column(Signal.PCIE_RX_BYTES_PER_SECOND)
 
-    def each(self, values: Sequence[int]) -> Ints:
+    def each(self, values: Sequence[int] | Ints) -> Ints:
         """One value per series as one per row."""
         return np.asarray(values, dtype=np.int64)[self.series]
 
@@ -122,7 +124,7 @@ def tabulate(
         expected[begin + first : begin + last + 1] = True
     run_start = _of_runs(run_start, run, len(lives))
     number = np.rint((time - began) / step).astype(np.int64)
-    device = _indices(item.device for item in windows)[series] * (int(number.max()) + 1) + number
+    device = numbered(item.device for item in windows)[1][series] * (int(number.max()) + 1) + number
     # A window without a sample is nobody's where somebody else was seen on the device.
     silent = np.flatnonzero(expected & ~seen)
     expected[silent[np.isin(device[silent], device[seen])]] = False
@@ -207,10 +209,11 @@ def _run_start(
     return first_seen if first_seen > began or watched else float("nan")
 
 
-def _indices(values: Iterable[str]) -> Ints:
-    """One number for each different value, from 0."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+def numbered(values: Iterable[T]) -> tuple[list[T], Ints]:
+    """The different values, and each value's index among them."""
+    numbers: dict[T, int] = {}
+    indices = np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+    return list(numbers), indices
 
 
 def _parts(windows: Sequence[HeldWindows], series: Ints, number: Ints, device: Ints, counted: Mask) -> Floats:
@@ -218,7 +221,7 @@ def _parts(windows: Sequence[HeldWindows], series: Ints, number: Ints, device: I
     sliced = np.array([bool(item.mig_profile) for item in windows], dtype=bool)[series]
     if sliced.any():
         # A GPU beside its own instances would count twice.
-        gpu = _indices(item.uuid for item in windows)[series] * (int(number.max()) + 1) + number
+        gpu = numbered(item.uuid for item in windows)[1][series] * (int(number.max()) + 1) + number
         counted = counted & (sliced | ~np.isin(gpu, gpu[sliced & counted]))
     ratios = {key: gpu_share_ratio(*key) for key in {(item.model, item.mig_profile) for item in windows}}
     share = np.array([ratios[item.model, item.mig_profile] for item in windows])[series]

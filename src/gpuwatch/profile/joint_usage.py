@@ -9,22 +9,17 @@ import numpy as np
 from gpuwatch.catalog.gpus import model_name
 from gpuwatch.model.telemetry import Signal
 from gpuwatch.model.workload_profile import UsageHour
-from gpuwatch.profile.joint_table import Table
+from gpuwatch.profile.joint_table import AMBIGUOUS, START_UP, THROTTLED, Table, numbered
 
-_NOT_LOST = ("", "ambiguous", "start_up", "throttled")
+_NOT_LOST = ("", AMBIGUOUS, START_UP, THROTTLED)
 """Causes under which the device was usable; a throttled one is slower by an unknown amount."""
 
 
 def usage_hours(table: Table) -> tuple[UsageHour, ...]:
     """Rows of these windows; an hour that they cover in part counts in part."""
     counted = (table.part > 0) & (table.expected | table.seen)
-    groups: dict[tuple[str, str], int] = {}
-    number_of = []
-    for item in table.windows:
-        name = (item.pod.split("/")[0], model_name(item.model))
-        number_of.append(groups.setdefault(name, len(groups)))
-    group = table.each(number_of)[counted]
-    names = list(groups)
+    names, group_of = numbered((item.pod.split("/")[0], model_name(item.model)) for item in table.windows)
+    group = table.each(group_of)[counted]
     hour = np.floor(table.time[counted] / 3600).astype(np.int64)
     first = int(table.time.min() // 3600)
     span = int(table.time.max() // 3600) - first + 1

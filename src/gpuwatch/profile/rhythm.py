@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwatch.profile.silence import ACTIVE, SILENT, Calendar, Lane
+from gpuwatch.profile.silence import ACTIVE, SILENT, Calendar, Lane, cumulative
 
 # Half a day of weekends: its quiet and its busy part, wherever midnight is.
 _WEEKEND_HOURS = 12
@@ -90,9 +90,7 @@ def rhythm_of(members: Sequence[Hourly]) -> Rhythm:
 
 def paced(calendar: Calendar, clock: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
     """The clock (counted seconds before each step), running in each hour as fast as the share says."""
-    sums = np.zeros(len(clock))
-    np.cumsum(np.diff(clock) * share[calendar.hours], out=sums[1:])
-    return sums
+    return cumulative(np.diff(clock) * share[calendar.hours])
 
 
 def on_clock(

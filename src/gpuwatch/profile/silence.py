@@ -162,8 +162,8 @@ def calendar_of(histories: Sequence[ActivityHistory], codes: Sequence[Lane]) -> 
         start=start,
         step_seconds=step,
         steps=steps,
-        every_day=_cumulative(counted),
-        week_days=_cumulative(counted * ~weekend),
+        every_day=cumulative(counted),
+        week_days=cumulative(counted * ~weekend),
         hours=begins // _HOUR - begins[0] // _HOUR if steps else begins,
         weekend=weekend,
         first_known=int(np.argmax(known)) if known.any() else steps,
@@ -230,7 +230,7 @@ def silences_of(
         longest = max(longest, float(lengths.max(initial=0.0)))
     worked = 0.0
     if len(active):
-        present = clock if len(lanes) == 1 else _cumulative(np.diff(clock) * (whole != ABSENT))
+        present = clock if len(lanes) == 1 else cumulative(np.diff(clock) * (whole != ABSENT))
         worked = float(present[active[-1] + 1] - present[active[0]])
         if len(lanes) > 1:
             longest = max(longest, float(_lengths(present, active, int(active[0])).max(initial=0.0)))
@@ -302,7 +302,7 @@ def _offset(start: datetime, history: ActivityHistory) -> int:
     return round((history.start - start).total_seconds() / history.step_seconds)
 
 
-def _cumulative(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def cumulative(values: NDArray[np.float64]) -> NDArray[np.float64]:
     sums = np.zeros(len(values) + 1)
     np.cumsum(values, out=sums[1:])
     return sums

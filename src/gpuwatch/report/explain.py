@@ -39,24 +39,25 @@ class SubjectExplanation:
 def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
     """Raises UnknownSubject. concluded: all findings of the Snapshot, HEALTHY ones included."""
     devices, pods, facts = _find(snapshot, subject)
+    order = list(_STYLE)
     findings = (item for item in concluded if _concerns(item, devices, pods))
     return SubjectExplanation(
         subject=subject,
         devices=tuple(sorted(devices)),
         pods=tuple(sorted(pods)),
         facts=tuple(facts),
-        findings=tuple(sorted(findings, key=lambda item: (_ORDER[item.verdict], item.rule, item.id))),
+        findings=tuple(sorted(findings, key=lambda item: (order.index(item.verdict), item.rule, item.id))),
         plan=tuple(item for item in plan.items if _planned(item, subject, devices, pods)),
     )
 
 
-_ORDER = {
-    Verdict.DEGRADED: 0,
-    Verdict.IDLE: 1,
-    Verdict.MISFIT: 2,
-    Verdict.BUSY: 3,
-    Verdict.UNKNOWN: 4,
-    Verdict.HEALTHY: 5,
+_STYLE = {
+    Verdict.DEGRADED: "bold red",
+    Verdict.IDLE: "yellow",
+    Verdict.MISFIT: "yellow",
+    Verdict.BUSY: "green",
+    Verdict.UNKNOWN: "magenta",
+    Verdict.HEALTHY: "green",
 }
 """Most important first."""
 
@@ -177,16 +178,6 @@ def _group(snapshot: Snapshot, name: str) -> Found:
         }
         raise _known("gang or workload", name, names)
     return _held(snapshot, pods), pods, [("Pods", str(len(pods)))]
-
-
-_STYLE = {
-    Verdict.HEALTHY: "green",
-    Verdict.BUSY: "green",
-    Verdict.DEGRADED: "bold red",
-    Verdict.IDLE: "yellow",
-    Verdict.MISFIT: "yellow",
-    Verdict.UNKNOWN: "magenta",
-}
 
 
 def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> RenderableType:

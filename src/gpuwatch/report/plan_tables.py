@@ -20,10 +20,11 @@ from gpuwatch.model.decision import (
     Plan,
     PlanItem,
     Score,
+    Subject,
     SubjectKind,
 )
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
-from gpuwatch.report.words import duration, plural, short_uuid
+from gpuwatch.report.words import duration, listed, plural, short_uuid
 
 _NAMES = 3
 """Most Pods, Nodes or findings in a line; the JSON has all."""
@@ -149,8 +150,7 @@ def _concerns(item: PlanItem) -> str:
     parts = [f"{candidate.gpus}{models or ' GPUs'}" + (f" of pool {candidate.pool}" if candidate.pool else "")]
     for noun, names in (("Node", candidate.nodes), ("Pod", candidate.pods)):
         if names:
-            shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
-            parts.append(f"{plural(len(names), noun)}: {shown}")
+            parts.append(f"{plural(len(names), noun)}: {listed(names, _NAMES)}")
     return "\n".join(parts)
 
 
@@ -236,8 +236,11 @@ def _action(item: PlanItem) -> str:
 
 
 def _target(item: PlanItem) -> str:
-    target = item.candidate.target
-    return short_uuid(target.name) if target.kind is SubjectKind.DEVICE else target.name
+    return called(item.candidate.target)
+
+
+def called(subject: Subject) -> str:
+    return short_uuid(subject.name) if subject.kind is SubjectKind.DEVICE else subject.name
 
 
 def short_worth(item: PlanItem) -> str:

@@ -14,7 +14,7 @@ from gpuwatch.model.telemetry import Gap
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import worth, worth_bases
 from gpuwatch.report.tables import evidence_line, gap_tables
-from gpuwatch.report.words import ago, duration, plural
+from gpuwatch.report.words import ago, duration, listed, plural
 
 _COLOUR = {
     Phase.PROPOSED: "yellow",
@@ -110,8 +110,7 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
     grid.add_row("Concerns", plural(proposal.gpus, "GPU") + (f" of pool {escape(proposal.pool)}" * bool(proposal.pool)))
     for name, items in (("Nodes", proposal.nodes), ("Pods", proposal.pods), ("Devices", proposal.devices)):
         if items:
-            shown = ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")
-            grid.add_row(name, escape(shown))
+            grid.add_row(name, escape(listed(items, 4)))
     if proposal.waiter:
         grid.add_row("Waiting for it", escape(proposal.waiter))
     for label, text in _what_is_next(remediation, now):

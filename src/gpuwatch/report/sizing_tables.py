@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from gpuwatch.cycle.weekly import by_worth
+from gpuwatch.advise.recommend import by_worth
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, NodeMigChange, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
@@ -24,7 +24,7 @@ from gpuwatch.report.weekly_words import (
     saving,
     speed,
 )
-from gpuwatch.report.words import plural, quantity, short_uuid
+from gpuwatch.report.words import listed, plural, quantity, short_uuid
 
 _EXAMPLES = 3
 
@@ -114,7 +114,7 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
         "after: the share of free capacity that what is asked for does not fit",
     )
     if plan.freed:
-        grid.add_row("Freed", escape(_listed([short_uuid(name) for name in plan.freed], rows)))
+        grid.add_row("Freed", escape(listed([short_uuid(name) for name in plan.freed], rows)))
     parts: list[RenderableType] = [grid, Text()]
     if plan.changes:
         table = new_table(
@@ -305,10 +305,5 @@ def _mig_order(plan: MigPlan, rows: int) -> list[RenderableType]:
     parts: list[RenderableType] = [Text("Nodes to drain, in this order", style="bold"), grid, *cut(len(batches), rows)]
     for title, pods in (("Move although they need no change", plan.moved), ("Wait without a slice", plan.waiting)):
         if pods:
-            parts.append(Text(f"{title} ({len(pods)}): {_listed(pods, rows)}", overflow="fold"))
+            parts.append(Text(f"{title} ({len(pods)}): {listed(pods, rows)}", overflow="fold"))
     return [*parts, Text()]
-
-
-def _listed(names: Sequence[str], rows: int) -> str:
-    more = f" and {len(names) - rows} more" if len(names) > rows else ""
-    return ", ".join(names[:rows]) + more

@@ -67,9 +67,7 @@ def status_html(status: Status) -> str:
     newest_first = sorted(
         status.remediations or (), key=lambda each: (each.proposal.created_at, each.name), reverse=True
     )
-    ended = sorted(
-        (each for each in newest_first if not each.phase.open), key=lambda each: each.changed_at, reverse=True
-    )
+    ended = [each for each in newest_first if not each.phase.open]
     items = status.analysis.plan.items if status.analysis is not None else ()
     budgets = status.analysis.plan.budgets if status.analysis is not None else ()
     return template("status.html.j2").render(
@@ -115,6 +113,9 @@ def _stops(status: Status) -> tuple[tuple[str, str], ...]:
         found.append(("Pause", pause_text(status.pause, status.at)))
     if status.analysis is not None and status.analysis.plan.brake:
         found.append(("Brake", status.analysis.plan.brake))
+    if status.analysis is not None and (unread := status.analysis.cluster.unread):
+        kinds = ", ".join(dict.fromkeys(f"{item.kind}{item.namespace and f' of {item.namespace}'}" for item in unread))
+        found.append(("Not read", f"{kinds}, at least in part. What depends on them is refused; the gaps say why."))
     if status.undelivered:
         found.append(("Notifications", f"No receiver took {plural(status.undelivered, 'notification')}."))
     return tuple(found)

@@ -13,13 +13,12 @@ from gpuwatch.model.decision import (
     Family,
     Finding,
     Severity,
-    Subject,
     SubjectKind,
     Verdict,
 )
 from gpuwatch.model.telemetry import Device, Gap, GapKind
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
-from gpuwatch.report.plan_tables import plan_parts, plan_summary
+from gpuwatch.report.plan_tables import called, plan_parts, plan_summary
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -91,11 +90,7 @@ def _where(finding: Finding, devices: dict[str, Device]) -> RenderableType:
         device = known[0]
         place = f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"
         return Group(FoldedName(place), FoldedName(short_uuid(finding.subject.name)))
-    return FoldedName(_called(finding.subject))
-
-
-def _called(subject: Subject) -> str:
-    return short_uuid(subject.name) if subject.kind is SubjectKind.DEVICE else subject.name
+    return FoldedName(called(finding.subject))
 
 
 def evidence_line(item: Evidence) -> str:
@@ -139,7 +134,7 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
     for finding in findings[:rows]:
         table.add_row(
             Text(finding.kind.replace("_", " "), style="yellow"),
-            FoldedName(f"{finding.subject.kind} {_called(finding.subject)}"),
+            FoldedName(f"{finding.subject.kind} {called(finding.subject)}"),
             str(len(finding.devices)),
             ago(finding.since, analysis.at),
             f"{finding.gpu_hours:,.1f}",
@@ -170,7 +165,7 @@ def _unknown(findings: list[Finding], rows: int) -> RenderableType:
         f"Not known ({len(findings)}): neither healthy nor idle, never acted on", "rule", "who", "why", "missing"
     )
     for (rule, missing), group in list(alike.items())[:rows]:
-        who = [FoldedName(f"{item.subject.kind} {_called(item.subject)}") for item in group[:2]]
+        who = [FoldedName(f"{item.subject.kind} {called(item.subject)}") for item in group[:2]]
         more: list[RenderableType] = [Text(f"and {len(group) - 2} more", style="dim")] if len(group) > 2 else []
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
         table.add_row(rule, Group(*who, *more), escape(example + group[0].summary), escape(", ".join(missing)))

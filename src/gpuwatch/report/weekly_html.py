@@ -7,7 +7,7 @@ nothing. Lists are cut at `ROWS_SHOWN` and the like; the CSV and JSON forms have
 
 from collections.abc import Callable, Sequence
 
-from gpuwatch.cycle.weekly import by_worth
+from gpuwatch.advise.recommend import by_worth
 from gpuwatch.model.sizing import Option, Recommendation
 from gpuwatch.model.weekly import TeamUse, WeeklyReport
 from gpuwatch.report import weekly_words as say

@@ -424,23 +424,18 @@ def actions_line(report: WeeklyReport) -> str:
     """All actions in a sentence, or why there are none."""
     if not report.actions:
         return report.actions_note or NOT_READ
-    counts = Counter(_GROUP.get(item.phase, "still to come") for item in report.actions)
-    told = [f"{counts[what]} {what}" for what in (*dict.fromkeys(_GROUP.values()), "still to come") if counts[what]]
+    group_of = {phase: what for what, phases in _GROUPS.items() for phase in phases}
+    counts = Counter(group_of.get(item.phase, "still to come") for item in report.actions)
+    told = [f"{counts[what]} {what}" for what in (*_GROUPS, "still to come") if counts[what]]
     hours = sum(item.released_gpu_hours for item in report.actions)
     released = f" Releases gave others {hours:,.1f} GPU-hours." if hours else ""
     return f"{plural(len(report.actions), 'action')}: {', '.join(told)}.{released}"
 
 
-_GROUP = {
-    Phase.VERIFYING: "done",
-    Phase.IN_EFFECT: "done",
-    Phase.SUCCEEDED: "done",
-    Phase.UNDOING: "taken back",
-    Phase.UNDONE: "taken back",
-    Phase.FAILED: "failed",
-    Phase.REJECTED: "not done",
-    Phase.EXPIRED: "not done",
-    Phase.REFUSED: "not done",
-    Phase.OBSOLETE: "not done",
+_GROUPS = {
+    "done": (Phase.VERIFYING, Phase.IN_EFFECT, Phase.SUCCEEDED),
+    "taken back": (Phase.UNDOING, Phase.UNDONE),
+    "failed": (Phase.FAILED,),
+    "not done": (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE),
 }
 """Groups in which actions are counted, in the order of the sentence."""

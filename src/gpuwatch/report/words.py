@@ -1,6 +1,7 @@
 """Durations, units and names as text for people."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 
@@ -59,6 +60,14 @@ def short_uuid(device: str) -> str:
     uuid, slash, instance = device.partition("/")
     head = "-".join(uuid.split("-")[:2])
     return head + slash + instance
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """
+    >>> listed(["a", "b", "c", "d"], 2), listed(["a"], 2)
+    ('a, b and 2 more', 'a')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def plural(count: int, noun: str) -> str:

@@ -81,11 +81,7 @@ class MachineExporter:
 
     def _profiled(self, card: int) -> Mask:
         """Without the minutes in which a user's profiler holds the performance counters."""
-        rng = self.plan.rng("profiler", self.machine.index, card)
-        taken = [
-            (float(at), float(at + rng.uniform(600, 3600)))
-            for at in rng.uniform(0, self.plan.seconds, rng.poisson(0.02 * self.plan.days))
-        ]
+        taken = _now_and_then(self.plan, 0.02, 600, 3600, "profiler", self.machine.index, card)
         return self.cards_up[card] & ~inside(self.seconds, taken)
 
     def _target_labels(self) -> dict[str, str]:
@@ -273,12 +269,14 @@ def _by_code(trouble: CardScript) -> Iterator[tuple[int, list[float]]]:
 
 def prometheus_up(plan: FleetPlan) -> Mask:
     """When Prometheus was up: it restarts now and then and then misses all samples of some minutes."""
-    rng = plan.rng("prometheus")
-    down = [
-        (float(at), float(at + rng.uniform(90, 330)))
-        for at in rng.uniform(0, plan.seconds, rng.poisson(0.2 * plan.days))
-    ]
-    return ~inside(plan.sample_seconds, down)
+    return ~inside(plan.sample_seconds, _now_and_then(plan, 0.2, 90, 330, "prometheus"))
+
+
+def _now_and_then(plan: FleetPlan, per_day: float, shortest: float, longest: float, *stream: str | int) -> list[Span]:
+    """Spans of between `shortest` and `longest` seconds."""
+    rng = plan.rng(*stream)
+    begins = rng.uniform(0, plan.seconds, rng.poisson(per_day * plan.days))
+    return [(float(at), float(at + rng.uniform(shortest, longest))) for at in begins]
 
 
 def fleet_series(
@@ -296,18 +294,14 @@ def fleet_series(
         return
     for metric in LINK_METRICS:
         for exporter in exporters:
-            if exporter.machine.role == "contended":
-                yield from exporter.metric(metric)
+            yield from exporter.metric(metric)
     for vocabulary in ("dcgm", "dcgm49"):
         for exporter in exporters:
             if exporter.machine.vocabulary == vocabulary:
                 yield from exporter.xids()
-    for exporter in exporters:
-        yield from exporter.xid_counts()
-    for exporter in exporters:
-        yield from exporter.xid_totals()
-    for exporter in exporters:
-        yield from exporter.health()
+    for group in (MachineExporter.xid_counts, MachineExporter.xid_totals, MachineExporter.health):
+        for exporter in exporters:
+            yield from group(exporter)
     for name in ("up", "scrape_samples_scraped"):
         for exporter in exporters:
             yield from exporter.target(name)

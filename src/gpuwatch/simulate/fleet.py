@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
@@ -10,10 +12,11 @@ from gpuwatch.simulate.contention import Shared, fill_contended
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
+from gpuwatch.simulate.forms import Object
 from gpuwatch.simulate.idle import plant_idle
 from gpuwatch.simulate.kube_state_metrics import owner_series
 from gpuwatch.simulate.metrics import Metric
-from gpuwatch.simulate.node_objects import Object, exporter_objects, node_object
+from gpuwatch.simulate.node_objects import exporter_objects, node_object
 from gpuwatch.simulate.oversized import make_oversized
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
@@ -26,30 +29,21 @@ from gpuwatch.simulate.workload_objects import Scene, workload_objects
 from gpuwatch.telemetry.series import RecordedSeries
 
 
+@dataclass(frozen=True, eq=False)
 class SimulatedFleet:
     """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards."""
 
-    def __init__(
-        self,
-        plan: FleetPlan,
-        machines: tuple[Machine, ...],
-        runs: list[Run],
-        scripts: list[MachineScript],
-        faults: list[Fault],
-        oversized: tuple[str, ...] = (),
-        shared: Sequence[Shared] = (),
-    ) -> None:
-        self.plan = plan
-        self.machines = machines
-        self.runs = tuple(runs)
-        self.scripts = tuple(scripts)
-        self.faults = tuple(faults)
-        self.oversized = oversized  # Workload.ids
-        self.shared = tuple(shared)
-        self.truth: tuple[Truth, ...] = self._truth()
+    plan: FleetPlan
+    machines: tuple[Machine, ...]
+    runs: Sequence[Run]
+    scripts: Sequence[MachineScript]
+    faults: Sequence[Fault]
+    oversized: tuple[str, ...] = ()  # Workload.ids
+    shared: Sequence[Shared] = ()
 
-    def _truth(self) -> tuple[Truth, ...]:
-        truths = list(allocation_truths(self.plan, self.machines, list(self.runs)))
+    @cached_property
+    def truth(self) -> tuple[Truth, ...]:
+        truths = list(allocation_truths(self.plan, self.machines, self.runs))
         for fault in self.faults:
             state = None
             if fault.kind is FaultKind.OVERHEATING:

@@ -1,11 +1,11 @@
-"""The exporter's metrics: names in both vocabularies, and values rounded as the exporter prints them.
+"""The exporter's metrics: names in both vocabularies, and values rounded as the exporter prints them, in the units of
+dcgm-exporter ≤4.8; 4.9 has others (its release notes)."""
 
-`values` gives the units of dcgm-exporter ≤4.8; where 4.9 has another unit (its release notes), `scale49` converts.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+import msgspec
 import numpy as np
 
 from gpuwatch.simulate.cards import Machine
@@ -13,6 +13,7 @@ from gpuwatch.simulate.physics import HW_POWER_BRAKE, Sensors
 from gpuwatch.simulate.plan import DAY, FleetPlan, Floats
 from gpuwatch.simulate.script import CardScript, held
 from gpuwatch.simulate.states import DeviceState, MachineState
+from gpuwatch.simulate.tables import read_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,43 +78,56 @@ class View:
 
 
 Values = Callable[[View], Floats]
-Applies = Callable[[Machine, DeviceState], bool]
 
 
-def _always(_: Machine, __: DeviceState) -> bool:
-    return True
+class Metric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of metrics.csv: the exporter's default list, without the licence status of virtual GPUs, and what a longer
+    list adds (extended).
 
-
-def _whole_gpu(_: Machine, device: DeviceState) -> bool:
-    return device.instance is None
-
-
-def _remaps(machine: Machine, _: DeviceState) -> bool:
-    return machine.model.has_row_remap
-
-
-def _memory_sensor(machine: Machine, _: DeviceState) -> bool:
-    return machine.model.has_memory_sensor
-
-
-def _linked(machine: Machine, _: DeviceState) -> bool:
-    return machine.model.nvlink_megabytes_per_second > 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """profiling: from the performance counters, which a user's profiler sometimes holds."""
+    dcgm, dcgm49: the name up to 4.8, and from 4.9 on. scale49: to the unit of 4.9.
+    only: what exports it; '' all. One of three says its values: `value`, a function below; `state`, of
+    CardScript.states; `counter`, of CardScript.rates and steps, which counts `per_day` on a healthy card from about
+    `start` on, and survives a reload of the driver where the card stores it.
+    """
 
     dcgm: str
     dcgm49: str
-    values: Values
     scale49: float = 1.0
-    profiling: bool = False
     extended: bool = False
-    applies: Applies = _always
+    only: Literal["", "whole_gpu", "memory_sensor", "remaps", "linked", "contended"] = ""
+    value: str = ""
+    state: str = ""
+    counter: str = ""
+    per_day: float = 0.0
+    start: float = 0.0
+    survives_reload: bool = False
+
+    @property
+    def profiling(self) -> bool:
+        """From the performance counters, which a user's profiler sometimes holds."""
+        return self.dcgm.startswith("DCGM_FI_PROF_")
 
     def name(self, vocabulary: str) -> str:
         return self.dcgm49 if vocabulary == "dcgm49" else self.dcgm
+
+    def applies(self, machine: Machine, device: DeviceState) -> bool:
+        return {
+            "": True,
+            "whole_gpu": device.instance is None,
+            "memory_sensor": machine.model.has_memory_sensor,
+            "remaps": machine.model.has_row_remap,
+            "linked": machine.model.nvlink_megabytes_per_second > 0,
+            "contended": machine.role == "contended",
+        }[self.only]
+
+    def values(self, view: View) -> Floats:
+        if self.state:
+            return held(view.seconds, view.trouble.states.get(self.state, []))
+        if not self.counter:
+            return _VALUES[self.value](view)
+        increments = view.faulty(self.counter) + (view.background(self.counter, self.per_day) if self.per_day else 0.0)
+        begin = float(view.rng(self.counter + "-start").poisson(self.start)) if self.start else 0.0
+        return view.counter(increments, begin, survives_reload=self.survives_reload)
 
 
 def _util(view: View) -> Floats:
@@ -129,10 +143,6 @@ def _memory_copy_util(view: View) -> Floats:
     dram = view.device.load.dram
     percent: Floats = np.clip(np.rint(100 * dram * view.rng("mem-copy").normal(0.85, 0.04, len(dram))), 0, 100)
     return percent
-
-
-def _zero(view: View) -> Floats:
-    return np.zeros(len(view.seconds))
 
 
 def _ratio(name: str, whisper: float) -> Values:
@@ -162,15 +172,6 @@ def _pcie(direction: str, part: float) -> Values:
     return values
 
 
-def _nvlink(view: View) -> Floats:
-    rate: Floats = np.rint(view.device.load.link * view.machine.model.nvlink_megabytes_per_second)
-    return rate
-
-
-def _memory_used(view: View) -> Floats:
-    return np.rint(view.device.load.memory_mib)
-
-
 def _memory_reserved(view: View) -> Floats:
     reserved = 30.0 if view.device.instance is not None else float(view.machine.model.reserved_mib)
     return np.full(len(view.seconds), reserved)
@@ -196,131 +197,36 @@ def _brake_nanoseconds(view: View) -> Floats:
     return view.counter(np.where(braking, 0.97e9 * view.plan.interval_seconds, 0.0))
 
 
-def _count(counter: str, per_day: float, *, start: float = 0.0, survives: bool = False) -> Values:
-    def values(view: View) -> Floats:
-        increments = view.faulty(counter) + (view.background(counter, per_day) if per_day else 0.0)
-        begin = float(view.rng(counter + "-start").poisson(start)) if start else 0.0
-        return view.counter(increments, begin, survives_reload=survives)
+_VALUES: Mapping[str, Values] = {
+    "sm_clock": lambda v: v.sensors.sm_clock_mhz,
+    "memory_clock": lambda v: v.sensors.memory_clock_mhz,
+    "temperature": lambda v: np.rint(v.sensors.temperature),
+    "memory_temperature": lambda v: np.rint(v.sensors.memory_temperature),
+    "power": lambda v: np.round(v.sensors.power_watts.astype(np.float64), 3),
+    "power_limit": lambda v: np.full(len(v.seconds), v.machine.model.limit_watts),
+    "energy": _energy,
+    "clock_reasons": lambda v: v.sensors.reasons.astype(np.float64),
+    "thermal_throttle": _throttle(lambda sensors: sensors.thermal_seconds, "thermal-ns"),
+    "power_throttle": _throttle(lambda sensors: sensors.power_cap_seconds, "power-ns"),
+    "brake_nanoseconds": _brake_nanoseconds,
+    "util": _util,
+    "memory_copy_util": _memory_copy_util,
+    "zero": lambda v: np.zeros(len(v.seconds)),
+    "memory_used": lambda v: np.rint(v.device.load.memory_mib),
+    "memory_free": lambda v: v.machine.memory_mib(v.device.instance) - np.rint(v.device.load.memory_mib),
+    "memory_reserved": _memory_reserved,
+    "nvlink": lambda v: np.rint(v.device.load.link * v.machine.model.nvlink_megabytes_per_second),
+    "engine": _ratio("engine", 3e-5),
+    "sm": _ratio("sm", 1e-5),
+    "tensor": _ratio("tensor", 1e-6),
+    "dram": _ratio("dram", 3e-6),
+    "pcie_tx": _pcie("tx", 0.35),
+    "pcie_rx": _pcie("rx", 1.0),
+    "link_generation": lambda v: np.full(len(v.seconds), float(v.machine.model.pcie_generation)),
+    "link_width": lambda v: np.full(len(v.seconds), 16.0),
+}
 
-    return values
-
-
-def _state(name: str) -> Values:
-    return lambda view: held(view.seconds, view.trouble.states.get(name, []))
-
-
-_DEV, _PROF = "DCGM_FI_DEV_", "DCGM_FI_PROF_"
-
-
-def _device(dcgm: str, dcgm49: str, values: Values, scale49: float = 1.0, applies: Applies = _always) -> Metric:
-    return Metric(dcgm=_DEV + dcgm, dcgm49=_DEV + dcgm49, values=values, scale49=scale49, applies=applies)
-
-
-def _profiled(dcgm: str, dcgm49: str, values: Values, *, extended: bool = False, applies: Applies = _always) -> Metric:
-    return Metric(
-        dcgm=_PROF + dcgm, dcgm49=_PROF + dcgm49, values=values, profiling=True, extended=extended, applies=applies
-    )
-
-
-def _more(dcgm: str, dcgm49: str, values: Values, scale49: float = 1.0, applies: Applies = _always) -> Metric:
-    return Metric(
-        dcgm=_DEV + dcgm, dcgm49=_DEV + dcgm49, values=values, scale49=scale49, extended=True, applies=applies
-    )
-
-
-LINK_METRICS = tuple(
-    _more(name, name, values)
-    for name, values in (
-        ("PCIE_LINK_GEN", lambda v: np.full(len(v.seconds), float(v.machine.model.pcie_generation))),
-        ("PCIE_LINK_WIDTH", lambda v: np.full(len(v.seconds), 16.0)),
-    )
-)
+_ROWS = read_table("metrics.csv", Metric)
+METRICS = tuple(metric for metric in _ROWS if metric.only != "contended")
+LINK_METRICS = tuple(metric for metric in _ROWS if metric.only == "contended")
 """On contended nodes only, beside METRICS."""
-
-METRICS: tuple[Metric, ...] = (
-    # The exporter's default list, without the licence status of virtual GPUs.
-    _device("SM_CLOCK", "SM_CLOCK_HERTZ", lambda v: v.sensors.sm_clock_mhz, 1e6),
-    _device("MEM_CLOCK", "MEMORY_CLOCK_HERTZ", lambda v: v.sensors.memory_clock_mhz, 1e6),
-    _device("GPU_TEMP", "GPU_TEMP_CELSIUS", lambda v: np.rint(v.sensors.temperature)),
-    _device(
-        "MEMORY_TEMP", "MEMORY_TEMP_CELSIUS", lambda v: np.rint(v.sensors.memory_temperature), applies=_memory_sensor
-    ),
-    _device("POWER_USAGE", "BOARD_POWER_WATTS", lambda v: np.round(v.sensors.power_watts.astype(np.float64), 3)),
-    _device("TOTAL_ENERGY_CONSUMPTION", "GPU_ENERGY_JOULES_TOTAL", _energy, 1e-3),
-    _device("PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", _count("replays", 1.5, start=20)),
-    _device("GPU_UTIL", "GPU_UTIL_RATIO", _util, 0.01, _whole_gpu),
-    _device("MEM_COPY_UTIL", "MEMORY_UTIL_RATIO", _memory_copy_util, 0.01, _whole_gpu),
-    _device("ENC_UTIL", "ENC_UTIL_RATIO", _zero, 0.01, _whole_gpu),
-    _device("DEC_UTIL", "DEC_UTIL_RATIO", _zero, 0.01, _whole_gpu),
-    _device("FB_USED", "FB_USED_BYTES", _memory_used, 2.0**20),
-    _device("FB_FREE", "FB_FREE_BYTES", lambda v: v.machine.memory_mib(v.device.instance) - _memory_used(v), 2.0**20),
-    _device("FB_RESERVED", "FB_RESERVED_BYTES", _memory_reserved, 2.0**20),
-    _device("NVLINK_BANDWIDTH_TOTAL", "NVLINK_THROUGHPUT_BYTES_PER_SECOND", _nvlink, 1_024_000.0, _linked),
-    _device(
-        "UNCORRECTABLE_REMAPPED_ROWS",
-        "ROW_REMAP_UNCORRECTABLE_TOTAL",
-        _count("rows_uncorrectable", 0, start=0.02, survives=True),
-        applies=_remaps,
-    ),
-    _device(
-        "CORRECTABLE_REMAPPED_ROWS",
-        "ROW_REMAP_CORRECTABLE_TOTAL",
-        _count("rows_correctable", 0, start=0.05, survives=True),
-        applies=_remaps,
-    ),
-    _device("ROW_REMAP_FAILURE", "ROW_REMAP_FAILED", _state("remap_failure"), applies=_remaps),
-    _profiled("GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO", _ratio("engine", 3e-5)),
-    _profiled("PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO", _ratio("tensor", 1e-6)),
-    _profiled("DRAM_ACTIVE", "DRAM_UTIL_RATIO", _ratio("dram", 3e-6)),
-    _profiled("PCIE_TX_BYTES", "PCIE_TX_BYTES", _pcie("tx", 0.35), applies=_whole_gpu),
-    _profiled("PCIE_RX_BYTES", "PCIE_RX_BYTES", _pcie("rx", 1.0), applies=_whole_gpu),
-    # What a longer counter list adds.
-    _profiled("SM_ACTIVE", "SM_UTIL_RATIO", _ratio("sm", 1e-5), extended=True),
-    _more("ECC_SBE_VOL_TOTAL", "ECC_SBE_VOL_TOTAL", _count("ecc_sbe", 0.05)),
-    _more("ECC_DBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL", _count("ecc_dbe", 0)),
-    _more("ECC_SBE_AGG_TOTAL", "ECC_SBE_AGG_TOTAL", _count("ecc_sbe", 0.05, start=3, survives=True)),
-    _more("ECC_DBE_AGG_TOTAL", "ECC_DBE_AGG_TOTAL", _count("ecc_dbe", 0, start=0.02, survives=True)),
-    _more(
-        "THERMAL_VIOLATION",
-        "THERMAL_THROTTLE_SECONDS_TOTAL",
-        _throttle(lambda s: s.thermal_seconds, "thermal-ns"),
-        1e-9,
-    ),
-    _more(
-        "POWER_VIOLATION", "POWER_THROTTLE_SECONDS_TOTAL", _throttle(lambda s: s.power_cap_seconds, "power-ns"), 1e-9
-    ),
-    _more(
-        "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",
-        "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",
-        _brake_nanoseconds,
-    ),
-    _more("CLOCKS_EVENT_REASONS", "CLOCKS_EVENT_REASONS", lambda v: v.sensors.reasons.astype(np.float64)),
-    _more(
-        "ENFORCED_POWER_LIMIT",
-        "BOARD_POWER_LIMIT_ENFORCED_WATTS",
-        lambda v: np.full(len(v.seconds), v.machine.model.limit_watts),
-    ),
-    _more("GET_GPU_RECOVERY_ACTION", "GPU_RECOVERY_ACTION", _state("recovery"), applies=_whole_gpu),
-    _more("ROW_REMAP_PENDING", "ROW_REMAP_PENDING", _state("remap_pending"), applies=_remaps),
-    _more(
-        "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
-        "NVLINK_CRC_FLIT_ERROR_TOTAL",
-        _count("nvlink_crc_flit", 4, start=5),
-        applies=_linked,
-    ),
-    _more(
-        "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
-        "NVLINK_CRC_DATA_ERROR_TOTAL",
-        _count("nvlink_crc_data", 0.1),
-        applies=_linked,
-    ),
-    _more(
-        "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLINK_REPLAY_ERROR_TOTAL", _count("nvlink_replay", 0.3), applies=_linked
-    ),
-    _more(
-        "NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
-        "NVLINK_RECOVERY_ERROR_TOTAL",
-        _count("nvlink_recovery", 0.05),
-        applies=_linked,
-    ),
-)

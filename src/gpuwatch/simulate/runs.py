@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate.behaviour import Behaviour
-from gpuwatch.simulate.cards import Machine
+from gpuwatch.simulate.cards import Machine, make_suffix
+from gpuwatch.simulate.forms import WORKLOADS, WorkloadForm, fill
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,8 +22,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedWorkload:
-    """The top owner. `framework` is one of: Job, JobSet, PyTorchJob, VolcanoJob, Deployment, CronJob, Notebook,
-    StatefulSet, Bare."""
+    """The top owner. framework: one of workloads.yaml."""
 
     framework: str
     namespace: str
@@ -32,23 +34,35 @@ class SimulatedWorkload:
     protected: bool = False  # has a PodDisruptionBudget
 
     @property
+    def form(self) -> WorkloadForm:
+        return WORKLOADS[self.framework]
+
+    @property
     def id(self) -> str:
         """As Workload.id of the model: Kind/namespace/name."""
-        kind = {"VolcanoJob": "Job", "Bare": "Pod"}.get(self.framework, self.framework)
-        return f"{kind}/{self.namespace}/{self.name}"
+        return f"{self.form.kind}/{self.namespace}/{self.name}"
 
     @property
     def container(self) -> str:
+        return str(fill(self.form.container, {"name": self.name}))
+
+    def values(self, generation: int, pods: int, index: int) -> dict[str, object]:
+        """What fills the places in workloads.yaml. index: of the Pod among the `pods` that run together."""
         return {
-            "PyTorchJob": "pytorch",
-            "JobSet": "worker",
-            "VolcanoJob": "worker",
-            "Deployment": "server",
-            "CronJob": "batch",
-            "Notebook": self.name,
-            "StatefulSet": "notebook",
-            "Bare": "dev",
-        }.get(self.framework, "main")
+            "name": self.name,
+            "uid": self.uid,
+            "generation": str(generation),
+            "hash": make_suffix(np.random.default_rng([int(self.uid[:8], 16), generation]), 10),
+            "scheduled": 28_900_000 + generation * 240,
+            "pods": pods,
+            "index": str(index),
+            "dash_index": f"-{index}" if pods > 1 else "",
+            "completion_index": str(index) if pods > 1 else None,
+            "completion_mode": "Indexed" if pods > 1 else None,
+            "replica_type": "worker" if index else "master",
+            "replica_index": str(max(index - 1, 0)),
+            "other_replicas": {"replicas": pods - 1} if pods > 1 else None,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +97,10 @@ class Run:
     note: str = ""
     planted: bool = False  # idle or a look-alike: faults avoid it
     failed_at: float | None = None
+
+    def values(self, index: int = 0) -> dict[str, object]:
+        """`SimulatedWorkload.values` of its Pod with this index."""
+        return self.workload.values(self.generation, len(self.pods), index)
 
     @property
     def places(self) -> tuple[Place, ...]:

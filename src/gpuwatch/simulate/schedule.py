@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuwatch.simulate.behaviour import SM_LEVELS, Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine, make_suffix, make_uid
+from gpuwatch.simulate.forms import fill
 from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload, resource_name
@@ -142,13 +143,13 @@ class Scheduler:
         behaviour: Behaviour,
         generation: int = 0,
     ) -> Run:
-        pods = tuple(
-            PodLife(name=self._pod_name(workload, i, len(seats), generation), uid=make_uid(self.rng), places=places)
-            for i, places in enumerate(seats)
-        )
+        pods = []
+        for index, places in enumerate(seats):
+            values = workload.values(generation, len(seats), index) | {"suffix": make_suffix(self.rng)}
+            pods.append(PodLife(name=fill(workload.form.pod, values), uid=make_uid(self.rng), places=places))
         return Run(
             workload=workload,
-            pods=pods,
+            pods=tuple(pods),
             start=start,
             end=end,
             behaviour=behaviour,
@@ -312,28 +313,6 @@ class Scheduler:
             priority_class=priority_class,
             protected=protected,
         )
-
-    def _pod_name(self, workload: SimulatedWorkload, index: int, pods: int, generation: int) -> str:
-        suffix = make_suffix(self.rng)
-        if workload.framework == "Job":
-            return f"{workload.name}-{index}-{suffix}" if pods > 1 else f"{workload.name}-{suffix}"
-        if workload.framework == "JobSet":
-            return f"{workload.name}-workers-0-{index}-{suffix}"
-        if workload.framework == "PyTorchJob":
-            return f"{workload.name}-{'master-0' if index == 0 else f'worker-{index - 1}'}"
-        if workload.framework == "VolcanoJob":
-            return f"{workload.name}-worker-{index}"
-        if workload.framework == "CronJob":
-            return f"{workload.name}-{28_900_000 + generation * 240}-{suffix}"
-        if workload.framework == "Deployment":
-            return f"{workload.name}-{template_hash(workload, generation)}-{suffix}"
-        if workload.framework == "Bare":
-            return workload.name
-        return f"{workload.name}-0"
-
-
-def template_hash(workload: SimulatedWorkload, generation: int) -> str:
-    return make_suffix(np.random.default_rng([int(workload.uid[:8], 16), generation]), 10)
 
 
 def _whole(machine: Machine) -> tuple[Place, ...]:

@@ -53,9 +53,9 @@ def inside(seconds: Floats, spans: list[Span]) -> Mask:
     return mask
 
 
-def held(seconds: Floats, values: list[tuple[float, float, float]], otherwise: float = 0.0) -> Floats:
-    """A state over time: the value of the last span that covers the sample."""
-    state = np.full(len(seconds), otherwise)
+def held(seconds: Floats, values: list[tuple[float, float, float]]) -> Floats:
+    """A state over time: the value of the last span that covers the sample, 0 elsewhere."""
+    state = np.zeros(len(seconds))
     for begin, end, value in values:
         state[(seconds >= begin) & (seconds < end)] = value
     return state

@@ -1,6 +1,6 @@
 """What was planted, to evaluate findings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -47,7 +47,7 @@ def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:
     return f"{uuid}/{place.gi}" if place.gi else uuid
 
 
-def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: list[Run]) -> Iterator[Truth]:
+def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: Sequence[Run]) -> Iterator[Truth]:
     """Whether and since when each Pod is idle, for Pods that live within the window."""
     for run in runs:
         if run.end <= 0 or run.start >= plan.seconds:
@@ -106,31 +106,40 @@ def fault_truths(
 
     state: the simulated node, needed if physics decides when a fault becomes visible.
     """
-    start = fault.start
-    kinds = FAULTS[fault.kind].findings
-    if fault.machine < 0:
-        everywhere = tuple(machine.name for machine in machines)
-        yield _fault_truth(plan, fault, kinds[0], Subject(SubjectKind.FLEET, "fleet"), (), everywhere, start)
-        return
-    machine = machines[fault.machine]
-    devices = _devices(machines, fault)
-    if fault.kind is FaultKind.OVERHEATING and state is not None:
-        throttled = np.flatnonzero(state.sensors[fault.cards[0]].throttled)
-        if not throttled.size:
-            return
-        start = float(throttled[0] * plan.interval_seconds)
-    if fault.kind is FaultKind.DOUBLE_BIT and machine.extended:
-        kinds += (FindingKind.ECC,)
-    if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
-        # It only shows in the count of remapped rows and XID 63; a successful remap is no fault.
-        return
-    if machine.has_health_watches and FAULTS[fault.kind].fails_watch:
-        kinds += (FindingKind.DCGM_HEALTH,)
-    on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
-    subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
+    traits, start = FAULTS[fault.kind], fault.start
+    kinds, devices = traits.findings, _devices(machines, fault)
     nodes = tuple(dict.fromkeys(machines[index].name for index, _ in fault.all_cards))
+    if fault.machine < 0:
+        kinds, nodes = kinds[:1], tuple(machine.name for machine in machines)
+        subject = Subject(SubjectKind.FLEET, "fleet")
+    else:
+        machine = machines[fault.machine]
+        if fault.kind is FaultKind.OVERHEATING and state is not None:
+            throttled = np.flatnonzero(state.sensors[fault.cards[0]].throttled)
+            if not throttled.size:
+                return
+            start = float(throttled[0] * plan.interval_seconds)
+        if fault.kind is FaultKind.DOUBLE_BIT and machine.extended:
+            kinds += (FindingKind.ECC,)
+        if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
+            # It only shows in the count of remapped rows and XID 63; a successful remap is no fault.
+            return
+        if machine.has_health_watches and traits.fails_watch:
+            kinds += (FindingKind.DCGM_HEALTH,)
+        on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
+        subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])
     for kind in kinds:
-        yield _fault_truth(plan, fault, kind, subject, devices, nodes, start)
+        yield Truth(
+            kind=kind,
+            subject=subject,
+            start=plan.moment(start),
+            end=plan.until(fault.end),
+            devices=devices,
+            nodes=nodes,
+            note=traits.note,
+            harmless=traits.harmless,
+            fault=fault.kind.value,
+        )
 
 
 def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, float]]) -> Iterator[Truth]:
@@ -150,33 +159,10 @@ def reboot_truths(plan: FleetPlan, machine: Machine, spans: list[tuple[float, fl
             )
 
 
-def _fault_truth(
-    plan: FleetPlan,
-    fault: Fault,
-    kind: FindingKind,
-    subject: Subject,
-    devices: tuple[DeviceId, ...],
-    nodes: tuple[str, ...],
-    start: float,
-) -> Truth:
-    return Truth(
-        kind=kind,
-        subject=subject,
-        start=plan.moment(start),
-        end=plan.until(fault.end),
-        devices=devices,
-        nodes=nodes,
-        note=FAULTS[fault.kind].note,
-        harmless=FAULTS[fault.kind].harmless,
-        fault=fault.kind.value,
-    )
-
-
 def _devices(machines: tuple[Machine, ...], fault: Fault) -> tuple[DeviceId, ...]:
     """Every device on the fault's cards; each MIG instance is one."""
-    found: list[DeviceId] = []
-    for machine, index in fault.all_cards:
-        card = machines[machine].cards[index]
-        gis = [instance.gi for instance in card.instances] or [""]
-        found.extend(device_id(machines, Place(machine, index, gi)) for gi in gis)
-    return tuple(found)
+    return tuple(
+        device_id(machines, Place(machine, index, instance.gi if instance else ""))
+        for machine, index in fault.all_cards
+        for instance in machines[machine].cards[index].instances or (None,)
+    )

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpuwatch.simulate.fleet import SimulatedFleet
-from gpuwatch.simulate.node_objects import Object
+from gpuwatch.simulate.forms import Object
 from gpuwatch.telemetry.recording_file import write_recording
 
 

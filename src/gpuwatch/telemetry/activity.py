@@ -40,7 +40,7 @@ from gpuwatch.telemetry.samples import (
     Series,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import on_grid
+from gpuwatch.telemetry.series import Steps
 
 _POINTS_AT_ONCE = 500_000
 
@@ -72,45 +72,37 @@ def histories(
     found = found_rows(Signal.BUSY_RATIO, schema)
     if not found:
         return (), (missing(Signal.BUSY_RATIO, schema.vocabularies),)
-    steps = _Steps(store, inventory, at, step_seconds, window_seconds // step_seconds, bound_ratio)
+    count = window_seconds // step_seconds
+    steps = Steps(at - timedelta(seconds=count * step_seconds), step_seconds, count)
+    activity = _Activity(store, inventory, steps, bound_ratio)
     wanted = [device for device in inventory.devices if devices is None or device.id in devices]
     for preference in sorted({row.preference for row, _ in found}):
-        left = [device for device in wanted if device.id not in steps.answered]
+        left = [device for device in wanted if device.id not in activity.answered]
         for row, signal in found:
             if row.preference == preference:
-                steps.ask(row, signal, [device for device in left if device.vendor is row.vendor])
-        steps.answered.update(device for device, _ in steps.codes)
-    return tuple(steps.histories()), tuple(steps.gaps())
+                activity.ask(row, signal, [device for device in left if device.vendor is row.vendor])
+        activity.answered.update(device for device, _ in activity.codes)
+    return tuple(activity.histories()), tuple(activity.gaps())
 
 
 @dataclass(slots=True)
-class _Steps:
+class _Activity:
     store: SampleStore
     inventory: Inventory
-    at: datetime
-    step_seconds: int
-    count: int
+    steps: Steps
     bound_ratio: float
     codes: dict[tuple[DeviceId, PodRef], _Codes] = field(default_factory=dict)
     answered: set[DeviceId] = field(default_factory=set)
     errors: dict[str, TelemetryError] = field(default_factory=dict)
     dropped: Dropped = field(default_factory=Dropped)
 
-    @property
-    def start(self) -> datetime:
-        return self.at - timedelta(seconds=self.count * self.step_seconds)
-
-    @property
-    def first(self) -> datetime:
-        """End of the first step."""
-        return self.start + timedelta(seconds=self.step_seconds)
-
     def ask(self, row: MetricRow, signal: SignalFound, devices: Sequence[Device]) -> None:
         by = by_labels(door.IDENTITY_LABELS[row.vendor], door.HOLDER_LABELS[row.vendor])
         for only, partition in self._blocks(devices):
-            expression = Expression(selector(row, *only), Function.MAX, self.step_seconds, combine=Combine.MAX, by=by)
+            window = self.steps.step_seconds
+            expression = Expression(selector(row, *only), Function.MAX, window, combine=Combine.MAX, by=by)
             try:
-                answer = self.store.grid(expression, self.first, self.at, self.step_seconds, partition)
+                answer = self.steps.ask(self.store, expression, partition)
             except TelemetryError as error:
                 self.errors.setdefault(row.metric, error)
                 continue
@@ -122,12 +114,12 @@ class _Steps:
                     self._add(identity.id, holder.pod if holder else "", series, signal.scale)
 
     def _add(self, device: DeviceId, pod: PodRef, series: Series, scale: float) -> None:
-        values = on_grid(series, self.first, self.step_seconds, self.count)
+        values = self.steps.values(series)
         highest = in_raw_unit(plausible_range(Signal.BUSY_RATIO)[1], scale)
         if (values > highest).any():
             self.dropped.add(Signal.BUSY_RATIO, device)
         seen = np.where(values > in_raw_unit(self.bound_ratio, scale), _ACTIVE, _SILENT)
-        codes = self.codes.setdefault((device, pod), np.full(self.count, _UNKNOWN, np.uint8))
+        codes = self.codes.setdefault((device, pod), np.full(self.steps.count, _UNKNOWN, np.uint8))
         np.maximum(codes, np.where(values <= highest, seen, _UNKNOWN), out=codes, casting="unsafe")
 
     def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition]]:
@@ -135,7 +127,7 @@ class _Steps:
 
         The partition uses the device's own label: range answers can be merged only by a label that they keep.
         """
-        at_once = max(1, _POINTS_AT_ONCE // self.count)
+        at_once = max(1, _POINTS_AT_ONCE // self.steps.count)
         places: dict[str, list[str]] = {}
         for device in devices:
             first = self.inventory.matchers[device.id][0]
@@ -159,9 +151,8 @@ class _Steps:
             codes = np.where(held[device] == _UNKNOWN, seen, np.uint8(_UNKNOWN)) if beside else seen
             if codes.any():
                 steps = _CHARACTERS[codes].tobytes().decode()
-                yield ActivityHistory(
-                    device=device, pod=pod, start=self.start, step_seconds=self.step_seconds, steps=steps
-                )
+                start, step_seconds = self.steps.start, self.steps.step_seconds
+                yield ActivityHistory(device=device, pod=pod, start=start, step_seconds=step_seconds, steps=steps)
 
     def gaps(self) -> Iterator[Gap]:
         for metric, error in self.errors.items():

@@ -5,19 +5,20 @@ from datetime import datetime
 
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.gaps import failed
-from gpuwatch.telemetry.samples import Expression, Function, Matcher, MatchOp, SampleStore, Selector, TelemetryError
-from gpuwatch.telemetry.scoped import ScopedStore, of_labels
+from gpuwatch.telemetry.promql import any_of
+from gpuwatch.telemetry.samples import Expression, Function, SampleSource, Selector, TelemetryError
 
 _NAMED = 20
 
 
 def firing(
-    store: SampleStore, names: Sequence[str], at: datetime, matchers: Mapping[str, str] = {}
+    store: SampleSource, names: Sequence[str], at: datetime, matchers: Mapping[str, str] = {}
 ) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
     """The alerts among `names` that fire now; None where a query failed, or where no rule has a name that does not
-    fire: it may be misspelt. Alerts of other clusters than the `matchers` say do not count; those that name none do."""
-    selector = Selector("ALERTS", (Matcher("alertstate", MatchOp.EQUAL, "firing"),))
-    store = ScopedStore(store, cluster=of_labels(matchers))
+    fire: it may be misspelt. Alerts of other clusters than the `matchers` say do not count; those that name none do,
+    as an alert's rule may drop the label."""
+    ours = (any_of(label, dict.fromkeys((value, ""))) for label, value in matchers.items())
+    selector = Selector("ALERTS", (any_of("alertstate", ["firing"]), *ours))
     try:
         rows = store.evaluate(Expression(selector, Function.LAST, by=("alertname",)), at)
         known = store.alert_names()

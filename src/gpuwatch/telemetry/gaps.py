@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpuwatch.catalog.metrics import metric_rows, plausible_range
 from gpuwatch.model.telemetry import DeviceId, Gap, GapKind, Signal
-from gpuwatch.telemetry.samples import StoreRefused, StoreUnreachable, TelemetryError
+from gpuwatch.telemetry.samples import TelemetryError
 
 BLANK = 2.0**62
 """DCGM's blank values start at 2^62 (DCGM_INT64_BLANK is 0x7ffffffffffffff0); nothing measured comes near."""
@@ -14,13 +14,7 @@ _EVENT_BORN = frozenset({Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EV
 
 
 def failed(what: str, error: TelemetryError) -> Gap:
-    if isinstance(error, StoreUnreachable):
-        kind = GapKind.UNREACHABLE
-    elif isinstance(error, StoreRefused):
-        kind = GapKind.REFUSED
-    else:
-        kind = GapKind.QUERY_FAILED
-    return Gap(kind=kind, what=what, detail=str(error))
+    return Gap(kind=error.kind, what=what, detail=str(error))
 
 
 def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:

@@ -76,10 +76,10 @@ def take_inventory(
     exporter_pods: Pods known not to hold a device, whatever telemetry says. A query that fails is a Gap.
     """
     gaps: list[Gap] = []
-    sightings = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
-    every_labels = [labels for sighting in sightings.devices.values() for labels in sighting.rows()]
+    sightings, repeated = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
+    every_labels = [labels for sighting in sightings.values() for labels in sighting.rows()]
     ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
-    devices = _without_down_exporters(sightings.devices, ups, at)
+    devices = _without_down_exporters(sightings, ups, at)
     beside = {pod for labels in every_labels if (pod := door.target(labels))}
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
@@ -96,7 +96,7 @@ def take_inventory(
             device: door.device_matchers(sighting.rows()[0], sighting.row.vendor)
             for device, sighting in devices.items()
         },
-        per_process=_per_process(sightings.repeated, targets),
+        per_process=_per_process(repeated, targets),
         partition=_partition(devices.values(), schema.interval_seconds),
     )
 
@@ -113,19 +113,15 @@ def _ups(
         Expression(chosen, Function.LAST, by=_UP_LABELS),
         Expression(chosen, Function.LAST_IN_WINDOW, lookback_seconds, by=_UP_LABELS),
     ]
-    answers: list[list[AnswerRow]] = []
-    for answer in store.evaluate_many(questions, at):
-        if isinstance(answer, TelemetryError):
-            gaps.append(failed("up of the exporters", answer))
-            answers.append([])
-        else:
-            answers.append(answer)
+    answers = store.evaluate_many(questions, at)
+    gaps += [failed("up of the exporters", answer) for answer in answers if isinstance(answer, TelemetryError)]
+    now, lately = ([] if isinstance(answer, TelemetryError) else answer for answer in answers)
     ups: dict[str, bool] = {}
-    for row in answers[0]:
+    for row in now:
         instance = row.labels.get("instance", "")
         ups[instance] = ups.get(instance, False) or row.value > 0
-    known = frozenset(row.labels.get("instance", "") for row in answers[1])
-    pods = {pod for row in answers[1] if (pod := door.target({**row.labels, "__name__": "up"}))}
+    known = frozenset(row.labels.get("instance", "") for row in lately)
+    pods = {pod for row in lately if (pod := door.target({**row.labels, "__name__": "up"}))}
     return ups, known, pods
 
 

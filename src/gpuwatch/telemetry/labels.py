@@ -35,21 +35,17 @@ IDENTITY_LABELS: Mapping[Vendor, tuple[str, ...]] = {
 }
 """Labels that identify a device among those of its vendor."""
 
+_EXPORTED = ("exported_pod", "exported_namespace", "exported_container")
+_PODS_OF: Mapping[Vendor, tuple[tuple[str, str, str], ...]] = {
+    Vendor.NVIDIA: (_EXPORTED, ("pod_name", "pod_namespace", "container_name"), ("pod", "namespace", "container")),
+    Vendor.AMD: (_EXPORTED, ("pod", "namespace", "container")),
+    Vendor.INTEL: (("kube_pod", "kube_namespace", "kube_container"),),
+    Vendor.GAUDI: (("pod_name", "pod_namespace", ""),),
+}
+"""Labels of a Pod, its namespace and its container ('' where there is none), the most reliable first."""
+
 HOLDER_LABELS: Mapping[Vendor, tuple[str, ...]] = {
-    Vendor.NVIDIA: (
-        "exported_pod",
-        "exported_namespace",
-        "exported_container",
-        "pod_name",
-        "pod_namespace",
-        "container_name",
-        "pod",
-        "namespace",
-        "container",
-    ),
-    Vendor.AMD: ("exported_pod", "exported_namespace", "exported_container", "pod", "namespace", "container"),
-    Vendor.INTEL: ("kube_pod", "kube_namespace", "kube_container"),
-    Vendor.GAUDI: ("pod_name", "pod_namespace"),
+    vendor: tuple(name for names in places for name in names if name) for vendor, places in _PODS_OF.items()
 }
 """Labels that name the Pod that holds a device."""
 
@@ -82,13 +78,6 @@ MODEL_LABELS = ("modelName", "model_name", "card_series", "card_model", "dev_nam
 INDEX_LABELS = ("gpu", "gpu_id", "card", "id")
 DRIVER_LABELS = ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version", "driver")
 PCI_LABELS = ("pci_bus_id", "pci_bdf")
-
-_PODS_OF: Mapping[Vendor, tuple[tuple[str, str, str], ...]] = {
-    Vendor.NVIDIA: (("pod_name", "pod_namespace", "container_name"), ("pod", "namespace", "container")),
-    Vendor.AMD: (("pod", "namespace", "container"),),
-    Vendor.INTEL: (("kube_pod", "kube_namespace", "kube_container"),),
-    Vendor.GAUDI: (("pod_name", "pod_namespace", ""),),
-}
 
 _WHOLE_GPU = ("", "none", "na", "n/a", "spx")
 EXPORTER_CONTAINERS = frozenset(
@@ -174,16 +163,12 @@ def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozense
     exporters (see `target`): neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the
     exporters' usual names decide.
     """
-    if vendor in (Vendor.NVIDIA, Vendor.AMD) and (pod := labels.get("exported_pod")):
-        return Holder(f"{labels.get('exported_namespace', '')}/{pod}", labels.get("exported_container", ""))
     for pod_label, namespace_label, container_label in _PODS_OF[vendor]:
-        pod = labels.get(pod_label, "")
-        if not pod:
+        if not (pod := labels.get(pod_label)):
             continue
         namespace, container = labels.get(namespace_label, ""), labels.get(container_label, "")
-        if pod_label == "pod" and _is_target(namespace, pod, container, targets):
-            continue
-        return Holder(f"{namespace}/{pod}", container)
+        if pod_label != "pod" or not _is_target(namespace, pod, container, targets):
+            return Holder(f"{namespace}/{pod}", container)
     return None
 
 
@@ -227,13 +212,14 @@ def node_label(labels: Labels) -> str:
 
 def names_a_host(value: str) -> bool:
     """False for what exporters write in place of a host name: localhost, an address, their own Pod, nothing."""
-    if not value or value == "localhost" or looks_like_exporter(value):
-        return False
+    return not (not value or value == "localhost" or looks_like_exporter(value) or is_address(value))
+
+
+def is_address(host: str) -> bool:
     try:
-        ipaddress.ip_address(value)
+        return bool(ipaddress.ip_address(host))
     except ValueError:
-        return True
-    return False
+        return False
 
 
 def first(labels: Labels, names: Iterable[str]) -> str:

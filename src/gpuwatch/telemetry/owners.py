@@ -13,14 +13,7 @@ from gpuwatch.model.telemetry import Gap, GapKind, PodRef
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.labels import Labels
 from gpuwatch.telemetry.promql import in_batches
-from gpuwatch.telemetry.samples import (
-    AnswerRow,
-    Expression,
-    Function,
-    SampleStore,
-    Selector,
-    TelemetryError,
-)
+from gpuwatch.telemetry.samples import AnswerRow, Expression, Function, SampleStore, Selector, TelemetryError
 
 _NAMES_AT_ONCE = 100
 """Pod names in one query: a name has up to 253 characters, and VictoriaMetrics accepts queries of 16 KiB."""

@@ -15,14 +15,7 @@ from gpuwatch.telemetry.evaluate import Matrix, grouped, per_series, reach_ms
 from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, render
 from gpuwatch.telemetry.recording_part import RecordingPart, contradiction, gap, opened
-from gpuwatch.telemetry.samples import (
-    AnswerRow,
-    Expression,
-    Partition,
-    Selector,
-    Series,
-    TelemetryError,
-)
+from gpuwatch.telemetry.samples import AnswerRow, Expression, Partition, Selector, Series, TelemetryError
 from gpuwatch.telemetry.series import IntArray, joined
 
 _CACHE_BYTES = 512 * 1024 * 1024

@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Gap, GapKind
 
 
 class Function(StrEnum):
@@ -138,22 +138,8 @@ class SampleStore(Protocol):
     def description(self) -> str:
         """Kind and address for messages, without secrets: 'Prometheus at https://prom.example'."""
 
-    @property
-    def end(self) -> datetime | None:
-        """Time of the last sample of a recording; None for a server."""
-
-    @property
-    def problems(self) -> tuple[Gap, ...]:
-        """What answers so far may lack: unreadable lines of a file, parts of a fleet that did not answer."""
-
-    def clock_skew_seconds(self, at: datetime) -> float | None:
-        """How far the store's clock is ahead of `at` (now); None if unknown."""
-
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of metrics with samples in the look-back, perhaps also of others with older samples."""
-
-    def alert_names(self) -> frozenset[str] | None:
-        """Names of the alerting rules there are; None for a recording, which has no rules."""
 
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
         """One row for each set of labels."""
@@ -180,16 +166,40 @@ class SampleStore(Protocol):
         """The expression in PromQL, for people to check; in MetricsQL for VictoriaMetrics."""
 
 
+class SampleSource(SampleStore, Protocol):
+    """A server or a recording, as it was opened."""
+
+    @property
+    def end(self) -> datetime | None:
+        """Time of the last sample of a recording; None for a server."""
+
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        """What answers so far may lack: unreadable lines of a file, parts of a fleet that did not answer."""
+
+    def clock_skew_seconds(self, at: datetime) -> float | None:
+        """How far the source's clock is ahead of `at` (now); None if unknown."""
+
+    def alert_names(self) -> frozenset[str] | None:
+        """Names of the alerting rules there are; None for a recording, which has no rules."""
+
+
 class TelemetryError(Exception):
     """Telemetry could not be read. The message names the store, the query and what to do, without secrets."""
+
+    kind: ClassVar[GapKind] = GapKind.QUERY_FAILED
 
 
 class StoreUnreachable(TelemetryError):
     """No answer at all; a retry may succeed."""
 
+    kind = GapKind.UNREACHABLE
+
 
 class StoreRefused(TelemetryError):
     """The server denies access."""
+
+    kind = GapKind.REFUSED
 
 
 class QueryTooLarge(TelemetryError):

@@ -6,13 +6,13 @@ is a value. NumPy, Arrow and Parquet keep their bits unless something computes w
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuwatch.telemetry.samples import Series
+from gpuwatch.telemetry.samples import Expression, Partition, SampleStore, Series
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -21,14 +21,31 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 _STALE_BITS = 0x7FF0000000000002
 
 
-def on_grid(series: Series, first: datetime, step_seconds: int, count: int) -> FloatArray:
-    """The answer of `SampleStore.grid` as one value for each of its `count` moments; NaN where it has none."""
-    if len(series.times) == count:
-        return np.array(series.values, np.float64)
-    values = np.full(count, np.nan)
-    number = np.rint((np.asarray(series.times, np.float64) - first.timestamp()) / step_seconds).astype(np.int64)
-    values[number] = series.values
-    return values
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps (start + i·step, start + (i+1)·step] for i below count."""
+
+    start: datetime
+    step_seconds: int
+    count: int
+
+    @property
+    def end(self) -> datetime:
+        return self.start + timedelta(seconds=self.count * self.step_seconds)
+
+    def ask(self, store: SampleStore, expression: Expression, partition: Partition | None) -> list[Series]:
+        """The expression at the end of each step."""
+        first = self.start + timedelta(seconds=self.step_seconds)
+        return store.grid(expression, first, self.end, self.step_seconds, partition)
+
+    def values(self, series: Series) -> FloatArray:
+        """A series of `ask` as one value for each step; NaN where it has none."""
+        if len(series.times) == self.count:
+            return np.array(series.values, np.float64)
+        values = np.full(self.count, np.nan)
+        passed = (np.asarray(series.times, np.float64) - self.start.timestamp()) / self.step_seconds
+        values[np.rint(passed).astype(np.int64) - 1] = series.values
+        return values
 
 
 def mark_stale(values: FloatArray, where: BoolArray) -> None:

@@ -7,7 +7,7 @@ twice as long ago as the one before: they find every device that was present for
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,15 +16,7 @@ from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Signal, Vendor
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import failed
-from gpuwatch.telemetry.samples import (
-    AnswerRow,
-    Expression,
-    Function,
-    Matcher,
-    SampleStore,
-    Selector,
-    TelemetryError,
-)
+from gpuwatch.telemetry.samples import AnswerRow, Expression, Function, Matcher, SampleStore, Selector, TelemetryError
 
 _PRESENCE = (
     Signal.GPU_TEMPERATURE_CELSIUS,
@@ -64,17 +56,7 @@ class Sighting:
         return self.now or ([self.newest.labels] if self.newest else [])
 
 
-@dataclass(frozen=True, slots=True)
-class Sightings:
-    """devices: by id, without those of an earlier MIG layout of a present GPU.
-
-    repeated: metrics of which one device has several rows now, with their labels.
-    """
-
-    devices: Mapping[DeviceId, Sighting]
-    repeated: Sequence[tuple[MetricRow, Sequence[door.Labels]]]
-
-
+_Repeated = list[tuple[MetricRow, Sequence[door.Labels]]]
 _Answered = list[tuple[MetricRow, list[AnswerRow]]]
 _BEFORE = "devices ahead of the look-back"
 
@@ -86,9 +68,13 @@ def sight(
     lookback_seconds: int,
     lost_seconds: int,
     gaps: list[Gap],
-) -> Sightings:
+) -> tuple[dict[DeviceId, Sighting], _Repeated]:
     """Devices of (at − look-back, at], and those of (at − lost, at] on hosts or exporters that have others now: a whole
-    machine that has been gone for longer was removed. A query that fails is a Gap."""
+    machine that has been gone for longer was removed. Devices of an earlier MIG layout of a present GPU are left out. A
+    query that fails is a Gap.
+
+    Also returns the metrics of which one device has several rows now, with their labels.
+    """
     metrics = _presence_metrics(schema)
     looked_back = looked_back_metrics(schema)
     first = [row for rank, row in _ranked(metrics) if rank == 0]
@@ -121,7 +107,7 @@ def sight(
     lost = _lost(earlier, known, places)
     newest = _newest(store, lost, at, lost_seconds, max(step_seconds, _LOST_STEP_SECONDS), gaps)
     _add_missing(devices, newest, known, (), at)
-    return Sightings(devices, repeated)
+    return devices, repeated
 
 
 def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
@@ -204,9 +190,9 @@ def _answered(
     return answered
 
 
-def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], list[tuple[MetricRow, Sequence[door.Labels]]]]:
+def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], _Repeated]:
     devices: dict[DeviceId, Sighting] = {}
-    repeated: list[tuple[MetricRow, Sequence[door.Labels]]] = []
+    repeated: _Repeated = []
     # Metrics of one exporter have the same labels; a store may share one object for them.
     names: dict[tuple[Vendor, int], door.Identity | None] = {}
     taken: set[tuple[Vendor, int]] = set()

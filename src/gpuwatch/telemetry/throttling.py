@@ -7,7 +7,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows, in_raw_unit
 from gpuwatch.telemetry.samples import Expression, Function, Matcher, SampleStore, TelemetryError
-from gpuwatch.telemetry.series import FloatArray, on_grid
+from gpuwatch.telemetry.series import FloatArray, Steps
 from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 from gpuwatch.telemetry.windows import aligned, rate_window
 
@@ -56,7 +56,7 @@ def throttled_shares(
     if not found:
         detail = f"none of {', '.join(_SIGNALS)} is exported; windows in which a GPU was slowed are taken for its need"
         return {}, (Gap(kind=GapKind.SIGNAL_MISSING, what="throttling", detail=detail),)
-    shares = _Shares(store, inventory, begin, step_seconds, count, {})
+    shares = _Shares(store, inventory, Steps(begin, step_seconds, count), {})
     gaps = []
     for row, spelling in found:
         try:
@@ -71,20 +71,17 @@ def throttled_shares(
 class _Shares:
     store: SampleStore
     inventory: Inventory
-    start: datetime
-    step_seconds: int
-    count: int
+    steps: Steps
     of: dict[str, FloatArray]
 
     def read(self, row: MetricRow, scale: float) -> None:
         by = by_labels(door.IDENTITY_LABELS[row.vendor])
-        window = self.step_seconds
+        window = self.steps.step_seconds
         if row.kind == "counter":
-            window = rate_window(self.step_seconds, self.inventory.interval_seconds)
+            window = rate_window(self.steps.step_seconds, self.inventory.interval_seconds)
         suspects = self._suspects(row, by, window)
         if not suspects:
             return
-        first = self.start + timedelta(seconds=self.step_seconds)
         # Parts of a range answer can be merged only if it keeps the partition's label.
         kept = by_labels(by, (self.inventory.partition.label,) if self.inventory.partition else ())
         for only in door.any_device(suspects, DEVICES_IN_MATCHER):
@@ -95,28 +92,24 @@ class _Shares:
                     selector(row, only), Function.FRACTION_BITS, window, parameter=SLOWED_BITS, by=kept
                 )
             # The store takes the subquery's step, the sampling interval, from the partition.
-            for series in self.store.grid(question, first, self._end, self.step_seconds, self.inventory.partition):
+            for series in self.steps.ask(self.store, question, self.inventory.partition):
                 if (ids := door.ids(series.labels, row.vendor)) is None:
                     continue
-                shares = on_grid(series, first, self.step_seconds, self.count)
+                shares = self.steps.values(series)
                 if row.kind == "counter":
                     shares = shares * scale / window
                 shares = np.clip(shares, 0.0, 1.0)
                 self.of[ids[1]] = np.fmax(self.of[ids[1]], shares) if ids[1] in self.of else shares
 
-    @property
-    def _end(self) -> datetime:
-        return self.start + timedelta(seconds=self.count * self.step_seconds)
-
     def _suspects(self, row: MetricRow, by: tuple[str, ...], window: int) -> Iterable[Matcher]:
         """Matchers for GPUs whose counter rose, or whose reasons reached the lowest bit of SLOWED_BITS."""
-        span = (self.count - 1) * self.step_seconds + window
+        span = (self.steps.count - 1) * self.steps.step_seconds + window
         is_counter = row.kind == "counter"
         question = Expression(selector(row), Function.INCREASE if is_counter else Function.MAX, span, by=by)
         least = 0.0 if is_counter else math.nextafter(SLOWED_BITS & -SLOWED_BITS, 0)
         most = in_raw_unit(plausible_range(row.signal)[1], row.scale)
         return {
             picked[0]
-            for each in self.store.evaluate(question, self._end, self.inventory.partition)
+            for each in self.store.evaluate(question, self.steps.end, self.inventory.partition)
             if least < each.value <= most and (picked := door.device_matchers(each.labels, row.vendor))
         }

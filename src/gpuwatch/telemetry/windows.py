@@ -22,7 +22,7 @@ from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows, in_si
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, SampleStore, Series, TelemetryError
-from gpuwatch.telemetry.series import BoolArray, FloatArray, on_grid
+from gpuwatch.telemetry.series import BoolArray, FloatArray, Steps
 
 PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
 """Exceptions to the mean: peak memory decides what fits. Free memory is lowest when used memory peaks, so that the two
@@ -83,7 +83,7 @@ def held_windows(
     count = round((until - begin).total_seconds()) // step_seconds
     if count <= 0:
         return (), ()
-    grid = _Grid(store, inventory, begin, step_seconds, count)
+    grid = _Grid(store, inventory, Steps(begin, step_seconds, count))
     gaps: list[Gap] = []
     asked: list[tuple[Signal, list[tuple[MetricRow, SignalFound]]]] = []
     for signal in dict.fromkeys(signals):
@@ -122,20 +122,13 @@ class _RowTarget:
 class _Grid:
     store: SampleStore
     inventory: Inventory
-    start: datetime
-    step_seconds: int
-    count: int
+    steps: Steps
     devices: dict[_DeviceKey, _Held] = field(default_factory=dict)
     _physical: set[Signal] = field(default_factory=set)
     _places: dict[tuple[Vendor, int], tuple[door.Labels, _RowTarget | None]] = field(default_factory=dict)
     _answers: dict[Expression, Sequence[Series]] = field(default_factory=dict)
     _errors: dict[Signal, TelemetryError] = field(default_factory=dict)
     _dropped: Dropped = field(default_factory=Dropped)
-
-    @property
-    def first(self) -> datetime:
-        """End of the first window."""
-        return self.start + timedelta(seconds=self.step_seconds)
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
         """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
@@ -173,7 +166,8 @@ class _Grid:
         """Returns the devices, or GPUs for PHYSICAL signals, that this metric has."""
         expression = self._expression(signal, row, only)
         try:
-            answer = self._answers.pop(expression, None) or self._ask(expression)
+            known = self._answers.pop(expression, None)
+            answer = known or self.steps.ask(self.store, expression, self.inventory.partition)
         except TelemetryError as error:
             self._errors.setdefault(signal, error)
             return set()
@@ -182,9 +176,9 @@ class _Grid:
         if row.scope is Scope.PHYSICAL:
             self._physical.add(signal)
         places = [self._place(series.labels, row.vendor) for series in answer]
-        block = np.full((len(answer), self.count), np.nan)
+        block = np.full((len(answer), self.steps.count), np.nan)
         for index, series in enumerate(answer):
-            block[index] = on_grid(series, self.first, self.step_seconds, self.count)
+            block[index] = self.steps.values(series)
         values = self._in_si(signal, row, scale, block, places)
         answered: set[str] = set()
         for place, of_place in zip(places, values, strict=True):
@@ -204,9 +198,9 @@ class _Grid:
 
     def _expression(self, signal: Signal, row: MetricRow, only: tuple[Matcher, ...]) -> Expression:
         partition = self.inventory.partition
-        function, window = PEAKS.get(signal, Function.AVG), self.step_seconds
+        function, window = PEAKS.get(signal, Function.AVG), self.steps.step_seconds
         if row.kind == "counter":
-            function, window = Function.INCREASE, rate_window(self.step_seconds, self.inventory.interval_seconds)
+            function, window = Function.INCREASE, rate_window(self.steps.step_seconds, self.inventory.interval_seconds)
         # Sum over tiles, but not over replicas of a shared device or two exporters on one host.
         slots = door.SLOT_LABELS if row.combine in ("sum", "avg") else ()
         by = by_labels(
@@ -218,10 +212,6 @@ class _Grid:
             (partition.label,) if partition else (),
         )
         return Expression(selector(row, *only), function, window, combine=Combine(row.combine), by=by)
-
-    def _ask(self, expression: Expression) -> Sequence[Series]:
-        end = self.start + timedelta(seconds=self.count * self.step_seconds)
-        return self.store.grid(expression, self.first, end, self.step_seconds, self.inventory.partition)
 
     def _place(self, labels: door.Labels, vendor: Vendor) -> _RowTarget | None:
         # Answers about several signals have the same labels; a store may share one object for them.
@@ -255,11 +245,11 @@ class _Grid:
             place = places[index]
             if place is not None:
                 # The mean of one blank value among a sample per second.
-                is_blank = bool((raw[index][unusable[index]] >= BLANK / self.step_seconds).any())
+                is_blank = bool((raw[index][unusable[index]] >= BLANK / self.steps.step_seconds).any())
                 self._dropped.add(signal, place.device[0], blank=is_blank)
         values[~usable] = np.nan
         if row.kind == "counter":
-            values /= rate_window(self.step_seconds, self.inventory.interval_seconds)
+            values /= rate_window(self.steps.step_seconds, self.inventory.interval_seconds)
         return values
 
     def attribute(self) -> Iterator[Gap]:
@@ -273,8 +263,8 @@ class _Grid:
                 held.holders = {holder: next(iter(held.holders.values()))}
                 given += 1
         detail = (
-            f"no row from {self.start:%Y-%m-%d %H:%M} on names a Pod: either nobody held a GPU, or the exporter does "
-            "not say who did (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
+            f"no row from {self.steps.start:%Y-%m-%d %H:%M} on names a Pod: either nobody held a GPU, or the exporter "
+            "does not say who did (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
             "/var/lib/kubelet/pod-resources; check also that no relabelling drops the labels)"
         )
         if given:
@@ -305,8 +295,8 @@ class _Grid:
                         pod=holder[0],
                         container=holder[1],
                         shared=shared,
-                        start=self.start + timedelta(seconds=begin * self.step_seconds),
-                        step_seconds=self.step_seconds,
+                        start=self.steps.start + timedelta(seconds=begin * self.steps.step_seconds),
+                        step_seconds=self.steps.step_seconds,
                         values={signal: array("d", each[begin:end].tobytes()) for signal, each in values.items()},
                     )
 

@@ -1,0 +1,45 @@
+"""Which facts each action depends on. What was not read, or not wholly, refuses all actions that depend on it."""
+
+from collections.abc import Collection, Mapping
+
+from gpuwatch.model.cluster import FactKind
+from gpuwatch.model.decision import ActionKind
+from gpuwatch.plan.facts import PlanFacts
+
+_TAINT, _RESIZE = ActionKind.TAINT_NODE, ActionKind.RESIZE_WORKLOAD
+
+INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
+    **{(kind, _RESIZE): "Sizes are advice to their owner; nothing is ever written." for kind in FactKind},
+    **{(FactKind.PRIORITIES, action): "Each Pod has its priority in its own spec." for action in ActionKind},
+    (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute asks as a move does.",
+    (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute asks as a move does.",
+    (FactKind.NAMESPACES, _TAINT): "A Node is in no Namespace, so no Namespace decides over its taint.",
+    (FactKind.CLAIMS, _TAINT): "A Node's GPUs are counted by its capacity, whoever has claimed them.",
+}
+"""Why an action does not depend on a kind. It depends on every kind that is not here."""
+
+_NOUNS: Mapping[FactKind, tuple[str, str]] = {
+    FactKind.NODES: ("Nodes", "which are in service"),
+    FactKind.PODS: ("Pods", "which would end"),
+    FactKind.OWNERS: ("owners of Pods", "which Pods would end with them"),
+    FactKind.GANGS: ("Kueue Workloads and PodGroups", "which Pods need each other"),
+    FactKind.BUDGETS: ("PodDisruptionBudgets", "how many disruptions they allow"),
+    FactKind.NAMESPACES: ("Namespaces", "which modes and opt-outs they have"),
+    FactKind.PRIORITIES: ("PriorityClasses", "which Pods are critical"),
+    FactKind.CLAIMS: ("ResourceClaims", "which Pods have which devices"),
+}
+
+
+def unread(facts: PlanFacts, action: ActionKind, namespaces: Collection[str] | None = None) -> str:
+    """What this action depends on and was not wholly read, a sentence for each kind; '' if all was.
+
+    namespaces: those of the Pods that it touches; None for all.
+    """
+    told: dict[FactKind, str] = {}
+    for item in facts.snapshot.cluster.unread:
+        touched = not item.namespace or namespaces is None or item.namespace in namespaces
+        if touched and (item.kind, action) not in INDIFFERENT:
+            noun, what = _NOUNS[item.kind]
+            where = f" of Namespace {item.namespace}" if item.namespace else ""
+            told.setdefault(item.kind, f"Not all {noun}{where} were read, so it is not known {what}: {item.why}")
+    return " ".join(told.values())

@@ -1,0 +1,76 @@
+"""What was not read, or not wholly, refuses every action that depends on it: an empty list proves nothing."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from gpuwatch.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
+from gpuwatch.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind
+from gpuwatch.plan.completeness import INDIFFERENT
+from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.guards import GUARDS, GuardCase, RefusalNature
+from gpuwatch.plan.policy import PlanPolicy
+from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, snapshot
+
+SCORE = Score(gained_gpu_hours=9, disrupted_gpu_hours=0, pool_gpu_hours=9, confidence_ratio=1, horizon_hours=24)
+ENFORCED = PlanPolicy(modes={ActionKind.RELEASE_GANG: Mode.ENFORCE})
+
+
+def told(action: ActionKind, *unread: Unread) -> str:
+    """What the guard says against this action on Namespace ml."""
+    target = Subject(SubjectKind.NODE, "a")
+    candidate = Candidate(
+        action=action, target=target, findings=(), devices=(), pods=("ml/x",), nodes=("a",), namespace="ml", gpus=1
+    )
+    facts = PlanFacts(Snapshot(at=NOW, cluster=Cluster(known=True, unread=unread)), ())
+    return GUARDS["cluster_known"].check(GuardCase(candidate, SCORE, facts, PlanPolicy())) or ""
+
+
+@pytest.mark.parametrize(("kind", "action"), list(product(FactKind, ActionKind)))
+def test_every_fact_that_is_missing_refuses_or_is_said_not_to_matter(kind: FactKind, action: ActionKind) -> None:
+    said = told(action, Unread(kind, "", "403: grant the verb list."))
+    if (kind, action) in INDIFFERENT:
+        assert said == ""
+        assert len(INDIFFERENT[kind, action].split()) > 5
+    else:
+        assert said.endswith("403: grant the verb list.")
+    assert GUARDS["cluster_known"].nature is RefusalNature.TRANSIENT
+
+
+def test_each_kind_has_a_reason_of_its_own() -> None:
+    reasons = {told(ActionKind.RELEASE_GANG, Unread(kind, "", "")) for kind in FactKind} - {""}
+    assert len(reasons) == len(FactKind) - 1  # priorities stand in the Pods
+
+
+def test_one_namespaces_loss_costs_that_namespace() -> None:
+    lost = Unread(FactKind.BUDGETS, "web", "1 could not be read")
+    assert told(ActionKind.RELEASE_GANG, lost) == ""
+    assert "Namespace ml" in told(ActionKind.RELEASE_GANG, replace(lost, namespace="ml"))
+
+
+def test_a_cluster_that_does_not_say_what_it_read_is_unread() -> None:
+    assert {item.kind for item in Cluster(known=True).unread} == set(FactKind)
+
+
+def _abandoned(**cluster: object) -> Snapshot:
+    chat = pod("ml/chat-0", "a", owner="Deployment/ml/chat", labels={"app": "chat"})
+    return snapshot([node("a"), node("b")], [device("a", 0, "ml/chat-0")], [chat], **cluster)
+
+
+def test_what_a_list_would_have_refused_is_refused_while_the_list_is_missing() -> None:
+    findings = (idle("ml/chat-0", [device("a", 0)]),)
+    budget = DisruptionBudget(namespace="ml", name="chat", match_labels={"app": "chat"}, disruptions_allowed=0)
+    space = Namespace(name="ml", annotations={"gpuwatch.dev/mode": "observe", "gpuwatch.dev/opt-out": "true"})
+    read = only(
+        draw_plan(_abandoned(budgets=(budget,), namespaces=(space,)), findings, ENFORCED), ActionKind.RELEASE_GANG
+    )
+    assert (guards(read), read.mode) == ({"opted_out", "disruption_budget"}, Mode.OBSERVE)
+    missing = tuple(Unread(kind, "", "403") for kind in (FactKind.BUDGETS, FactKind.NAMESPACES))
+    lost = only(draw_plan(_abandoned(unread=missing), findings, ENFORCED), ActionKind.RELEASE_GANG)
+    assert (guards(lost), lost.mode) == ({"cluster_known"}, Mode.OBSERVE)
+    assert "PodDisruptionBudgets" in reason(lost, "cluster_known")
+    assert lost.mode_reason == "The mode of Namespace ml was not read: 403"
+    whole = only(draw_plan(_abandoned(), findings, ENFORCED), ActionKind.RELEASE_GANG)
+    assert (guards(whole), whole.mode) == (set(), Mode.ENFORCE)

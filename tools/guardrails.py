@@ -1,0 +1,575 @@
+"""Writes the admission policies that hold gpuwatch's own account to what its code writes.
+
+The fields of owners follow from FRAMEWORKS, so that a new framework file is held too.
+
+python -m tools.guardrails > deploy/base/guardrails.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from gpuwatch.frameworks import FRAMEWORKS, WRITTEN, keys
+from gpuwatch.frameworks.framework import Commands, Kind, MoveRule, ReleaseRule
+from gpuwatch.frameworks.json_patch import parts
+from gpuwatch.frameworks.objects import Object
+from gpuwatch.kube.live_writer import event_of
+from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.store.custom_resources import GROUP
+
+ACCOUNT = f"{keys.PREFIX}account"
+"""Label of the ClusterRoleBindings whose ServiceAccounts are held: they are named there and nowhere else. Its value
+`controller` marks the one whose ServiceAccount alone makes Remediations."""
+
+MARKS = (keys.NOTICE, keys.REMEDIATION, keys.SAVED_STATE)
+"""The annotations that gpuwatch writes on owners."""
+
+NODE_MARKS = (keys.NOTICE, keys.REMEDIATION, keys.TAINT)
+
+NODE_LABELS = "nodelabels"
+"""The resource of GROUP that a role names to let the account `use` a Node label: the hand-off label is a setting."""
+
+ROLLED_OUT = {("apps", "Deployment"): "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt"}
+"""The kinds that are moved by a rollout, and the field that it writes."""
+
+LEFT_TO_RBAC: Mapping[tuple[str, str], tuple[str, ...]] = {
+    # admission.yaml holds everybody to what may be in these.
+    (GROUP, "remediations"): ("CREATE", "DELETE"),
+    (GROUP, "noderemediations"): ("CREATE", "DELETE"),
+    (GROUP, "remediations/status"): ("UPDATE",),
+    (GROUP, "noderemediations/status"): ("UPDATE",),
+    (GROUP, "workloadprofiles"): ("CREATE", "DELETE"),
+    (GROUP, "workloadprofiles/status"): ("UPDATE",),
+    # Questions about the asker. Nothing is stored.
+    ("authentication.k8s.io", "selfsubjectreviews"): ("CREATE",),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"): ("CREATE",),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"): ("CREATE",),
+}
+
+BY_GPUWATCH = (
+    "params.?subjects.orValue([]).exists(subject, subject.kind == 'ServiceAccount' && request.userInfo.username == "
+    "'system:serviceaccount:' + subject.?namespace.orValue('') + ':' + subject.name)"
+)
+"""Whether the request is of a ServiceAccount that the labelled ClusterRoleBinding names."""
+
+_OWN_NAMESPACE = "request.userInfo.username.split(':')[2]"
+_WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
+
+_HEAD = """\
+# Written by `python -m tools.guardrails` (make names). The API server takes from gpuwatch's own account the fields,
+# subresources and kinds that its code writes, and nothing else, whatever RBAC allows and whatever a bug would do. The
+# policies hold no other account. ValidatingAdmissionPolicy is there since Kubernetes 1.30; deploy/README.md says how to
+# leave the policies out before.
+#
+# The account is not named here: every policy looks it up in the ClusterRoleBindings with the label
+# gpuwatch.dev/account.
+#
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """resource: with its subresource, such as 'pods/eviction'."""
+
+    group: str
+    resource: str
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    expression: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """says: a comment. variables: name → expression. left_out: excluded from the rules."""
+
+    name: str
+    says: str
+    rules: tuple[Rule, ...]
+    checks: tuple[Check, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[Rule, ...] = ()
+
+
+def text(value: object) -> str:
+    """A CEL literal of a text, a number, a truth value or a list of texts."""
+    return json.dumps(value).replace('"', "'")
+
+
+def _at(which: str, path: Sequence[str]) -> str:
+    """A CEL optional with the value there. It is dynamic, so that the type checker lets its keys be walked."""
+    steps = (f".?{name}" if name.isidentifier() else f"[?{text(name)}]" for name in path)
+    return f"dyn({which}){''.join(steps)}"
+
+
+class Fields:
+    """The fields that an update may change; all others have to stay. Used while one policy is written.
+
+    served_apart: the API server itself keeps status, or spec, apart, and there is nothing beside them.
+    """
+
+    def __init__(self, *paths: str, metadata: Sequence[str] = (), served_apart: bool = True) -> None:
+        self.variables: dict[str, str] = {}
+        self.checks: list[Check] = []
+        self._children: dict[tuple[str, ...], list[str]] = {(): [], ("metadata",): [*_WRITTEN_BY_THE_SERVER]}
+        for path in ("/metadata/annotations", *paths):
+            steps = tuple(parts(path))
+            for depth, name in enumerate(steps):
+                self._add(steps[:depth], name)
+        for name in metadata:
+            self._add(("metadata",), name)
+        self._children.setdefault(("metadata", "annotations"), [])
+        for steps, names in sorted(self._children.items()):
+            if steps or not served_apart:
+                self._hold(steps, names)
+
+    def _add(self, steps: tuple[str, ...], name: str) -> None:
+        names = self._children.setdefault(steps, [])
+        if name not in names:
+            names.append(name)
+
+    def _hold(self, steps: tuple[str, ...], names: Sequence[str]) -> None:
+        now, was = self.both(steps)
+        but = text(sorted(names))
+        self.checks.append(
+            Check(
+                f"{now}.all(key, key in {but} || (key in {was} && {now}[key] == {was}[key])) && "
+                f"{was}.all(key, key in {but} || key in {now})",
+                f"gpuwatch changes nothing of {'.'.join(steps) or 'this object'}"
+                + (f" but {', '.join(name for name in sorted(names) if name not in _WRITTEN_BY_THE_SERVER)}"
+                   if set(names) - set(_WRITTEN_BY_THE_SERVER) else ""),
+            )
+        )  # fmt: skip
+
+    def both(self, steps: Sequence[str]) -> tuple[str, str]:
+        """The variables with the map there, now and before."""
+        if not steps:
+            names, ends = ("now", "was"), ("", "")
+        else:
+            short = "".join(part.capitalize() for part in steps)
+            names, ends = (f"now{short}", f"was{short}"), (".orValue({})", ".orValue({})")
+        for name, which, end in zip(names, ("object", "oldObject"), ends, strict=True):
+            self.variables[name] = f"{_at(which, steps)}{end}"
+        return f"variables.{names[0]}", f"variables.{names[1]}"
+
+
+def policies() -> list[Policy]:
+    """All of them; a write is held by one of them, and what none names by the last one."""
+    held = [_nodes(), _node_conditions(), *_owners(), *_evictions(), *_commands(), *_device_taints(), *_events()]
+    held += [*_leases(), *_checkpoints(), _records()]
+    return [*held, _other(held)]
+
+
+def _nodes() -> Policy:
+    fields = Fields(
+        *(f"/metadata/annotations/{_escaped(key)}" for key in NODE_MARKS), "/spec/taints", metadata=["labels"]
+    )
+    now, _ = fields.both(("metadata", "annotations"))
+    labels, labels_before = fields.both(("metadata", "labels"))
+    own, own_before = (f"{_at(which, ('spec', 'taints'))}.orValue([])" for which in ("object", "oldObject"))
+    key = f"taint.key != {text(keys.DEGRADED)}"
+    return Policy(
+        "gpuwatch-nodes",
+        "Nodes: its own taint under its own annotations, and the labels that a role lets it use.",
+        (Rule("", "nodes", ("UPDATE",)),),
+        (
+            *fields.checks,
+            Check(
+                f"{own}.filter(taint, {key}) == {own_before}.filter(taint, {key})",
+                "gpuwatch changes no taint but its own",
+            ),
+            Check(
+                f"{own}.all(taint, {key} || taint in {own_before}) || "
+                f"({text(keys.REMEDIATION)} in {now} && {text(keys.TAINT)} in {now})",
+                "gpuwatch taints a Node only together with its annotations",
+            ),
+            Check(
+                f"({labels}.map(key, key) + {labels_before}.map(key, key)).all(key, (key in {labels} && "
+                f"key in {labels_before} && {labels}[key] == {labels_before}[key]) || authorizer.group({text(GROUP)})"
+                f".resource({text(NODE_LABELS)}).name(key).check('use').allowed())",
+                f"gpuwatch changes no label of a Node but the one that a role lets it use ({NODE_LABELS}.{GROUP})",
+            ),
+        ),
+        fields.variables,
+    )
+
+
+def _node_conditions() -> Policy:
+    fields = Fields("/status/conditions")
+    now, was = (f"{_at(which, ('status', 'conditions'))}.orValue([])" for which in ("object", "oldObject"))
+    key = f"condition.type != {text(keys.CONDITION)}"
+    return Policy(
+        "gpuwatch-node-conditions",
+        "Status of Nodes: its own condition.",
+        (Rule("", "nodes/status", ("UPDATE",)),),
+        (
+            *fields.checks,
+            Check(
+                f"{now}.filter(condition, {key}) == {was}.filter(condition, {key})",
+                "gpuwatch changes no condition but its own",
+            ),
+        ),
+        fields.variables,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is written to owners of a kind. fields: path → value that releases, None where any does. rollout: a path
+    that restarts, '' for none."""
+
+    fields: tuple[tuple[str, Any], ...]
+    rollout: str
+
+
+def shapes() -> dict[Shape, list[Kind]]:
+    """The kinds that are written to, by what is written to them."""
+    found: dict[Shape, list[Kind]] = {}
+    for kind in WRITTEN.values():
+        if not isinstance(kind.release, ReleaseRule) and not isinstance(kind.move, MoveRule):
+            continue
+        set_: tuple[tuple[str, Any], ...] = ()
+        if isinstance(kind.release, ReleaseRule) and kind.release.commands is None:
+            rule = kind.release
+            set_ = tuple(
+                (path, None if rule.any_value else value)
+                for path, value in rule.fields({}, datetime.fromtimestamp(0, UTC))
+            )
+        found.setdefault(Shape(set_, ROLLED_OUT.get(kind.key, "")), []).append(kind)
+    return found
+
+
+def _owners() -> list[Policy]:
+    made = []
+    for shape, kinds in shapes().items():
+        marks = [f"/metadata/annotations/{_escaped(key)}" for key in MARKS]
+        restarts = [shape.rollout] if shape.rollout else []
+        # A definition may have its status beside its spec, and more.
+        defined = any("." in kind.group for kind in kinds)
+        fields = Fields(*marks, *(path for path, _ in shape.fields), *restarts, served_apart=not defined)
+        now, was = (f"{text(keys.REMEDIATION)} in {each}" for each in fields.both(("metadata", "annotations")))
+        checks = list(fields.checks)
+        for path, value in shape.fields:
+            after, before = (_at(which, parts(path)) for which in ("object", "oldObject"))
+            frees, freed = (
+                (f"!{before}.hasValue()", f"!{after}.hasValue()")
+                if value is None
+                else (f"{after} == optional.of({text(value)})", f"{before} == optional.of({text(value)})")
+            )
+            checks.append(
+                Check(
+                    f"{after} == {before} || ({frees} && {now}) || ({freed} && {was})",
+                    f"gpuwatch sets {path[1:].replace('/', '.')}"
+                    f"{'' if value is None else f' to {json.dumps(value)}'} under its mark, "
+                    "and sets it back only where it had set its mark",
+                )
+            )
+        for path in restarts:
+            after, before = (_at(which, parts(path)) for which in ("object", "oldObject"))
+            checks.append(Check(f"{after} == {before} || {now}", "gpuwatch restarts Pods only under its mark"))
+        names = [parts(path)[-1].lower() for path, _ in shape.fields] or ["marked"]
+        last = "-".join(parts(shape.fields[0][0])[1:]).lower() if shape.fields else names[0]
+        made.append(
+            Policy(
+                f"gpuwatch-owners-{last}{'-rollout' if restarts else ''}",
+                f"Owners: {', '.join(sorted({kind.kind for kind in kinds}))}.",
+                tuple(Rule(kind.group, kind.plural, ("UPDATE",)) for kind in sorted(kinds, key=lambda each: each.key)),
+                tuple(checks),
+                fields.variables,
+            )
+        )
+    return made
+
+
+def _evictions() -> list[Policy]:
+    options = f"{_at('object', ['deleteOptions'])}.orValue({{}})"
+    return [
+        Policy(
+            "gpuwatch-evictions",
+            "Evictions: of the very Pod, with the time that the Pod itself asks for.",
+            (Rule("", "pods/eviction", ("CREATE",)),),
+            (
+                Check(
+                    "object.?deleteOptions.?preconditions.?uid.orValue('') != ''",
+                    "gpuwatch evicts a Pod by its uid",
+                ),
+                Check(
+                    f"{options}.all(key, key in ['apiVersion', 'dryRun', 'kind', 'preconditions'])",
+                    "gpuwatch shortens no Pod's grace period",
+                ),
+            ),
+        )
+    ]
+
+
+def _own_deletions(name: str, rules: tuple[Rule, ...]) -> Policy:
+    return Policy(
+        name,
+        "What it deletes, it has made.",
+        rules,
+        (Check(_marked("oldObject"), "gpuwatch deletes only what it has made"),),
+    )
+
+
+def _marked(which: str) -> str:
+    return f"{text(keys.REMEDIATION)} in {_at(which, ['metadata', 'annotations'])}.orValue({{}})"
+
+
+def _commands() -> list[Policy]:
+    found: dict[tuple[str, str], list[tuple[Kind, Commands]]] = {}
+    for kind in WRITTEN.values():
+        if isinstance(kind.release, ReleaseRule) and kind.release.commands:
+            commands = kind.release.commands
+            for group, resource, verb in commands.rights:
+                if verb == "create":
+                    found.setdefault((group, resource), []).append((kind, commands))
+    made = []
+    for (group, resource), users in found.items():
+        orders: list[Object] = []
+        for kind, commands in users:
+            owner = {"apiVersion": kind.api_version, "kind": kind.kind}
+            owner_of: Object = {**owner, "metadata": {"name": "x", "namespace": "x", "uid": "x"}}
+            orders += [commands.release(owner_of, "x"), commands.restore(owner_of, "x")]
+        actions = sorted({order["action"] for order in orders})
+        target = "object.?target.?apiVersion.orValue('') + ' ' + object.?target.?kind.orValue('')"
+        targets = sorted({f"{order['target']['apiVersion']} {order['target']['kind']}" for order in orders})
+        made += [
+            Policy(
+                f"gpuwatch-{resource}",
+                f"Orders to the controllers of {', '.join(sorted({kind.resource for kind, _ in users}))}.",
+                (Rule(group, resource, ("CREATE",)),),
+                (
+                    Check(_marked("object"), "gpuwatch orders under its mark"),
+                    Check(
+                        f"object.?action.orValue('') in {text(actions)}",
+                        f"gpuwatch orders {' and '.join(actions)} alone",
+                    ),
+                    Check(
+                        f"{target} in {text(targets)}",
+                        f"gpuwatch orders about {', '.join(targets)} alone",
+                    ),
+                    Check(
+                        "object.metadata.?ownerReferences.orValue([]).map(owner, owner.uid) == "
+                        "[object.?target.?uid.orValue('')]",
+                        "the order belongs to its target, and goes with it",
+                    ),
+                ),
+            ),
+            _own_deletions(f"gpuwatch-{resource}-deleted", (Rule(group, resource, ("DELETE",)),)),
+        ]
+    return made
+
+
+def _device_taints() -> list[Policy]:
+    rule = ("resource.k8s.io", "devicetaintrules")
+    return [
+        Policy(
+            "gpuwatch-device-taints",
+            "Taints on single devices (DRA).",
+            (Rule(*rule, ("CREATE",)),),
+            (
+                Check(_marked("object"), "gpuwatch taints a device under its mark"),
+                Check(
+                    f"object.spec.taint.key == {text(keys.DEGRADED)} && object.spec.taint.effect == 'NoSchedule'",
+                    f"gpuwatch taints a device with {keys.DEGRADED} and NoSchedule alone",
+                ),
+                Check(
+                    "['driver', 'pool', 'device'].all(key, key in "
+                    f"{_at('object', ['spec', 'deviceSelector'])}.orValue({{}}))",
+                    "gpuwatch taints one device by its name",
+                ),
+            ),
+        ),
+        _own_deletions("gpuwatch-device-taints-deleted", (Rule(*rule, ("DELETE",)),)),
+    ]
+
+
+def _events() -> list[Policy]:
+    made = event_of(ObjectRef("v1", "Node", "x"), at=datetime.fromtimestamp(0, UTC), reason="x", action="x", note="x")
+    ours = text(made["reportingController"])
+    fields = Fields("/series")  # the server itself lets nothing else of an Event change
+    return [
+        Policy(
+            "gpuwatch-events",
+            "Events: its own.",
+            (Rule("events.k8s.io", "events", ("CREATE",)),),
+            (Check(f"object.?reportingController.orValue('') == {ours}", "gpuwatch reports in its own name"),),
+        ),
+        Policy(
+            "gpuwatch-events-counted",
+            "Events that come again are counted.",
+            (Rule("events.k8s.io", "events", ("UPDATE",)),),
+            (
+                *fields.checks,
+                Check(
+                    f"oldObject.?reportingController.orValue('') == {ours}",
+                    "gpuwatch counts no Event but its own",
+                ),
+            ),
+            fields.variables,
+        ),
+    ]
+
+
+def _leases() -> list[Policy]:
+    fields = Fields(f"/metadata/annotations/{_escaped(keys.LAST_STORM)}", "/spec")
+    return [
+        Policy(
+            "gpuwatch-lease",
+            "The Lease in its own Namespace.",
+            (Rule("coordination.k8s.io", "leases", ("CREATE", "UPDATE")),),
+            (
+                Check(
+                    f"request.namespace == {_OWN_NAMESPACE} && object.metadata.name == 'gpuwatch'",
+                    "gpuwatch holds one Lease, gpuwatch of its own Namespace",
+                ),
+            ),
+        ),
+        Policy(
+            "gpuwatch-lease-held",
+            "Of its Lease, who holds it, and when the last storm was.",
+            (Rule("coordination.k8s.io", "leases", ("UPDATE",)),),
+            tuple(fields.checks),
+            fields.variables,
+        ),
+    ]
+
+
+def _checkpoints() -> list[Policy]:
+    fields = Fields("/spec")
+    return [
+        Policy(
+            "gpuwatch-checkpoints",
+            "Its state, in its own Namespace.",
+            (Rule(GROUP, "checkpoints", ("CREATE", "UPDATE", "DELETE")),),
+            (Check(f"request.namespace == {_OWN_NAMESPACE}", "gpuwatch keeps its state in its own Namespace"),),
+        ),
+        Policy(
+            "gpuwatch-checkpoints-written",
+            "Of a piece of its state, what it keeps.",
+            (Rule(GROUP, "checkpoints", ("UPDATE",)),),
+            tuple(fields.checks),
+            fields.variables,
+        ),
+    ]
+
+
+def _records() -> Policy:
+    """That its spec stays, admission.yaml says for people to read; here it is held once more with all the rest."""
+    fields = Fields(metadata=["finalizers"])
+    now, was = (f"{_at(which, ['metadata', 'finalizers'])}.orValue([])" for which in ("object", "oldObject"))
+    return Policy(
+        "gpuwatch-finalizers",
+        "Of a Remediation outside of its status, its own finalizers.",
+        (Rule(GROUP, "noderemediations", ("UPDATE",)), Rule(GROUP, "remediations", ("UPDATE",))),
+        (
+            *fields.checks,
+            Check(
+                f"{now}.filter(name, !name.startsWith({text(keys.PREFIX)})) == "
+                f"{was}.filter(name, !name.startsWith({text(keys.PREFIX)}))",
+                f"gpuwatch changes no finalizer but those under {keys.PREFIX}",
+            ),
+        ),
+        fields.variables,
+    )
+
+
+def _other(held: Sequence[Policy]) -> Policy:
+    operations: dict[tuple[str, str], set[str]] = {key: set(each) for key, each in LEFT_TO_RBAC.items()}
+    for policy in held:
+        for rule in policy.rules:
+            operations.setdefault((rule.group, rule.resource), set()).update(rule.operations)
+    groups = sorted(
+        {GROUP}
+        | {kind.group for framework in FRAMEWORKS for kind in framework.kinds if "." in kind.group}
+        | {kind.group for kind in WRITTEN.values() if "." in kind.group}
+        | {framework.groups.kind.group for framework in FRAMEWORKS if framework.groups}
+        | {rule.group for policy in held for rule in policy.rules if "." in rule.group}
+    )
+    changed = (
+        f"dyn(request.operation == 'CREATE' ? object : oldObject).?metadata[?'annotations'][?{text(keys.REMEDIATION)}]"
+    )
+    return Policy(
+        "gpuwatch-other",
+        "Everything else is refused: every kind, subresource and operation that no policy above names. A repair\n"
+        "system's object (execute.hand_off_object) is of any other kind that a role of yours allows, with our mark.",
+        (Rule("*", "*/*", ("CREATE", "UPDATE", "DELETE", "CONNECT")),),
+        (
+            Check(
+                "request.operation in ['CREATE', 'DELETE'] && request.?subResource.orValue('') == '' && "
+                "request.resource.group.contains('.') && !request.resource.group.endsWith('.k8s.io') && "
+                f"!(request.resource.group in {text(groups)})",
+                "gpuwatch does not do this to such an object",
+            ),
+            Check(
+                f"!(request.operation in ['CREATE', 'DELETE']) || {changed}.hasValue()",
+                "gpuwatch hands off by objects with its mark alone",
+            ),
+        ),
+        left_out=tuple(Rule(*key, tuple(sorted(each))) for key, each in sorted(operations.items())),
+    )  # fmt: skip
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def documents() -> list[tuple[str, Object]]:
+    """Each policy and its binding, the former with its comment."""
+    made: list[tuple[str, Object]] = []
+    for policy in policies():
+        spec: Object = {
+            "failurePolicy": "Fail",
+            "paramKind": {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding"},
+            "matchConstraints": {"resourceRules": [_rule(each) for each in policy.rules]},
+            "matchConditions": [{"name": "by-gpuwatch", "expression": BY_GPUWATCH}],
+        }
+        if policy.left_out:
+            spec["matchConstraints"]["excludeResourceRules"] = [_rule(each) for each in policy.left_out]
+        if policy.variables:
+            spec["variables"] = [{"name": name, "expression": told} for name, told in policy.variables.items()]
+        spec["validations"] = [
+            {"expression": each.expression, "message": each.message, "reason": "Forbidden"} for each in policy.checks
+        ]
+        api = {"apiVersion": "admissionregistration.k8s.io/v1"}
+        named = {"metadata": {"name": policy.name}}
+        made.append((policy.says, {**api, "kind": "ValidatingAdmissionPolicy", **named, "spec": spec}))
+        # Allow: without any such binding the account has no rights, and a refusal would be everybody's.
+        params = {
+            "selector": {"matchExpressions": [{"key": ACCOUNT, "operator": "Exists"}]},
+            "parameterNotFoundAction": "Allow",
+        }
+        bound = {"policyName": policy.name, "paramRef": params, "validationActions": ["Deny"]}
+        made.append(("", {**api, "kind": "ValidatingAdmissionPolicyBinding", **named, "spec": bound}))
+    return made
+
+
+def _rule(rule: Rule) -> Object:
+    return {
+        "apiGroups": [rule.group],
+        "apiVersions": ["*"],
+        "operations": list(rule.operations),
+        "resources": [rule.resource],
+    }
+
+
+def main() -> None:
+    pieces = []
+    for says, document in documents():
+        comment = "".join(f"# {line}\n" for line in says.splitlines())
+        pieces.append(comment + yaml.safe_dump(document, sort_keys=False, width=118, default_flow_style=None))
+    sys.stdout.write(_HEAD + "---\n".join(pieces))
+
+
+if __name__ == "__main__":
+    main()
