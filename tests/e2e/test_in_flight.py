@@ -182,8 +182,9 @@ def test_a_remediation_that_is_deleted_in_flight_is_undone_and_goes(flight: Flig
 def test_uninstall_leaves_nothing(flight: Flight) -> None:
     """What other tests have left in this world goes too."""
     living = flight.living
-    living.fleet.faults["flight-2"] = {3}
-    flight.until(lambda: living.phase("taint_node", "flight-2") == "InEffect")
+    flight.settings("taint_node")
+    living.fleet.faults["flight-1"] = {3}  # below a gang, so that a taint is worth it
+    flight.until(lambda: living.phase("taint_node", "flight-1") == "InEffect")
     assert marks(living) != []
     config = ("--config", str(living.folder / "flight.yaml"))
     flight.running.close()
