@@ -145,7 +145,7 @@ def test_an_upgrade_and_a_rollout_of_the_exporter_change_nothing_that_is_in_flig
 
 
 def marks(living: World) -> list[str]:
-    """What of gpuwatch is on others' objects: annotations, taints and conditions."""
+    """What of gpuwatch is on others' objects: annotations, taints and conditions, but for one that says `False`."""
     found = []
     for path in ("/api/v1/nodes", "/api/v1/pods", "/apis/batch/v1/jobs", "/apis/apps/v1/deployments"):
         for item in living.api.get(path)["items"]:
@@ -159,7 +159,9 @@ def marks(living: World) -> list[str]:
                 if each["key"].startswith("gpuwatch.dev/")
             ]
             found += [
-                f"{name} {each['type']}" for each in item["status"].get("conditions", ()) if each["type"] == CONDITION
+                f"{name} {each['type']}"
+                for each in item["status"].get("conditions", ())
+                if (each["type"], each["status"]) == (CONDITION, "True")
             ]
     return found
 
