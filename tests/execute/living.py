@@ -269,7 +269,7 @@ class Fleet:
                 wanted = self._wanted(owner)
                 restarted = (owner["spec"].get("template") or {}).get("metadata", {}).get("annotations", {})
                 stamp = restarted.get("kubectl.kubernetes.io/restartedAt", "")
-                pods = self.pods(name)
+                pods = [pod for pod in self.pods(name) if "deletionTimestamp" not in pod["metadata"]]
                 if stamp != self.stamps.get(name, ""):
                     self.stamps[name] = stamp
                     for pod in pods:
