@@ -162,11 +162,6 @@ def _instance(row: Row, wanted: str) -> InstanceType:
         raise row.error(
             f"the GPU model {row.text('gpu')!r} is unknown; write it as a Node's nvidia.com/gpu.product does"
         )
-    count, price = row.whole("gpu_count"), row.number("price_per_hour")
-    if count < 1:
-        raise row.error(f"column 'gpu_count' is {count}; expected the number of whole GPUs")
-    if price <= 0:
-        raise row.error(f"column 'price_per_hour' is {price:g}; expected the price of one hour of the machine")
     currency = row.text("currency").upper()
     if currency != wanted:
         raise row.error(
@@ -174,20 +169,22 @@ def _instance(row: Row, wanted: str) -> InstanceType:
         )
     vcpus, memory = (_size(row, column) for column in ("vcpus", "host_memory_bytes"))
     told = vcpus is not None or memory is not None
-    return InstanceType(
-        name=row.text("name"),
+    found = row.as_(
+        InstanceType,
         vendor=row.optional("vendor"),
-        region=row.text("region"),
         gpu=gpu.name,
-        gpu_count=count,
-        price_per_hour=price,
         currency=currency,
         price_date=row.parse("price_date", date.fromisoformat, "a date such as 2026-08-03"),
-        source=row.text("source"),
         vcpus=vcpus,
         host_memory_bytes=memory,
         host_source=(row.optional("host_source") or row.text("source")) if told else "",
     )
+    if found.gpu_count < 1:
+        raise row.error(f"column 'gpu_count' is {found.gpu_count}; expected the number of whole GPUs")
+    if found.price_per_hour <= 0:
+        price = found.price_per_hour
+        raise row.error(f"column 'price_per_hour' is {price:g}; expected the price of one hour of the machine")
+    return found
 
 
 def _size(row: Row, column: str) -> int | None:

@@ -67,13 +67,5 @@ def _processor(row: Row) -> Processor:
         if not count.isdecimal() or not 0 < int(count) <= whole:
             raise row.error(f"column 'slice_multiprocessors' has {part!r}; expected KIND:SMS, up to {whole}")
         slices[kind.strip()] = int(count)
-    return Processor(
-        name=row.text("name"),
-        architecture=row.text("architecture"),
-        multiprocessors=whole,
-        boost_clock_hertz=row.number("boost_clock_hertz"),
-        fp32_flops_per_second=row.number("fp32_flops_per_second"),
-        pcie_bytes_per_second=_PCIE_BYTES_PER_SECOND[generation],
-        slice_multiprocessors=slices,
-        source=row.text("source"),
-    )
+    link = _PCIE_BYTES_PER_SECOND[generation]
+    return row.as_(Processor, pcie_bytes_per_second=link, slice_multiprocessors=slices)
