@@ -146,9 +146,8 @@ def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
             layout = tables["layouts"][entry["layout"]]
             found[family] = _geometry(family, entry, layout)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        if isinstance(problem, KeyError):
-            raise CatalogError(f"{file}, {where}", f"{problem.args[0]!r} is missing; add it") from None
-        raise CatalogError(f"{file}, {where}", f"{problem}; compare with the other entries") from None
+        missing = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else ""
+        raise CatalogError(f"{file}, {where}", missing or f"{problem}; compare with the other entries") from None
     return found
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import yaml
@@ -71,14 +71,14 @@ class Row:
 
     def as_(self, kind: type[T], /, **given: Any) -> T:
         """The row as this dataclass: each cell becomes the field of its column by the field's type; only a cell of
-        `float | None` may be empty. given: fields that are more than their cell."""
-        types = {name: field for name, field in _field_types(kind).items() if name not in given}
+        `float | None` or the like may be empty. given: fields that are more than their cell."""
         make: Callable[..., T] = kind
+        types = {name: field for name, field in _field_types(make).items() if name not in given}
         return make(**given, **{name: self._cell(name, field) for name, field in types.items()})
 
     def _cell(self, column: str, kind: Any) -> object:
-        if kind == float | None:
-            return self.number(column) if self.optional(column) else None
+        if get_args(kind):  # float | None
+            return self._cell(column, get_args(kind)[0]) if self.optional(column) else None
         if kind is bool:
             return bool(self.parse(column, ("false", "true").index, "true or false"))
         if issubclass(kind, Enum):
@@ -88,7 +88,7 @@ class Row:
 
 
 @cache
-def _field_types(row: type) -> Mapping[str, Any]:
+def _field_types(row: Callable[..., object]) -> Mapping[str, Any]:
     return get_type_hints(row)
 
 
