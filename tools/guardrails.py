@@ -422,7 +422,8 @@ def _events() -> list[Policy]:
 
 
 def _leases() -> list[Policy]:
-    fields = Fields(f"/metadata/annotations/{_escaped(keys.LAST_STORM)}", "/spec")
+    notes = (f"/metadata/annotations/{_escaped(key)}" for key in (keys.LAST_STORM, keys.LAST_REPORT))
+    fields = Fields(*notes, "/spec")
     return [
         Policy(
             "gpuwatch-lease",
@@ -437,7 +438,7 @@ def _leases() -> list[Policy]:
         ),
         Policy(
             "gpuwatch-lease-held",
-            "Of its Lease, who holds it, and when the last storm was.",
+            "Of its Lease, who holds it, when the last storm was, and which report was sent.",
             (Rule("coordination.k8s.io", "leases", ("UPDATE",)),),
             tuple(fields.checks),
             fields.variables,

@@ -643,7 +643,10 @@ def meant(api: Api) -> list[Case]:
     }
     series = {"series": {"count": 2, "lastObservedTime": own_event()["eventTime"]}}
     finalizers = {"metadata": {"finalizers": ["gpuwatch.dev/marks"]}}
-    storm = {"metadata": {"annotations": {keys.LAST_STORM: "x"}}, "spec": {"holderIdentity": "gpuwatch-1"}}
+    noted = {
+        "metadata": {"annotations": {keys.LAST_STORM: "x", keys.LAST_REPORT: "{}"}},
+        "spec": {"holderIdentity": "gpuwatch-1"},
+    }
     return [
         *found,
         Case("gpuwatch-nodes", change(api, NODE_BODY, tainted)),
@@ -652,7 +655,7 @@ def meant(api: Api) -> list[Case]:
         Case("gpuwatch-events", creation(api, changed(own_event(), "/note", "another"))),
         Case("gpuwatch-finalizers", change(api, proposed(of_team()), finalizers)),
         Case("gpuwatch-finalizers", change(api, proposed(remediation()), finalizers)),
-        Case("gpuwatch-lease-held", change(api, LEASE, storm)),
+        Case("gpuwatch-lease-held", change(api, LEASE, noted)),
         Case("gpuwatch-checkpoints-written", change(api, CHECKPOINT, {"spec": {"schema": 2}})),
         Case("gpuwatch-checkpoints", deletion(api, CHECKPOINT)),
         Case("gpuwatch-commands", creation(api, changed(COMMAND, "/action", "ResumeJob"))),

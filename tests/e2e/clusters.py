@@ -146,6 +146,7 @@ def _ours(object_: Object) -> bool:
 def wipe(api: Api) -> int:
     """Delete all that is marked, and what gpuwatch made of it; Namespaces first, so that their Pods end on Nodes that
     are there. How many objects there were. Raises RuntimeError where something does not go."""
+    _let_go(api)
     nodes = {_PROBE, *(item["metadata"]["name"] for item in api.get("/api/v1/nodes")["items"] if _ours(item))}
     found = [
         (resource, item)
@@ -161,6 +162,18 @@ def wipe(api: Api) -> int:
     for resource, item in found:
         _wait_until_gone(api, f"{resource.path()}/{item['metadata']['name']}")
     return len(found) + _wipe_what_was_made(api, nodes)
+
+
+def _let_go(api: Api) -> None:
+    """No gpuwatch runs any more that would take back what a Remediation's finalizer stands for."""
+    for plural in ("remediations", "noderemediations"):
+        answer = api.answer("GET", f"/apis/gpuwatch.dev/v1alpha1/{plural}")
+        for item in answer.json()["items"] if answer.ok else ():
+            place = item["metadata"].get("namespace", "")
+            at = f"/apis/gpuwatch.dev/v1alpha1/{f'namespaces/{place}/' if place else ''}{plural}"
+            none = {"metadata": {"finalizers": None}}
+            path = f"{at}/{item['metadata']['name']}"
+            api.answer("PATCH", path, none, content_type="application/merge-patch+json")
 
 
 def _marked(api: Api, resource: Resource) -> list[Object]:

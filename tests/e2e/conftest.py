@@ -20,7 +20,7 @@ FINAL = {str(phase) for phase in Phase if not phase.open}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is tested without the roles of any mode comes before what needs them."""
-    items.sort(key=lambda item: "allowed" in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: "with_every_role" in getattr(item, "fixturenames", ()))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -14,6 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from parts.scripted_server import Asked, Reply, scripted
 
 JOB = "dcgm-exporter"
+TENANTS_JOB = "kubernetes-pods"
+"""The job that scrapes whichever Pods ask for it by an annotation."""
 INTERVAL_SECONDS = 5
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -45,34 +47,41 @@ class Exporters:
     url: str = ""
     silent: set[str] = field(default_factory=set)
     _pages: dict[str, bytes] = field(default_factory=dict)
+    _tenants: dict[str, tuple[Mapping[str, str], bytes]] = field(default_factory=dict)
 
     def show(self, nodes: Mapping[str, Iterable[Sample]]) -> None:
         """The pages of these Nodes from now on; of no others."""
         self._pages = {node: _page(samples) for node, samples in nodes.items()}
 
-    def scrape_config(self) -> dict[str, Any]:
-        """Of Prometheus: every Node is found within seconds, and is no target any more when it is gone."""
+    def show_tenants(self, pages: Mapping[str, tuple[Mapping[str, str], Iterable[Sample]]]) -> None:
+        """Pods of tenants that are scraped too, by a name, and of no others: the labels that service discovery gives to
+        the target, and what they export."""
+        self._tenants = {name: (labels, _page(samples)) for name, (labels, samples) in pages.items()}
+
+    def scrape_config(self, job: str = JOB) -> dict[str, Any]:
+        """Of Prometheus: every target is found within seconds, and is no target any more when it is gone."""
         return {
-            "job_name": JOB,
+            "job_name": job,
             "scrape_interval": f"{INTERVAL_SECONDS}s",
             "scrape_timeout": f"{INTERVAL_SECONDS - 1}s",
-            "http_sd_configs": [{"url": f"{self.url}/targets", "refresh_interval": "1s"}],
+            "http_sd_configs": [{"url": f"{self.url}/targets/{job}", "refresh_interval": "1s"}],
         }
 
     def answer(self, asked: Asked) -> Reply:
-        pages = self._pages
-        if asked.path == "/targets":
-            address = self.url.removeprefix("http://")
-            found = [
-                {"targets": [address], "labels": {"__metrics_path__": f"/{node}/metrics", **target(node)}}
-                for node in pages
-            ]
-            return Reply(body=json.dumps(found), headers={"Content-Type": "application/json"})
-        node = asked.path.removesuffix("/metrics").removeprefix("/")
-        if node in self.silent:
+        pages = {f"/{node}/metrics": (target(node), page) for node, page in self._pages.items()}
+        tenants = {f"/tenants/{name}": found for name, found in self._tenants.items()}
+        for job, listed in ((JOB, pages), (TENANTS_JOB, tenants)):
+            if asked.path == f"/targets/{job}":
+                address = self.url.removeprefix("http://")
+                found = [
+                    {"targets": [address], "labels": {"__metrics_path__": path, **labels}}
+                    for path, (labels, _) in listed.items()
+                ]
+                return Reply(body=json.dumps(found), headers={"Content-Type": "application/json"})
+        if asked.path.removesuffix("/metrics").removeprefix("/") in self.silent:
             return Reply(500)
-        page = pages.get(node)
-        return Reply(404) if page is None else Reply(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        page = {**pages, **tenants}.get(asked.path)
+        return Reply(404) if page is None else Reply(body=page[1], headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @contextmanager

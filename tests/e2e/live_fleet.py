@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from cluster.api import Api, Object
 from e2e.exporters import INTERVAL_SECONDS, Exporters, Sample, scraped, target
 from parts import remote_write
+from rules.exporters import STEADY
 
 LOOK_SECONDS = 2
 GPUS_PER_NODE = 8
@@ -107,13 +108,14 @@ def workload(
 @dataclass
 class LiveFleet:
     """idle: values of the label `app` whose Pods do nothing. faults: Node → indices of GPUs whose memory could not be
-    repaired."""
+    repaired. renewed: Nodes whose dcgm-exporter is 4.9, which has other names, units and labels than 4.8."""
 
     api: Api
     exporters: Exporters
     prometheus: str
     idle: set[str] = field(default_factory=set)
     faults: dict[str, set[int]] = field(default_factory=dict)
+    renewed: set[str] = field(default_factory=set)
     _alone: bool = False
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _seen: dict[str, list[Object]] = field(default_factory=dict)
@@ -235,9 +237,20 @@ class LiveFleet:
             "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0.0,
             "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 0.0,
         }
+        if name in self.renewed:
+            labels["hostname"] = labels.pop("Hostname")
         for metric, value in metrics.items():
-            yield metric, labels, value
+            renamed, factor = _FROM_4_9.get(metric, (metric, 1.0)) if name in self.renewed else (metric, 1.0)
+            yield renamed, labels, value * factor
 
+
+_FROM_4_9 = {
+    **{old: (new, float(factor)) for old, (new, _, factor) in STEADY.items()},
+    "DCGM_FI_DEV_MEM_COPY_UTIL": ("DCGM_FI_DEV_MEMORY_UTIL_RATIO", 0.01),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": ("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", 1.0),
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": ("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", 1.0),
+}
+"""Name up to 4.8 → name from 4.9, and the factor to its unit."""
 
 _PODS, _NODES, _CLAIMS = "/api/v1/pods", "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceclaims"
 

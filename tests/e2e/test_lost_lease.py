@@ -7,12 +7,9 @@ import time
 
 import pytest
 
-from e2e.world import LEASE, LEASE_SECONDS, REMEDIATIONS, Replica, World
+from e2e.world import HOLD, LEASE, LEASE_SECONDS, NODE_REMEDIATIONS, REMEDIATIONS, Replica, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
-
-HOLD = "example.org/hold"
-"""A finalizer that keeps a Pod that was deleted, as long as the test wants it."""
 
 
 def enforced(living: World, name: str, pool: str, notice_period_seconds: int) -> World:
@@ -32,15 +29,6 @@ def leads(replica: Replica) -> bool:
     return replica.metric("gpuwatch_leader") == 1.0
 
 
-def finalize(living: World, pod: str, finalizers: list[str]) -> None:
-    """Have these, and what the Job's controller has put there."""
-    path = f"/api/v1/namespaces/team-a/pods/{pod}"
-    others = [each for each in living.api.get(path)["metadata"].get("finalizers", []) if each != HOLD]
-    body = {"metadata": {"finalizers": [*others, *finalizers]}}
-    answer = living.api.answer("PATCH", path, body, content_type="application/merge-patch+json")
-    assert answer.ok, answer.text
-
-
 def moved_once(living: World, app: str, old: set[str], seen: set[str], pool: str) -> None:
     new = {item["metadata"]["uid"]: item["spec"]["nodeName"] for item in living.running(app)}
     assert set(new.values()) == {f"{pool}-1"}
@@ -57,7 +45,7 @@ def test_a_leader_that_was_suspended_in_the_act_writes_nothing_when_it_wakes(all
     living.node("frozen-0", "frozen")
     old = living.started("sleeper", "Job", "frozen", gpus=4, copies=2)
     held = living.running("sleeper")[0]["metadata"]["name"]
-    finalize(living, held, [HOLD])
+    living.finalize(held, HOLD)
     seen: set[str] = set()
 
     def phase() -> str:
@@ -85,7 +73,7 @@ def test_a_leader_that_was_suspended_in_the_act_writes_nothing_when_it_wakes(all
         # It takes over when nobody renewed it for as long as it lasts, and finishes what both had begun.
         living.until(lambda: leader(living).startswith("frozen-a"), first)
         assert phase() == "Acting"
-        finalize(living, held, [])
+        living.finalize(held)
         living.until(lambda: phase() == "Succeeded", first, seconds=240)
         again = time.time()
         second.thaw()
@@ -132,7 +120,7 @@ def test_without_an_api_server_for_longer_than_the_lease_nobody_leads_and_both_g
                 time.sleep(max(gone + 2 * LEASE_SECONDS - time.time(), 0))
             back = time.time()
             # It answers before it has read all custom resources anew.
-            living.until(lambda: living.api.answer("GET", REMEDIATIONS).ok)
+            living.until(lambda: all(living.api.answer("GET", each).ok for each in (REMEDIATIONS, NODE_REMEDIATIONS)))
         living.until(lambda: leads(first) or leads(second), first, second)
         living.until(lambda: phase() == "Succeeded", first, second, seconds=240)
         living.until(lambda: first.asked("/readyz")[0] == second.asked("/readyz")[0] == 200, first, second)

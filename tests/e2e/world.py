@@ -20,7 +20,7 @@ from cluster.api import Api, Object
 from cluster.control_plane import Asked, credential
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
-from e2e.exporters import JOB, exporters
+from e2e.exporters import JOB, TENANTS_JOB, exporters
 from e2e.live_fleet import LiveFleet, node, reporting, workload
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.store.api_form import camel_enum
@@ -33,11 +33,15 @@ REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/remediations"
 NODE_REMEDIATIONS = "/apis/gpuwatch.dev/v1alpha1/noderemediations"
 ACCOUNT = "system:serviceaccount:gpuwatch:gpuwatch"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases/gpuwatch"
+HOLD = "example.org/hold"
+"""A finalizer that keeps a Pod that was deleted, as long as the test wants it."""
 HISTORY_SECONDS = 1200
 LEASE_SECONDS = 6
 
 OWN = frozenset({"leases", "checkpoints", "workloadprofiles", "remediations", "noderemediations", "events"})
 """Resources of which gpuwatch writes objects of its own; all others are somebody's."""
+
+_MAIN = "from gpuwatch.app.cli import main; main()"
 
 UNSEEN: list[str] = []
 """What was not looked at, and in which test, because the cluster is somebody else's."""
@@ -106,9 +110,8 @@ class World:
 
     def settings(self, name: str, **groups: Mapping[str, Any]) -> Path:
         """A settings file: `QUICK` with these over it."""
-        merged: dict[str, Any] = {"prometheus": {"url": self.prometheus, "trusted_targets": [{"job": JOB}]}}
-        for group in {*QUICK, *groups}:
-            merged[group] = {**QUICK.get(group, {}), **groups.get(group, {})}
+        usual = {**QUICK, "prometheus": {"url": self.prometheus, "trusted_targets": [{"job": JOB}]}}
+        merged = {group: {**usual.get(group, {}), **groups.get(group, {})} for group in {**usual, **groups}}
         merged["run"]["folder"] = str(self.folder / f"{name}-work")
         file = self.folder / f"{name}.yaml"
         new = file.with_suffix(".new")
@@ -129,8 +132,9 @@ class World:
         self.fleet.history(time.time(), 600, name)
 
     @contextmanager
-    def gpuwatch(self, name: str, settings: Path) -> Iterator[Replica]:
-        """A replica, ready, under the account of deploy/; ended in order if it still runs."""
+    def gpuwatch(self, name: str, settings: Path, version: str = "") -> Iterator[Replica]:
+        """A replica, ready, under the account of deploy/; ended in order if it still runs. version: that it says it
+        is, where it is to be another one than this."""
         port, log = free_port(), self.folder / f"{name}.log"
         command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--config", str(settings)]
         kubeconfig = self.cluster.account(name)
@@ -141,6 +145,8 @@ class World:
             "POD_NAMESPACE": "gpuwatch",
             "KUBECONFIG": str(kubeconfig),
         }
+        if version:
+            command[1:3] = ["-c", f"import gpuwatch; gpuwatch.__version__ = {version!r}; {_MAIN}"]
         with begun(command, log, environment, self.folder) as process:
             replica = Replica(process, port, log, name, credential(kubeconfig) if self.cluster.own else "")
             wait_until(
@@ -197,6 +203,14 @@ class World:
 
     def running(self, app: str) -> list[Object]:
         return [item for item in self.pods(app) if item["status"].get("phase") == "Running"]
+
+    def finalize(self, pod: str, *finalizers: str) -> None:
+        """The Pod has these, and what the Job's controller has put there. With `HOLD` it stays, once it is deleted."""
+        path = f"/api/v1/namespaces/team-a/pods/{pod}"
+        others = [each for each in self.api.get(path)["metadata"].get("finalizers", []) if each != HOLD]
+        body = {"metadata": {"finalizers": [*others, *finalizers]}}
+        answer = self.api.answer("PATCH", path, body, content_type="application/merge-patch+json")
+        assert answer.ok, answer.text
 
     def taints(self, node: str) -> list[Object]:
         found = self.api.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])
@@ -282,7 +296,7 @@ def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: 
     the Nodes."""
     with ExitStack() as stack:
         pages = stack.enter_context(exporters())
-        scraping = [pages.scrape_config()]
+        scraping = [pages.scrape_config(JOB), pages.scrape_config(TENANTS_JOB)]
         prometheus = stack.enter_context(running_prometheus(prometheus_build, scrape_configs=scraping))
         api = Api(cluster.administrator)
         base = [

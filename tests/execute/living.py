@@ -247,6 +247,10 @@ class Fleet:
     def pods(self, owner: str = "") -> list[Object]:
         return [pod for pod in self._all("v1", "Pod") if not owner or pod["metadata"]["labels"]["app"] == owner]
 
+    def ended_with(self, owner: str) -> list[Object]:
+        """All Pods that end when the owner is suspended."""
+        return self.pods(owner)
+
     def _all(self, api_version: str, kind: str) -> list[Object]:
         """As they are stored: to be read, and copied before they are changed."""
         key = (api_version.rpartition("/")[0], kind)
@@ -265,7 +269,7 @@ class Fleet:
                 wanted = self._wanted(owner)
                 restarted = (owner["spec"].get("template") or {}).get("metadata", {}).get("annotations", {})
                 stamp = restarted.get("kubectl.kubernetes.io/restartedAt", "")
-                pods = self.pods(name)
+                pods = [pod for pod in self.pods(name) if "deletionTimestamp" not in pod["metadata"]]
                 if stamp != self.stamps.get(name, ""):
                     self.stamps[name] = stamp
                     for pod in pods:

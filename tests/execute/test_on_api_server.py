@@ -244,6 +244,9 @@ def test_released_and_undone_under_its_own_account_with_its_roles_and_guardrails
         served.drive(0.5)
         assert served.only().phase is Phase.UNDONE
         assert served.stands() == served.before
+        served.executor.due(served.fleet.now)
+        path = f"/apis/gpuwatch.dev/v1alpha1/namespaces/ml/remediations/{served.only().name}"
+        assert "finalizers" not in api.get(path)["metadata"]  # its own account may take it off
 
 
 @pytest.mark.parametrize("kind", ["volcano", "kueue"])

@@ -21,6 +21,7 @@ from gpuwatch.deliver.deliver import Course, deliver, deliver_again, due, over
 from gpuwatch.deliver.destinations import names_of
 from gpuwatch.deliver.outbox import Delivery, DeliveryState
 from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.frameworks import keys
 from gpuwatch.kube.writer import WriteError
 from gpuwatch.settings.cron import last_due
 from gpuwatch.settings.run_policy import ControllerPolicy
@@ -30,9 +31,6 @@ log = logging.getLogger("gpuwatch.report")
 
 LOOK_SECONDS = 10
 """Interval of the checks whether a report is due; a check sends no request."""
-
-_NOTE = "gpuwatch.dev/last-report"
-"""Annotation on the Lease: `_Known` as JSON."""
 
 _WEEK = timedelta(days=7)
 _ON_TIME = timedelta(minutes=5)
@@ -183,7 +181,7 @@ class WeeklyJob:
         if self._election is None:
             return _Known()
         try:
-            said = self._election.recall(_NOTE)
+            said = self._election.recall(keys.LAST_REPORT)
         except WriteError as error:
             raise StoreError(f"which report was sent last could not be read from the Lease: {error.message}") from error
         if not said:
@@ -193,7 +191,9 @@ class WeeklyJob:
             at = datetime.fromisoformat(values["due"]).astimezone(UTC)
             return _Known(due=at, sent=tuple(map(str, values["sent"])), done=values["done"] is True)
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("the annotation %s on the Lease is none of ours (%s), and is written anew", _NOTE, error)
+            log.warning(
+                "the annotation %s on the Lease is none of ours (%s), and is written anew", keys.LAST_REPORT, error
+            )
             return _Known()
 
     def _note(self, known: _Known) -> None:
@@ -201,7 +201,7 @@ class WeeklyJob:
             return
         value = {"due": known.due.isoformat(), "sent": list(known.sent), "done": known.done}
         try:
-            self._election.note(_NOTE, json.dumps(value))
+            self._election.note(keys.LAST_REPORT, json.dumps(value))
         except WriteError as error:
             raise StoreError(f"which report was sent was not noted on the Lease: {error.message}") from error
 

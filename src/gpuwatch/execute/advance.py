@@ -32,7 +32,18 @@ from gpuwatch.frameworks.objects import Object, Refused, condition
 from gpuwatch.frameworks.release import held_by, released, resumes_early, still_holds
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import ASKED_BACK, ObjectRef, Pause, Phase, Remediation, Saved, Step, StepKind, Turn
+from gpuwatch.model.remediation import (
+    ASKED_BACK,
+    RUNNING_ELSEWHERE,
+    ObjectRef,
+    Pause,
+    Phase,
+    Remediation,
+    Saved,
+    Step,
+    StepKind,
+    Turn,
+)
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.facts import PlanFacts
@@ -608,7 +619,7 @@ def _moved(remediation: Remediation, state: TargetState) -> dict[str, bool]:
     """Are the old Pods gone, with as many ready Pods on other Nodes?"""
     pods = state.pods
     if pods is None:
-        return {"old_pods_gone": False, "running_elsewhere": False}
+        return {"old_pods_gone": False, RUNNING_ELSEWHERE: False}
     old = {step.target.uid for step in remediation.steps if step.kind is StepKind.EVICT}
     old = old or set(remediation.proposal.pod_uids)
     told = [step.parameters for step in remediation.steps if "avoid" in step.parameters]
@@ -622,7 +633,7 @@ def _moved(remediation: Remediation, state: TargetState) -> dict[str, bool]:
         and condition(pod, "Ready") is True
         and value_at(pod, "/spec/nodeName") not in avoid
     ]
-    return {"old_pods_gone": not left, "running_elsewhere": len(elsewhere) >= wanted}
+    return {"old_pods_gone": not left, RUNNING_ELSEWHERE: len(elsewhere) >= wanted}
 
 
 def _ended(pod: Object) -> bool:

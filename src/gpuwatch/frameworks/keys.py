@@ -39,6 +39,9 @@ LAST_STORM = f"{PREFIX}last-storm"
 """Annotation on gpuwatch's Lease: when too much last looked degraded or idle at once. It keeps the cool-down over a
 restart."""
 
+LAST_REPORT = f"{PREFIX}last-report"
+"""Annotation on gpuwatch's Lease: the last weekly report, and who has it, as JSON."""
+
 CONDITION = "GPUDegraded"
 """Type of the Node condition that gpuwatch writes beside its taint, for other controllers."""
 

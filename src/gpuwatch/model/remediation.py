@@ -35,6 +35,9 @@ OF_NODES = frozenset({ActionKind.TAINT_NODE})
 OF_WORKLOADS = frozenset({ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG})
 """Actions on workloads: a Remediation in their Namespace, which the Namespace's users approve."""
 
+RUNNING_ELSEWHERE = "running_elsewhere"
+"""In `Remediation.verified`: as many Pods as were moved are ready on other Nodes."""
+
 ASKED_BACK = "asked_back"
 """In `Remediation.verified`: a person asked for it to be undone, and that was begun."""
 
@@ -269,6 +272,8 @@ class Remediation:
             undoing = None
         if self.proposal.action is not ActionKind.EVICT_GANG:
             return undoing
+        if self.phase is Phase.VERIFYING and self.verified.get(RUNNING_ELSEWHERE):
+            return None  # though Pods of it may still be terminating
         releases = (step for step in self.steps if step.kind is StepKind.RELEASE)
         begun = (step.begun_at for step in releases if step.begun_at is not None)
         return min(begun, default=undoing) if undoing or self.phase in (Phase.ACTING, Phase.VERIFYING) else None
