@@ -139,7 +139,6 @@ def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType], currency: 
 def _judged(
     store: Store, opened: Opened, cluster: Cluster, book: ProfileBook, telemetry: SampleStore
 ) -> tuple[tuple[Outcome, ...], tuple[Gap, ...]]:
-    """Outcomes of the last weeks' advice."""
     given = [item for item in store.advice_given(opened.at - FOLLOWED) if item.at < opened.at]
     if not given:
         return (), ()
