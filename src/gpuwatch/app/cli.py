@@ -239,9 +239,7 @@ def report(
 @cli.command()
 @_sources
 @_format("table", "json", "yaml")
-@click.option(
-    "--csv-out", type=click.Path(path_type=Path), metavar="FILE", help="Write the exporter's counter CSV there."
-)
+@_file("--csv-out", "Write the exporter's counter CSV there.")
 def doctor(form: str, csv_out: Path | None, **sources: Any) -> None:
     """What is connected, what telemetry speaks, and which rule lacks which signal, with the lines that enable it.
 

@@ -17,7 +17,9 @@ from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import analyse, assess
-from gpuwatch.kube.live import LiveCluster
+from gpuwatch.kube.live import LiveCluster, api_client
+from gpuwatch.kube.live_writer import LiveWriter
+from gpuwatch.kube.writer import WriteError
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
@@ -98,10 +100,6 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
 
 def _guardrails(options: Mapping[str, Any]) -> str:
     """Whether the last admission policy of deploy/base, which refuses all that no other names, is bound."""
-    from gpuwatch.kube.live import api_client
-    from gpuwatch.kube.live_writer import LiveWriter
-    from gpuwatch.kube.writer import WriteError
-
     at = ObjectRef("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "gpuwatch-other")
     try:
         found = LiveWriter(api_client(options["kubeconfig"], options["context"])).get(at)

@@ -21,7 +21,7 @@ from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
-from gpuwatch.app.pages import Board, Seen
+from gpuwatch.app.pages import Seen
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
@@ -109,7 +109,7 @@ class Controller:
         self._histories = HistoryLog(metrics)
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
-        self.board = Board()
+        self.seen = Seen()
         self._told: Notifications | None = None
 
     @property
@@ -156,7 +156,7 @@ class Controller:
         """For the status page; takes no lock. unwell: complaints about the process."""
         election, told = self._election, self._told
         leads = election is None or election.leads
-        seen = self.board.seen if leads else Seen()
+        seen = self.seen if leads else Seen()
         return Status(
             at=_now(),
             version=__version__,
@@ -216,8 +216,7 @@ class Controller:
         self._metrics.analysed(analysis)
         self._metrics.costs(self._costs(analysis))
         self._metrics.remembered(known, pause, _now())
-        self.board.looked(analysis)
-        self.board.remembered(known, pause)
+        self.seen = Seen(analysis=analysis, remediations=known, pause=pause)
         self._cycles += 1
         seconds = time.monotonic() - began
         log.info(
@@ -244,7 +243,7 @@ class Controller:
                 self._left = executor.sweep(suspects(cluster), known, self._left_since, _now(), grace)
                 self._metrics.left_behind(len(self._left))
         self._metrics.remembered(known, pause, _now())
-        self.board.remembered(known, pause)
+        self.seen = replace(self.seen, remediations=known, pause=pause)
 
     def forget(self) -> None:
         if not self._leading():
@@ -291,7 +290,7 @@ class Controller:
         leads = self._election is None or self._election.leads
         if self._led and not leads:
             self._metrics.stood_down()
-            self.board.stood_down()
+            self.seen = Seen()
         if leads and not self._led and self._election is not None:
             self._recall_storm(self._election)
         self._led = leads

@@ -16,7 +16,6 @@ Complaints = Callable[[], list[str]]
 
 _TIMEOUT_SECONDS = 10
 _PLAIN = "text/plain; charset=utf-8"
-_NONE: Mapping[str, str] = {}
 _CLOSED: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -30,17 +29,12 @@ _CLOSED: Mapping[str, str] = {
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 32
+    healthy: Complaints
+    ready: Complaints
+    registry: CollectorRegistry
+    pages: Pages | None
 
-    def __init__(
-        self,
-        address: str,
-        port: int,
-        healthy: Complaints,
-        ready: Complaints,
-        registry: CollectorRegistry,
-        pages: Pages | None,
-    ) -> None:
-        self.healthy, self.ready, self.registry, self.pages = healthy, ready, registry, pages
+    def __init__(self, address: str, port: int) -> None:
         if ":" in address or (not address and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6
         super().__init__((address, port), _Handler)
@@ -81,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = "\n".join(complaints) if complaints else "ok"
         self._answer(503 if complaints else 200, _PLAIN, f"{text}\n".encode())
 
-    def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str] = _NONE) -> None:
+    def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -105,7 +99,8 @@ def serving(
     pages: Pages | None = None,
 ) -> Iterator[int]:
     """Serve until the block ends; yields the port. address: '' for all. Raises OSError if the port cannot be bound."""
-    with _Server(address, port, healthy, ready, registry, pages) as server:
+    with _Server(address, port) as server:
+        server.healthy, server.ready, server.registry, server.pages = healthy, ready, registry, pages
         thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
         thread.start()
         try:

@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuwatch.frameworks.objects import Object, ref_of, version_of
@@ -29,14 +28,6 @@ log = logging.getLogger("gpuwatch.leader")
 
 class NotLeadingError(Exception):
     """This process may not write: it does not lead, or cannot be sure that it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """A version of the Lease, and the monotonic time at which this process first saw it."""
-
-    version: str
-    at: float
 
 
 class Election:
@@ -64,7 +55,8 @@ class Election:
         self._retry_seconds = lease_retry_seconds
         self._wall = wall
         self._monotonic = monotonic
-        self._observed: _Observed | None = None
+        # A version of the Lease, and the monotonic time at which this process first saw it.
+        self._observed: tuple[str, float] | None = None
         self._leads_until = float("-inf")
         self._answered_at = float("-inf")
         self._uid = ""
@@ -113,10 +105,10 @@ class Election:
             )
         self._leads_until = float("-inf")
         version = version_of(found)
-        if self._observed is None or self._observed.version != version:
-            self._observed = _Observed(version, self._monotonic())
+        if self._observed is None or self._observed[0] != version:
+            self._observed = version, self._monotonic()
         duration = found.get("spec", {}).get("leaseDurationSeconds") or self._lease_seconds
-        if self.holder and self._monotonic() - self._observed.at < duration:
+        if self.holder and self._monotonic() - self._observed[1] < duration:
             return False
         return self._taken(asked, lambda: self._take(found))
 

@@ -93,7 +93,6 @@ class Metrics:
         self._gauges["gpuwatch_notifications_undelivered"].set(notifications)
 
     def requested(self, rehearsal: bool) -> Callable[[str, str], None]:
-        """The callback that counts one writer's requests."""
         dry_run = "true" if rehearsal else "false"
 
         def count(verb: str, failure: str) -> None:
@@ -169,7 +168,6 @@ class Metrics:
         self._replace("gpuwatch_budget_in_flight_gpus", {(use.scope,): use.in_flight_gpus for use in plan.budgets})
 
     def costs(self, found: FleetCost) -> None:
-        """Replace the allocation and cost metrics."""
         self._replace("gpuwatch_allocatable_gpus", found.allocatable)
         self._replace("gpuwatch_allocated_gpus", found.allocated)
         self._replace("gpuwatch_unpriced_gpus", found.unpriced)
@@ -196,7 +194,6 @@ class Metrics:
         self._replace("gpuwatch_inventory_age_seconds", ages)
 
     def remembered(self, remediations: Iterable[Remediation], pause: Pause, at: datetime) -> None:
-        """Replace the metrics of Remediations and of detector precision."""
         remediations = tuple(remediations)
         measured = precision(remediations)
         self._replace(

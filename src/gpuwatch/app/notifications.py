@@ -86,11 +86,9 @@ class Notifications:
         waiting = self._waiting(policy)
         tries = any(due(item, policy, now) for found in waiting for item in found)
         if tries:
-
-            def sent(_: str) -> None:
-                self._metrics.delivered("notification", True)
-
-            course = Course(now=now, stopping=self._stopping, on_sent=sent)
+            course = Course(
+                now=now, stopping=self._stopping, on_sent=lambda _: self._metrics.delivered("notification", True)
+            )
             for item in deliver_pending(policy, self.folder, log.info, course):
                 if item.state is not DeliveryState.SENT and item.tried_at == now:
                     self._metrics.delivered("notification", False)

@@ -5,7 +5,7 @@ The status page shows stored values: it waits for no lock, job or server.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwatch.deliver import outbox as box
@@ -42,22 +42,6 @@ class Seen:
     analysis: Analysis | None = None
     remediations: tuple[Remediation, ...] | None = None
     pause: Pause | None = None
-
-
-class Board:
-    """Values that jobs publish for other threads; replaced, never changed."""
-
-    def __init__(self) -> None:
-        self.seen = Seen()
-
-    def looked(self, analysis: Analysis) -> None:
-        self.seen = replace(self.seen, analysis=analysis)
-
-    def remembered(self, remediations: tuple[Remediation, ...], pause: Pause) -> None:
-        self.seen = replace(self.seen, remediations=remediations, pause=pause)
-
-    def stood_down(self) -> None:
-        self.seen = Seen()
 
 
 class Pages:

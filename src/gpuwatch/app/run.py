@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from gpuwatch import __version__
@@ -53,9 +52,9 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
         raise SourceError("there is nothing to watch without telemetry: set prometheus.url, or use --prometheus URL")
     stopping = threading.Event()
     hang_up = threading.Event()
-    signal.signal(signal.SIGTERM, _setting(stopping))
-    signal.signal(signal.SIGINT, _setting(stopping))
-    signal.signal(signal.SIGHUP, _setting(hang_up))
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    signal.signal(signal.SIGINT, lambda *_: stopping.set())
+    signal.signal(signal.SIGHUP, lambda *_: hang_up.set())
     metrics = Metrics()
     live = isinstance(opened.cluster, LiveCluster)
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
@@ -179,16 +178,12 @@ def _watch(
     looked = time.monotonic()
     while not stopping.wait(_TICK_SECONDS):
         pulse.beat()
-        now = time.monotonic()
-        changed = False
-        if config is not None and now - looked >= controller.settings.run.settings_check_interval_seconds:
-            looked = now
-            digest = _digest(config)
-            changed, known = digest != known, digest
-        if changed or hang_up.is_set():
-            hang_up.clear()
-            known = _digest(config)
-            _take(controller, jobs, metrics)
+        now, asked = time.monotonic(), hang_up.is_set()
+        if asked or now - looked >= controller.settings.run.settings_check_interval_seconds:
+            looked, before, known = now, known, _digest(config)
+            if asked or known != before:
+                hang_up.clear()
+                _take(controller, jobs, metrics)
 
 
 def _take(controller: Controller, jobs: Jobs, metrics: Metrics) -> None:
@@ -218,13 +213,6 @@ def _digest(config: Path | None) -> str:
         return hashlib.sha256(config.read_bytes()).hexdigest()
     except OSError:
         return "unreadable"
-
-
-def _setting(event: threading.Event) -> Callable[[int, FrameType | None], None]:
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        event.set()
-
-    return handle
 
 
 def _wait(condition: Callable[[], bool], stopping: threading.Event, seconds: float) -> None:

@@ -2,21 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.outcome import FinishedRun, judge
 from gpuwatch.advise.recommend import advise
-from gpuwatch.app.sources import Opened, SourceError, take_snapshot
+from gpuwatch.app.sources import Opened, SourceError, progress_on, take_snapshot
 from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
-from gpuwatch.collect.collect import Progress
 from gpuwatch.collect.origin import find_origin
 from gpuwatch.collect.profiles import update_profiles
 from gpuwatch.cycle.analysis import analyse
@@ -83,8 +81,7 @@ def size(
             gaps += damaged
         unfit = unfit_by_findings(analysis.findings, opened.at)
         xids = opened.policies.xids
-        with console.status("profiles") if console.is_terminal else nullcontext() as status:
-            told: Progress = (lambda step: status.update(escape(f"{step} …"))) if status is not None else lambda _: None
+        with progress_on(console, "profiles") as told:
             book, found = update_profiles(
                 book, telemetry, snapshot.cluster, opened.at, settings.profiles, told, unfit, fetch, xids
             )
@@ -95,7 +92,7 @@ def size(
         outcomes: tuple[Outcome, ...] = ()
         if store is not None:
             store.save_book(book)
-            outcomes, found = _judged(store, settings, snapshot.cluster, book, opened, telemetry)
+            outcomes, found = _judged(store, opened, snapshot.cluster, book, telemetry)
             gaps += found
             # Outcomes first: new advice has none yet.
             store.record_outcomes(outcomes)
@@ -140,14 +137,8 @@ def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType], currency: 
 
 
 def _judged(
-    store: Store,
-    settings: Settings,
-    cluster: Cluster,
-    book: ProfileBook,
-    opened: Opened,
-    telemetry: SampleStore,
+    store: Store, opened: Opened, cluster: Cluster, book: ProfileBook, telemetry: SampleStore
 ) -> tuple[tuple[Outcome, ...], tuple[Gap, ...]]:
-    """Outcomes of the last weeks' advice."""
     given = [item for item in store.advice_given(opened.at - FOLLOWED) if item.at < opened.at]
     if not given:
         return (), ()
@@ -162,11 +153,11 @@ def _judged(
             item,
             book,
             opened.at,
-            settings.advice,
+            opened.settings.advice,
             before=store.profile_at_advice(item.key, item.at),
             cluster=cluster,
             runs=runs.get(item.key.workload, ()),
-            currency=settings.currency,
+            currency=opened.settings.currency,
         )
         for item in given
     )

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,7 @@ def run_report(
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
 
-    def tell(text: str) -> None:
-        remark(text, "dim")
-
+    tell = partial(remark, style="dim")
     policy = settings.delivery if send else DeliveryPolicy()
     if send:
         _complain(deliver_pending(policy, folder, tell))

@@ -1,7 +1,7 @@
 """Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,10 +50,12 @@ def open_sources(options: Mapping[str, Any], settings: Settings | None = None) -
     captures = [path for path in recorded if path.is_file() and is_snapshot(path)]
     policies, gaps = _policies(settings)
     if captures:
-        return _open_capture(settings, policies, gaps, captures, recorded, options)
+        snapshot = _open_capture(captures[0], recorded, options)
+        return Opened(settings, policies, None, None, snapshot, snapshot.at, f"capture {captures[0].name}", gaps)
     store = _open_store(settings, recorded, options)
     cluster = _open_cluster(options)
-    at: datetime = options["at"] or _default_moment(store)
+    # Else now; of a recording, its last sample.
+    at: datetime = options["at"] or (store.end if store else None) or datetime.now(UTC)
     names = [store.description if store else "no telemetry", cluster.description if cluster else "no cluster"]
     return Opened(settings, policies, store, cluster, None, at, " · ".join(names), gaps)
 
@@ -68,22 +70,15 @@ def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
     return replace(policies, xids=xids), gaps
 
 
-def _open_capture(
-    settings: Settings,
-    policies: Policies,
-    gaps: tuple[Gap, ...],
-    captures: list[Path],
-    recorded: tuple[Path, ...],
-    options: Mapping[str, Any],
-) -> Opened:
+def _open_capture(capture: Path, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> Snapshot:
     if len(recorded) > 1:
         raise SourceError("a file of `gpuwatch capture` stands for itself: give no other --telemetry beside it")
     if options["cluster"]:
-        raise SourceError(f"{captures[0]} brings its own cluster: leave --cluster out")
-    snapshot = load_snapshot(captures[0])
+        raise SourceError(f"{capture} brings its own cluster: leave --cluster out")
+    snapshot = load_snapshot(capture)
     if options["at"] and options["at"] != snapshot.at:
-        raise SourceError(f"{captures[0]} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
-    return Opened(settings, policies, None, None, snapshot, snapshot.at, f"capture {captures[0].name}", gaps)
+        raise SourceError(f"{capture} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
+    return snapshot
 
 
 def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleSource | None:
@@ -123,17 +118,21 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
         return None
 
 
-def _default_moment(store: SampleSource | None) -> datetime:
-    """Now; for a recording, its last sample."""
-    return (store.end if store else None) or datetime.now(UTC)
+@contextmanager
+def progress_on(console: Console, first: str) -> Iterator[Progress]:
+    """Shows the step that is done now, beginning with `first`; nothing where the console is no terminal."""
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(first) as status:
+        yield lambda step: status.update(escape(f"{step} …"))
 
 
 def take_snapshot(opened: Opened, console: Console) -> Snapshot:
     """Collects once, with progress on a terminal."""
     if opened.snapshot is not None:
         return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
-    with console.status("starting") if console.is_terminal else nullcontext() as status:
-        told: Progress = (lambda step: status.update(escape(f"{step} …"))) if status is not None else lambda _: None
+    with progress_on(console, "starting") as told:
         needs, given = needs_of(opened.policies), opened.settings.prometheus
         matchers, trusted = (given.matchers, given.trusted_targets) if given else ({}, ())
         snapshot = collect(opened.store, opened.cluster, opened.at, needs, told, matchers, trusted)

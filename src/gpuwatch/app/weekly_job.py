@@ -69,11 +69,7 @@ class WeeklyJob:
 
         Raises StoreError, OutboxError, NotLeadingError, and what `make` raises.
         """
-        at = (
-            last_due(run.report_schedule, now, timedelta(seconds=run.report_deadline_seconds))
-            if run.report_schedule
-            else None
-        )
+        at = last_due(run.report_schedule, now, timedelta(seconds=run.report_deadline_seconds))
         self._give_up(at)
         if at is None or at == self.done or time.monotonic() < self._not_before:
             return False

@@ -94,20 +94,8 @@ def _gpu(row: Row) -> Gpu:
     mig_family = row.optional("mig_family")
     if mig_family and mig_family not in families():
         raise row.error(f"column 'mig_family' is {mig_family!r}, which mig.json does not have")
-    return Gpu(
-        name=row.text("name"),
-        vendor=row.parse("vendor", Vendor, f"one of {', '.join(Vendor)}"),
-        aliases=tuple(alias.strip() for alias in row.optional("aliases").split(";") if alias.strip()),
-        memory_bytes=row.whole("memory_bytes"),
-        memory_bandwidth_bytes_per_second=row.number("memory_bandwidth_bytes_per_second"),
-        fp16_dense_flops_per_second=row.optional_number("fp16_dense_flops_per_second"),
-        power_limit_watts=row.number("power_limit_watts"),
-        link_bytes_per_second=row.optional_number("link_bytes_per_second"),
-        mig_family=mig_family,
-        architecture=row.text("architecture"),
-        idle_power_watts=row.optional_number("idle_power_watts"),
-        source=row.text("source"),
-    )
+    aliases = tuple(alias.strip() for alias in row.optional("aliases").split(";") if alias.strip())
+    return row.as_(Gpu, aliases=aliases, mig_family=mig_family)
 
 
 @cache

@@ -6,7 +6,6 @@ and memory, so the price per GPU grows with the host. The host's size has its ow
 """
 
 import csv
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -112,11 +111,9 @@ def instance_types_with_overrides(
     for row in rows:
         try:
             one = _with_host(_instance(_completed(row, str(path)), currency))
-            _once(one, own, row)
+            _add(one, own, row)
         except CatalogError as refused:
             gaps.append(bad_input(refused.place, refused.problem))
-            continue
-        own[one.name, one.region] = one
     everywhere = {name for name, region in own if region == ANY_REGION}
     kept = (one for one in instance_types() if one.name not in everywhere and (one.name, one.region) not in own)
     return (*own.values(), *kept), tuple(gaps)
@@ -127,8 +124,7 @@ def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
     found: dict[tuple[str, str], InstanceType] = {}
     for row in read_csv(text, file, _COLUMNS):
         one = _instance(row, CURRENCY)
-        _once(one, found, row)
-        found[one.name, one.region] = one
+        _add(one, found, row)
     return tuple(found.values())
 
 
@@ -151,9 +147,10 @@ def _reserved(size: float, brackets: _Brackets) -> float:
     return total
 
 
-def _once(one: InstanceType, found: Mapping[tuple[str, str], InstanceType], row: Row) -> None:
+def _add(one: InstanceType, found: dict[tuple[str, str], InstanceType], row: Row) -> None:
     if (one.name, one.region) in found:
         raise row.error(f"{one.name} in region {one.region} stands twice; keep one (the first counts)")
+    found[one.name, one.region] = one
 
 
 def _instance(row: Row, wanted: str) -> InstanceType:
@@ -162,41 +159,29 @@ def _instance(row: Row, wanted: str) -> InstanceType:
         raise row.error(
             f"the GPU model {row.text('gpu')!r} is unknown; write it as a Node's nvidia.com/gpu.product does"
         )
-    count, price = row.whole("gpu_count"), row.number("price_per_hour")
-    if count < 1:
-        raise row.error(f"column 'gpu_count' is {count}; expected the number of whole GPUs")
-    if price <= 0:
-        raise row.error(f"column 'price_per_hour' is {price:g}; expected the price of one hour of the machine")
     currency = row.text("currency").upper()
     if currency != wanted:
         raise row.error(
             f"the price is in {currency}; sums are in {wanted}: convert it, or change the setting `currency`"
         )
-    vcpus, memory = (_size(row, column) for column in ("vcpus", "host_memory_bytes"))
-    told = vcpus is not None or memory is not None
-    return InstanceType(
-        name=row.text("name"),
+    told = row.optional("vcpus") or row.optional("host_memory_bytes")
+    found = row.as_(
+        InstanceType,
         vendor=row.optional("vendor"),
-        region=row.text("region"),
         gpu=gpu.name,
-        gpu_count=count,
-        price_per_hour=price,
         currency=currency,
         price_date=row.parse("price_date", date.fromisoformat, "a date such as 2026-08-03"),
-        source=row.text("source"),
-        vcpus=vcpus,
-        host_memory_bytes=memory,
         host_source=(row.optional("host_source") or row.text("source")) if told else "",
     )
-
-
-def _size(row: Row, column: str) -> int | None:
-    if not row.optional(column):
-        return None
-    size = row.whole(column)
-    if size < 1:
-        raise row.error(f"column {column!r} is {size}; expected that of the whole machine, or nothing")
-    return size
+    if found.gpu_count < 1:
+        raise row.error(f"column 'gpu_count' is {found.gpu_count}; expected the number of whole GPUs")
+    if found.price_per_hour <= 0:
+        price = found.price_per_hour
+        raise row.error(f"column 'price_per_hour' is {price:g}; expected the price of one hour of the machine")
+    for column, size in (("vcpus", found.vcpus), ("host_memory_bytes", found.host_memory_bytes)):
+        if size is not None and size < 1:
+            raise row.error(f"column {column!r} is {size}; expected that of the whole machine, or nothing")
+    return found
 
 
 def _completed(row: Row, file: str) -> Row:

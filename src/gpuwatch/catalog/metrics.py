@@ -68,29 +68,23 @@ def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
 
 
 def _metric_row(row: Row) -> MetricRow:
-    scale = row.number("scale")
-    if not scale > 0:
-        raise row.error(f"column 'scale' is {scale:g}; expected a positive factor that turns the value into SI units")
-    preference = row.whole("preference")
-    if preference < 1:
-        raise row.error(f"column 'preference' is {preference}; the first choice is 1")
-    return MetricRow(
+    found = row.as_(
+        MetricRow,
         vocabulary=row.one_of("vocabulary", VOCABULARIES),
-        vendor=row.parse("vendor", Vendor, f"one of {', '.join(Vendor)}"),
-        metric=row.text("metric"),
         signal=row.parse("signal", Signal, "a member of Signal"),
-        scale=scale,
         kind=row.one_of("kind", KINDS),
-        scope=row.parse("scope", Scope, f"one of {', '.join(Scope)}"),
-        preference=preference,
         combine=row.one_of("combine", COMBINES),
         variant_label=row.one_of("variant_label", VARIANT_LABELS, empty=True),
         matchers=_matchers(row),
-        zero_means_absent=row.flag("zero_means_absent"),
-        default_exported=row.flag("default_exported"),
         exporter_line=row.optional("exporter_line"),
-        source=row.text("source"),
     )
+    if found.scale <= 0:
+        raise row.error(
+            f"column 'scale' is {found.scale:g}; expected a positive factor that turns the value into SI units"
+        )
+    if found.preference < 1:
+        raise row.error(f"column 'preference' is {found.preference}; the first choice is 1")
+    return found
 
 
 def _matchers(row: Row) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
+import msgspec
+
 from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 
@@ -144,9 +146,8 @@ def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
             layout = tables["layouts"][entry["layout"]]
             found[family] = _geometry(family, entry, layout)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        if isinstance(problem, KeyError):
-            raise CatalogError(f"{file}, {where}", f"{problem.args[0]!r} is missing; add it") from None
-        raise CatalogError(f"{file}, {where}", f"{problem}; compare with the other entries") from None
+        missing = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else ""
+        raise CatalogError(f"{file}, {where}", missing or f"{problem}; compare with the other entries") from None
     return found
 
 
@@ -154,24 +155,12 @@ def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) 
     grid, compute = layout["grid_units"], layout["compute_total"]
     profiles = []
     for slot in layout["profiles"]:
-        profile = MigProfile(
-            name=entry["names"][slot["kind"]],
-            compute_slices=slot["compute_slices"],
-            size=slot["size"],
-            starts=tuple(slot["starts"]),
-            max_instances=slot["max_instances"],
-            media_extensions=slot["media_extensions"],
-            double_memory=slot["double_memory"],
-        )
+        profile = msgspec.convert({**slot, "name": entry["names"][slot["kind"]]}, MigProfile)
         if not profile.starts or min(profile.starts) < 0 or max(profile.starts) + profile.size > grid:
             raise ValueError(f"profile {profile.name} does not lie on the grid of {grid} units")
         if not 0 < profile.compute_slices <= compute:
             raise ValueError(f"profile {profile.name} has {profile.compute_slices} of {compute} compute slices")
         profiles.append(profile)
     return MigGeometry(
-        family=family,
-        grid_units=grid,
-        compute_total=compute,
-        profiles=tuple(profiles),
-        source=entry["source"],
+        family=family, grid_units=grid, compute_total=compute, profiles=tuple(profiles), source=entry["source"]
     )

@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpuwatch.catalog.tables import CatalogError, Row, packaged, read_csv
+from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
 
-_COLUMNS = (
-    "name",
-    "architecture",
-    "multiprocessors",
-    "boost_clock_hertz",
-    "fp32_flops_per_second",
-    "pcie_generation",
-    "slice_multiprocessors",
-    "source",
-)
 # 16 lanes, both directions together, after line coding, at 8, 16 and 32 GT/s.
 _PCIE_BYTES_PER_SECOND = {3: 31.5e9, 4: 63e9, 5: 126e9}
 
@@ -45,7 +35,8 @@ def processors() -> Mapping[str, Processor]:
 def parse_processors(text: str, file: str) -> dict[str, Processor]:
     """Raises CatalogError that names file and line."""
     found: dict[str, Processor] = {}
-    for row in read_csv(text, file, _COLUMNS):
+    cells = {"pcie_bytes_per_second": "pcie_generation"}  # the other columns are the fields
+    for row in read_csv(text, file, tuple(cells.get(name, name) for name in columns_of(Processor))):
         one = _processor(row)
         if one.name in found:
             raise row.error(f"{one.name!r} has a row already; one model has one")
@@ -67,13 +58,5 @@ def _processor(row: Row) -> Processor:
         if not count.isdecimal() or not 0 < int(count) <= whole:
             raise row.error(f"column 'slice_multiprocessors' has {part!r}; expected KIND:SMS, up to {whole}")
         slices[kind.strip()] = int(count)
-    return Processor(
-        name=row.text("name"),
-        architecture=row.text("architecture"),
-        multiprocessors=whole,
-        boost_clock_hertz=row.number("boost_clock_hertz"),
-        fp32_flops_per_second=row.number("fp32_flops_per_second"),
-        pcie_bytes_per_second=_PCIE_BYTES_PER_SECOND[generation],
-        slice_multiprocessors=slices,
-        source=row.text("source"),
-    )
+    link = _PCIE_BYTES_PER_SECOND[generation]
+    return row.as_(Processor, pcie_bytes_per_second=link, slice_multiprocessors=slices)

@@ -5,9 +5,11 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import yaml
@@ -58,23 +60,36 @@ class Row:
             raise self.error(f"column {column!r} is {value}; expected a finite number")
         return value
 
-    def optional_number(self, column: str) -> float | None:
-        return self.number(column) if self.optional(column) else None
-
     def whole(self, column: str) -> int:
         return self.parse(column, int, "a whole number")
-
-    def flag(self, column: str) -> bool:
-        value = self.text(column)
-        if value not in ("true", "false"):
-            raise self.error(f"column {column!r} is {value!r}; expected true or false")
-        return value == "true"
 
     def one_of(self, column: str, allowed: tuple[str, ...], *, empty: bool = False) -> str:
         value = self.optional(column) if empty else self.text(column)
         if value not in allowed and not (empty and not value):
             raise self.error(f"column {column!r} is {value!r}; expected one of {', '.join(allowed)}")
         return value
+
+    def as_(self, kind: type[T], /, **given: Any) -> T:
+        """The row as this dataclass: each cell becomes the field of its column by the field's type; only a cell of
+        `float | None` or the like may be empty. given: fields that are more than their cell."""
+        make: Callable[..., T] = kind
+        types = {name: field for name, field in _field_types(make).items() if name not in given}
+        return make(**given, **{name: self._cell(name, field) for name, field in types.items()})
+
+    def _cell(self, column: str, kind: Any) -> object:
+        if get_args(kind):  # float | None
+            return self._cell(column, get_args(kind)[0]) if self.optional(column) else None
+        if kind is bool:
+            return bool(self.parse(column, ("false", "true").index, "true or false"))
+        if issubclass(kind, Enum):
+            return self.parse(column, kind, f"one of {', '.join(kind)}")
+        read: Callable[[str], object] = {str: self.text, int: self.whole, float: self.number}[kind]
+        return read(column)
+
+
+@cache
+def _field_types(row: Callable[..., object]) -> Mapping[str, Any]:
+    return get_type_hints(row)
 
 
 def columns_of(row: type) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import yaml
 
@@ -72,23 +73,13 @@ def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | 
     description = entry.get("description", known.description if known else None)
     if not isinstance(description, str) or not description.strip():
         return "the catalog does not know this XID; give a description"
-    base = known or Xid(
-        code=code,
-        description=description,
-        architectures=(),
-        action=XidAction.NONE_GIVEN,
-        others=(),
-        xid_class=XidClass.IGNORE,
-        rule="",
-        reason="",
-        source=source,
-    )
-    return replace(
-        base,
-        description=description,
-        xid_class=XidClass(wanted),
-        repeat_is_fatal=repeat,
-        rule="the operator's override",
-        reason=reason.strip(),
-        source=f"{base.source}; class: {source}" if known else source,
-    )
+    given: dict[str, Any] = {
+        "description": description,
+        "xid_class": XidClass(wanted),
+        "repeat_is_fatal": repeat,
+        "rule": "the operator's override",
+        "reason": reason.strip(),
+    }
+    if known is not None:
+        return replace(known, **given, source=f"{known.source}; class: {source}")
+    return Xid(code=code, architectures=(), action=XidAction.NONE_GIVEN, others=(), **given, source=source)

@@ -11,6 +11,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 
@@ -161,7 +163,6 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
 
 
 def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
-    code = entry["code"]
     action = XidAction(entry["action"])
     xid_class, rule, reason = _classify(entry, action)
     opinions = []
@@ -169,16 +170,6 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
         known = authorities[authority]["verdicts"]
         if verdict not in known:
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
-        opinions.append(Opinion(authority, known[verdict]["acts"], known[verdict]["text"]))
-    return Xid(
-        code=code,
-        description=entry["description"],
-        architectures=tuple(entry["architectures"]),
-        action=action,
-        others=tuple(opinions),
-        xid_class=xid_class,
-        repeat_is_fatal=entry.get("repeat_is_fatal", False),
-        rule=rule,
-        reason=reason,
-        source=source,
-    )
+        opinions.append({"authority": authority, **known[verdict]})
+    concluded = {"xid_class": xid_class, "rule": rule, "reason": reason}
+    return msgspec.convert({**entry, **concluded, "others": opinions, "source": source}, Xid)

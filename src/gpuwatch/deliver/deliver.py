@@ -1,7 +1,7 @@
 """Delivers reports: into the outbox first, then to each destination; later runs retry what failed."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -52,8 +52,7 @@ def deliver(
     """
     with box.locked(outbox):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-        targets = destinations(policy)
-        return _send(_meant_for(report, targets), targets, policy, progress, course).deliveries
+        return _send(_meant_for(report, policy), policy, progress, course).deliveries
 
 
 def enqueue(
@@ -69,7 +68,7 @@ def enqueue(
     with box.locked(outbox, ".enqueue"):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
         # A process that was killed here may have left the report without deliveries.
-        return report.deliveries or _meant_for(report, destinations(policy)).deliveries
+        return report.deliveries or _meant_for(report, policy).deliveries
 
 
 def deliver_again(
@@ -77,8 +76,7 @@ def deliver_again(
 ) -> tuple[Delivery, ...]:
     """Sends one report of an outbox to every destination that does not have it yet. Raises as `deliver` does."""
     with box.locked(folder.parent):
-        targets = destinations(policy)
-        return _send(_meant_for(box.load(folder), targets), targets, policy, progress, course).deliveries
+        return _send(_meant_for(box.load(folder), policy), policy, progress, course).deliveries
 
 
 def deliver_pending(
@@ -106,10 +104,9 @@ def deliver_pending(
                     reports.append(report)
             reports.sort(key=lambda report: any(item.attempts for item in report.deliveries))
             silent: set[str] = set()
-            targets = destinations(policy)
             for report in reports:
                 open_ = {item.destination for item in report.deliveries if item.state is not DeliveryState.SENT}
-                done = _send(report, targets, policy, progress, course, silent)
+                done = _send(report, policy, progress, course, silent)
                 found += [item for item in done.deliveries if item.destination in open_]
             found += unreadable
     except OutboxBusyError as error:
@@ -131,9 +128,9 @@ def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
     return not timedelta(0) <= now - delivery.tried_at < wait
 
 
-def _meant_for(report: Report, targets: Sequence[Destination]) -> Report:
+def _meant_for(report: Report, policy: DeliveryPolicy) -> Report:
     known = {item.destination for item in report.deliveries}
-    new = tuple(Delivery(destination=target.name) for target in targets if target.name not in known)
+    new = tuple(Delivery(destination=target.name) for target in destinations(policy) if target.name not in known)
     if not new:
         return report
     report = replace(report, deliveries=(*report.deliveries, *new))
@@ -143,14 +140,13 @@ def _meant_for(report: Report, targets: Sequence[Destination]) -> Report:
 
 def _send(
     report: Report,
-    targets: Sequence[Destination],
     policy: DeliveryPolicy,
     progress: Progress,
     course: Course,
     silent: set[str] | None = None,
 ) -> Report:
     """silent: destinations that failed in this run; those that fail now are added."""
-    by_name = {target.name: target for target in targets}
+    by_name = {target.name: target for target in destinations(policy)}
     silent = set() if silent is None else silent
     for delivery in report.deliveries:
         target = by_name.get(delivery.destination)
@@ -228,6 +224,7 @@ def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progres
 
 
 def _noted(report: Report, delivery: Delivery) -> Report:
-    noted = report.with_delivery(delivery)
+    all_ = (delivery if item.destination == delivery.destination else item for item in report.deliveries)
+    noted = replace(report, deliveries=tuple(all_))
     box.save(noted)
     return noted

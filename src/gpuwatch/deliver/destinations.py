@@ -64,7 +64,7 @@ def _to_folder(report: Report, folder: Path) -> None:
         target = folder / report.id
         target.mkdir(parents=True, exist_ok=True)
         for name in report.files:
-            write_file(target / name, report.path(name).read_bytes())
+            write_file(target / name, (report.folder / name).read_bytes())
     except OSError as error:
         raise SendError(f"{error.filename or folder}: {error.strerror}") from error
 
@@ -95,7 +95,7 @@ def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
             client.put_object(
                 Bucket=policy.s3_bucket,
                 Key="/".join(filter(None, (prefix, report.id, name))),
-                Body=report.path(name).read_bytes(),
+                Body=(report.folder / name).read_bytes(),
                 ContentType=mimetypes.guess_type(name)[0] or "application/octet-stream",
             )
     except ClientError as error:
@@ -155,7 +155,7 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
             headers.setdefault("Idempotency-Key", report.id)
         attach = None
         if url.lower().startswith(("mailto:", "mailtos:")) and policy.attach_files:
-            attach = [str(report.path(name)) for name in report.files]
+            attach = [str(report.folder / name) for name in report.files]
         else:
             # Too long a message is cut, not refused. Apprise would keep only the first attachment.
             plugin.overflow_mode = apprise.OverflowMode.TRUNCATE

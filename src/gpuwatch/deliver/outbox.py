@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -52,13 +52,6 @@ class Report:
     summary_markdown: str
     files: tuple[str, ...]
     deliveries: tuple[Delivery, ...]
-
-    def path(self, name: str) -> Path:
-        return self.folder / name
-
-    def with_delivery(self, delivery: Delivery) -> "Report":
-        others = (delivery if item.destination == delivery.destination else item for item in self.deliveries)
-        return replace(self, deliveries=tuple(others))
 
 
 class OutboxError(Exception):

@@ -35,16 +35,10 @@ class Attribute(Wire, frozen=True):
     string: str | None = None
 
 
-class BasicDevice(Wire, frozen=True):
-    """Holds the attributes in resource.k8s.io/v1beta1."""
-
-    attributes: dict[str, Attribute] | None = None
-
-
 class SliceDevice(Wire, frozen=True):
     name: str = ""
     attributes: dict[str, Attribute] | None = None
-    basic: BasicDevice | None = None
+    basic: "SliceDevice | None" = None  # holds the attributes in resource.k8s.io/v1beta1
 
 
 class SlicePool(Wire, frozen=True):

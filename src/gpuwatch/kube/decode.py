@@ -33,7 +33,6 @@ _bare = msgspec.json.Decoder(wire.Bare)
 
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """The annotations that gpuwatch reads."""
     return {key: annotations[key] for key in annotations if key.startswith(_ANNOTATIONS_KEPT)} if annotations else {}
 
 

@@ -141,7 +141,8 @@ def read_owners(pods: Sequence[HeldPod], listed: ListOwners, beside: Sequence[He
     """
     index = OwnerIndex()
     for item in pods:
-        index.add(_pod_owner(item))
+        pod = item.pod
+        index.add(Owner("", "Pod", pod.namespace, pod.name, pod.uid, pod.labels, controller=item.controller))
     every = (*pods, *beside)
     starts = {(item.controller, item.pod.namespace) for item in every if item.controller and not item.static}
     asked: set[tuple[KindKey, str, str]] = set()
@@ -175,8 +176,3 @@ def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[OwnerRef], listed: 
         index.whole.add(kind.key)
     for owner in listing.items:
         index.add(owner)
-
-
-def _pod_owner(item: HeldPod) -> Owner:
-    pod = item.pod
-    return Owner("", "Pod", pod.namespace, pod.name, pod.uid, pod.labels, controller=item.controller)

@@ -178,7 +178,6 @@ def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node
 def _held(found: wire.WirePod) -> HeldPod:
     meta, spec, status = found.metadata, found.spec, found.status
     requests = pod_requests(spec)
-    statuses = status.container_statuses or ()
     pod = Pod(
         namespace=meta.namespace,
         name=meta.name,
@@ -199,7 +198,7 @@ def _held(found: wire.WirePod) -> HeldPod:
         priority=spec.priority or 0,
         priority_class=spec.priority_class_name or "",
         scheduler=spec.scheduler_name or "",
-        restarts=sum(item.restart_count for item in statuses),
+        restarts=sum(item.restart_count for item in status.container_statuses or ()),
         placement=placement(spec, meta.namespace, meta.labels or {}),
     )
     group = spec.scheduling_group
@@ -220,12 +219,8 @@ def _started(status: wire.PodStatus) -> datetime | None:
     statuses = status.container_statuses or ()
     if any(item.restart_count for item in statuses):
         return status.start_time
-    begun = []
-    for item in statuses:
-        state = item.state
-        if state is not None:
-            begun += [part.started_at for part in (state.running, state.terminated) if part and part.started_at]
-    return min(begun, default=status.start_time)
+    parts = [part for item in statuses if item.state for part in (item.state.running, item.state.terminated)]
+    return min((part.started_at for part in parts if part and part.started_at), default=status.start_time)
 
 
 def _claims(found: wire.WirePod) -> tuple[str, ...]:

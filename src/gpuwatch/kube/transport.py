@@ -262,12 +262,8 @@ def explained(error: ApiException, kind: Kind | None, verb: str = "list") -> Lis
     if status == 401:
         detail = f"The credentials are not accepted ({said}): renew the token, or check the kubeconfig's user."
         return ListError(GapKind.REFUSED, detail, status)
-    if status == 403 and kind is not None:
-        detail = (
-            f"Not allowed ({said}): grant the verb `{verb}` on `{kind.plural}` of API group {kind.group or 'core'!r} "
-            "in all Namespaces with a ClusterRole."
-        )
-        return ListError(GapKind.REFUSED, detail, status)
     if status == 403:
-        return ListError(GapKind.REFUSED, f"Not allowed ({said}).", status)
+        where = f"`{kind.plural}` of API group {kind.group or 'core'!r}" if kind is not None else ""
+        advice = f": grant the verb `{verb}` on {where} in all Namespaces with a ClusterRole" if where else ""
+        return ListError(GapKind.REFUSED, f"Not allowed ({said}){advice}.", status)
     return ListError(GapKind.QUERY_FAILED, f"The API server answered {status} ({said}).", status)

@@ -207,10 +207,6 @@ class SpreadConstraint(Wire, frozen=True):
     match_label_keys: list[str] | None = None
 
 
-class SchedulingGate(Wire, frozen=True):
-    name: str = ""
-
-
 class SchedulingGroup(Wire, frozen=True):
     pod_group_name: str | None = None
 
@@ -231,7 +227,7 @@ class PodSpec(Wire, frozen=True):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
-    scheduling_gates: list[SchedulingGate] | None = None
+    scheduling_gates: list[msgspec.Raw] | None = None  # read only for whether there are any
     volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters alone
 
 

@@ -5,6 +5,7 @@ seven that state what is known afterwards.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ class Failure(StrEnum):
     UNSURE = "unsure"  # no answer or a server error: the write may have happened
 
 
+@dataclass(eq=False)
 class WriteError(Exception):
     """One request failed. The message has the request, the reason and what to do, and no secret.
 
@@ -44,25 +46,17 @@ class WriteError(Exception):
     status: HTTP status, 0 without an answer.
     """
 
-    def __init__(
-        self,
-        failure: Failure,
-        message: str,
-        *,
-        verb: str = "",
-        resource: str = "",
-        budget: str = "",
-        retry_after_seconds: float | None = None,
-        status: int = 0,
-    ) -> None:
-        super().__init__(message)
-        self.failure = failure
-        self.message = message
-        self.verb = verb
-        self.resource = resource
-        self.budget = budget
-        self.retry_after_seconds = retry_after_seconds
-        self.status = status
+    failure: Failure
+    message: str
+    _: KW_ONLY
+    verb: str = ""
+    resource: str = ""
+    budget: str = ""
+    retry_after_seconds: float | None = None
+    status: int = 0
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ClusterWriter(Protocol):

@@ -32,7 +32,9 @@ def cron_trigger(text: str) -> CronTrigger:
 
 
 def last_due(text: str, now: datetime, within: timedelta) -> datetime | None:
-    """The last time of the cron up to `now`; None where that is `within` ago or longer."""
+    """The last time of the cron up to `now`; None where that is `within` ago or longer, and where the cron is ''."""
+    if not text:
+        return None
     trigger = cron_trigger(text)
     found: datetime | None = None
     # The trigger gives whole seconds, from this moment on.
