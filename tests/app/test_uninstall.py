@@ -17,16 +17,30 @@ from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
 from gpuwatch.app import uninstall
 from gpuwatch.app.cli import cli
+from gpuwatch.execute.requests import write
+from gpuwatch.execute.steps import RELEASED
 from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Patch, ref_of
+from gpuwatch.frameworks.release import Release, release
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind, Turn
 from gpuwatch.store.remediations import RemediationStore
-from store.remediation_stores import NODE_REMEDIATIONS, proposal, remediation
+from store.remediation_stores import (
+    NODE_REMEDIATIONS,
+    REMEDIATIONS,
+    TEAM,
+    gang_proposal,
+    namespace,
+    of_team,
+    proposal,
+    remediation,
+)
 
 pytestmark = pytest.mark.cluster
 NOW = datetime.now(UTC)
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
+JOB_PATH = f"/apis/batch/v1/namespaces/{TEAM}/jobs/train"
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 
 
@@ -37,6 +51,7 @@ def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
         apply(api, [each for each in documents(DEPLOY / "base") if each["kind"] not in ("Deployment",)])
         for role in ("suggest", "enforce-taint", "enforce-release", "enforce-evict"):
             apply(api, documents(DEPLOY / "roles" / f"{role}.yaml"))
+        apply(api, [namespace(TEAM)])
         yield started
 
 
@@ -110,6 +125,60 @@ def test_nothing_of_ours_is_left_and_what_is_others_stays_and_it_may_be_run_agai
         is_clean(tainted)
     with api_client(plane.administrator) as client:
         assert RemediationStore(LiveWriter(client), "gpuwatch").paused().paused  # nothing begins again
+
+
+def kept_of(found: Object) -> list[object]:
+    """What its owner says of the Job."""
+    return [found["spec"], found["metadata"].get("annotations"), found["metadata"].get("labels")]
+
+
+@pytest.fixture
+def suspended(plane: ControlPlane) -> Iterator[tuple[Api, Object]]:
+    """A Job that a Remediation in effect holds suspended, and the Job as it was before."""
+    api = Api(plane.administrator)
+    container = {"name": "main", "image": "example.org/main:1"}
+    made = api.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "train", "namespace": TEAM, "annotations": {"example.com/note": "x"}},
+            "spec": {
+                "parallelism": 2,
+                "template": {"spec": {"containers": [container], "restartPolicy": "Never"}},
+            },
+        }
+    )
+    ref = ref_of(made)
+    with api_client(plane.administrator) as client:
+        client.set_default_header("Impersonate-User", "system:serviceaccount:gpuwatch:gpuwatch")
+        writer = LiveWriter(client)
+        store = RemediationStore(writer, "gpuwatch")
+        kept = store.create(of_team("release-train", proposal=gang_proposal(objects=(ref,))))
+        done = release(made, remediation=kept.name, at=NOW)
+        assert isinstance(done, Release)
+        for each in done.writes:
+            assert isinstance(each, Patch)
+            write(writer, each)
+        step = Step(kind=StepKind.RELEASE, target=ref, begun_at=NOW, done_at=NOW)
+        turn = Turn(NOW, Phase.IN_EFFECT, "released")
+        released = replace(kept, phase=Phase.IN_EFFECT, steps=(step,), step=1, saved=done.saved, history=(turn,))
+        store.save(replace(released, verified={RELEASED: True}))
+    yield api, made
+    api.answer("DELETE", JOB_PATH, {"propagationPolicy": "Background"})
+
+
+def test_a_job_that_is_held_suspended_is_resumed_as_it_was(plane: ControlPlane, suspended: tuple[Api, Object]) -> None:
+    api, before = suspended
+    held = api.get(JOB_PATH)
+    assert held["spec"]["suspend"] is True
+    assert held["metadata"]["annotations"].keys() >= {keys.REMEDIATION, keys.SAVED_STATE}
+    (record,) = api.get(REMEDIATIONS)["items"]
+    assert record["metadata"]["finalizers"] == [keys.FINALIZER]
+    done = run(plane, "--yes")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert json.loads(done.stdout)["left"] == []
+    assert kept_of(api.get(JOB_PATH)) == kept_of(before)
+    assert api.get(REMEDIATIONS)["items"] == []
 
 
 class Killed(BaseException):
