@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from deploy.manifests import DEPLOY, apply, documents
+from deploy.manifests import CRDS, DEPLOY, apply, documents
 from gpuwatch.app import uninstall
 from gpuwatch.app.cli import cli
 from gpuwatch.execute.requests import write
@@ -26,6 +26,7 @@ from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind, Turn
 from gpuwatch.store.remediations import RemediationStore
+from parts.processes import wait_until
 from store.remediation_stores import (
     NODE_REMEDIATIONS,
     REMEDIATIONS,
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.cluster
 NOW = datetime.now(UTC)
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
 JOB_PATH = f"/apis/batch/v1/namespaces/{TEAM}/jobs/train"
+FOREIGN_CRDS = Path(__file__).parents[1] / "cluster" / "crds" / "volcano.yaml"
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 
 
@@ -128,7 +130,7 @@ def test_nothing_of_ours_is_left_and_what_is_others_stays_and_it_may_be_run_agai
 
 
 def kept_of(found: Object) -> list[object]:
-    """What its owner says of the Job."""
+    """What stands on an object but for its status and what the server counts."""
     return [found["spec"], found["metadata"].get("annotations"), found["metadata"].get("labels")]
 
 
@@ -179,6 +181,37 @@ def test_a_job_that_is_held_suspended_is_resumed_as_it_was(plane: ControlPlane, 
     assert json.loads(done.stdout)["left"] == []
     assert kept_of(api.get(JOB_PATH)) == kept_of(before)
     assert api.get(REMEDIATIONS)["items"] == []
+
+
+def definitions(api: Api) -> set[str]:
+    """Names of our definitions."""
+    found = api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+    return {each["metadata"]["name"] for each in found if each["spec"]["group"] == "gpuwatch.dev"}
+
+
+def test_definitions_stay_without_crds_and_go_with_it_after_the_undo_and_it_may_be_run_again(
+    plane: ControlPlane, suspended: tuple[Api, Object]
+) -> None:
+    api, before = suspended
+    shipped = {each["metadata"]["name"] for each in documents(CRDS)}
+    assert definitions(api) == shipped
+    other = next(documents(FOREIGN_CRDS))
+    apply(api, [other])
+    try:
+        done = run(plane, "--yes", "--crds")
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+        assert kept_of(api.get(JOB_PATH)) == kept_of(before)
+        wait_until(lambda: definitions(api) == set(), lambda: f"there are still {definitions(api)}")
+        assert api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{other['metadata']['name']}")
+        again = run(plane, "--yes", "--crds")
+        assert again.exit_code == 0, (again.stdout, again.stderr)
+        assert json.loads(again.stdout)["left"] == []
+    finally:
+        api.delete(other)
+        apply(api, documents(CRDS))
+    done = run(plane, "--yes")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert definitions(api) == shipped
 
 
 class Killed(BaseException):
