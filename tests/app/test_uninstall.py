@@ -42,6 +42,7 @@ pytestmark = pytest.mark.cluster
 NOW = datetime.now(UTC)
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
 JOB_PATH = f"/apis/batch/v1/namespaces/{TEAM}/jobs/train"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"
 FOREIGN_CRDS = Path(__file__).parents[1] / "cluster" / "crds" / "volcano.yaml"
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 
@@ -212,6 +213,48 @@ def test_definitions_stay_without_crds_and_go_with_it_after_the_undo_and_it_may_
     done = run(plane, "--yes")
     assert done.exit_code == 0, (done.stdout, done.stderr)
     assert definitions(api) == shipped
+
+
+@pytest.fixture
+def orphaned(plane: ControlPlane) -> Iterator[Api]:
+    """Two Deployments with the mark of a Remediation that is gone; `scaled` also has the state that a release saved."""
+    api = Api(plane.administrator)
+    container = {"name": "main", "image": "example.org/main:1"}
+    saved = json.dumps([{"path": "/spec/replicas", "before": "2", "after": "0"}])
+    for name, more in (("noted", {}), ("scaled", {keys.SAVED_STATE: saved})):
+        annotations = {"example.com/note": "x", keys.REMEDIATION: "release-lost", **more}
+        api.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name, "namespace": TEAM, "annotations": annotations},
+                "spec": {
+                    "replicas": 0 if more else 2,
+                    "selector": {"matchLabels": {"app": name}},
+                    "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
+                },
+            }
+        )
+    yield api
+    for name in ("noted", "scaled"):
+        api.answer("DELETE", f"{DEPLOYMENTS}/{name}", {"propagationPolicy": "Background"})
+
+
+def test_a_mark_without_a_record_is_taken_back_but_what_a_lost_release_changed_is_named_and_left(
+    plane: ControlPlane, orphaned: Api
+) -> None:
+    told = run(plane, "--dry-run")
+    assert json.loads(told.stdout)["left"] == [f"Deployment/{TEAM}/noted", f"Deployment/{TEAM}/scaled"]
+    noted, scaled = (orphaned.get(f"{DEPLOYMENTS}/{name}") for name in ("noted", "scaled"))
+    done = run(plane, "--yes", "--crds")
+    assert done.exit_code == 1
+    (left,) = json.loads(done.stdout)["left"]
+    assert left.startswith(f"Deployment/{TEAM}/scaled was changed by the Remediation release-lost, which is gone")
+    after = orphaned.get(f"{DEPLOYMENTS}/noted")
+    assert after["metadata"]["annotations"] == {"example.com/note": "x"}
+    assert after["spec"] == noted["spec"]
+    assert kept_of(orphaned.get(f"{DEPLOYMENTS}/scaled")) == kept_of(scaled)
+    assert definitions(orphaned) == {each["metadata"]["name"] for each in documents(CRDS)}  # while anything is left
 
 
 class Killed(BaseException):
