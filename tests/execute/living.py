@@ -247,6 +247,10 @@ class Fleet:
     def pods(self, owner: str = "") -> list[Object]:
         return [pod for pod in self._all("v1", "Pod") if not owner or pod["metadata"]["labels"]["app"] == owner]
 
+    def ended_with(self, owner: str) -> list[Object]:
+        """All Pods that end when the owner is suspended."""
+        return self.pods(owner)
+
     def _all(self, api_version: str, kind: str) -> list[Object]:
         """As they are stored: to be read, and copied before they are changed."""
         key = (api_version.rpartition("/")[0], kind)

@@ -431,9 +431,13 @@ def test_a_device_that_left_telemetry_is_no_proof_of_health(store: RemediationSt
     assert fleet.node("n0")["spec"]["taints"]
 
 
-def test_an_objection_after_the_first_rung_keeps_the_taint_from_getting_stricter(store: RemediationStore) -> None:
+@pytest.mark.parametrize("empty", [False, True], ids=["with Pods", "empty"])
+def test_an_objection_after_the_first_rung_keeps_the_taint_from_getting_stricter(
+    store: RemediationStore, empty: bool
+) -> None:
     fleet = Fleet(sick={"GPU-n0-0"})
-    fleet.owner("Job", "train", 8)
+    if not empty:
+        fleet.owner("Job", "train", 8)
     executor = start(fleet, store, TAINTS)
     until(fleet, executor, lambda: fleet.node("n0")["spec"].get("taints"))
     annotate(fleet, fleet.node("n0"), objection="a demo")

@@ -12,6 +12,7 @@ from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, quic
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
@@ -37,6 +38,11 @@ def kueue(**delays: timedelta) -> Fleet:
     fleet.owner("Job", "chat", 4, pods=2)
     fleet.queue("chat")
     return fleet
+
+
+def admitted(fleet: Fleet) -> Object:
+    (found,) = fleet.cluster.objects(KUEUE, "Workload", "ml")
+    return found
 
 
 def begun(fleet: Fleet, store: RemediationStore, action: ActionKind = ActionKind.RELEASE_GANG) -> Executor:
@@ -169,7 +175,7 @@ def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: Rem
 
 
 def test_a_volcano_job_is_moved_by_two_commands(store: RemediationStore) -> None:
-    fleet = volcano(takes_up=3 * MINUTE, carries_out=3 * MINUTE)
+    fleet = volcano(takes_up=MINUTE, carries_out=MINUTE)
     fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
     fleet.cordon()
     executor = begun(fleet, store, ActionKind.EVICT_GANG)
@@ -200,7 +206,7 @@ def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: Remediatio
     fleet.idle, fleet.busy = set(), {"chat"}
     fleet.now += timedelta(hours=5)
     drive(fleet, executor, 1)
-    assert only(store).phase is Phase.FAILED
+    assert only(store).phase is Phase.OBSOLETE
     assert fleet.aborted == []
     assert as_before(fleet)
 
@@ -356,13 +362,17 @@ def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(s
             raise WriteError(Failure.UNSURE, "no answer")
 
     fleet.before_write = unsure
+    before = admitted(fleet)
     while not any(step.kind is StepKind.RELEASE and step.begun_at for step in only(store).steps):
         drive(fleet, executor, 1 / 60)
     fleet.before_write = lambda _verb, _what, _done: None
     store.ask_undo(only(store).id)
     drive(fleet, executor, 0.5)
     assert only(store).phase is Phase.REJECTED
-    assert not [line for line in fleet.log if "Workload" in line]
+    # It was touched, so that the write cannot land later, and what the touch said is gone.
+    after = admitted(fleet)
+    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
+    assert (after["spec"], after["metadata"].get("annotations") or {}) == (before["spec"], {})
     assert as_before(fleet)
 
 

@@ -274,7 +274,8 @@ def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPol
     if step.kind is StepKind.EVICT:
         one = tuple(ref for ref in candidate.pods if ref in facts.pods and facts.pods[ref].uid == step.target.uid)
         candidate = replace(candidate, pods=one)
-    refusals = guard(GuardCase(candidate, item.score, facts, plan_policy)) if candidate.pods else ()
+    gone = step.kind is StepKind.EVICT and not candidate.pods
+    refusals = () if gone else guard(GuardCase(candidate, item.score, facts, plan_policy))
     return replace(
         item,
         candidate=candidate,

@@ -1,0 +1,175 @@
+"""What stops harm, each taken out on purpose, so that random histories show that they would see it missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gpuwatch.execute import advance, recheck, steps
+from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.recheck import Check, Clearance, FreshFacts
+from gpuwatch.frameworks import keys, release
+from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.kube.owners import OwnerIndex
+from gpuwatch.model import remediation as model
+from gpuwatch.model.cluster import Node
+from gpuwatch.model.remediation import Pause, Saved
+from gpuwatch.plan import brakes, draw, guards
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.store.remediations import RemediationStore
+
+
+def completeness(patch: pytest.MonkeyPatch) -> None:
+    """A list that failed is an empty list."""
+    for module in (guards, recheck, advance):
+        patch.setattr(module, "unread", lambda *_a, **_k: "")
+
+
+def owners_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """An owner is found by its uid alone, in any Namespace, and what it is used for from there is not asked."""
+    patch.setattr(OwnerIndex, "find", lambda self, ref, _namespace: self.by_uid.get(ref.uid))
+    for module in (model, "gpuwatch.execute.propose", "gpuwatch.store.remediations", "gpuwatch.store.custom_resources"):
+        patch.setattr(f"{getattr(module, '__name__', module)}.misplaced", lambda *_: "")
+
+
+def pods_with_gpus_only(patch: pytest.MonkeyPatch) -> None:
+    """Pods without a GPU do not count."""
+    patch.setattr(PlanFacts, "companions", {})
+
+
+def asked_once(patch: pytest.MonkeyPatch) -> None:
+    """What must hold is asked before the first write alone."""
+    asked = advance._cleared
+
+    def cleared(remediation: Any, *rest: Any) -> Check:
+        return Check(Clearance.GO) if remediation.began_at is not None else asked(remediation, *rest)
+
+    patch.setattr(advance, "_cleared", cleared)
+
+
+def rungs_unasked(patch: pytest.MonkeyPatch) -> None:
+    """NoExecute ends Pods, and none of them is asked about."""
+    patch.setattr(recheck, "no_execute_refused", lambda *_: "")
+
+
+def read_before(patch: pytest.MonkeyPatch) -> None:
+    """What stands around a step is not read again before it."""
+    patch.setattr(FreshFacts, "read_again", lambda self, _live: self)
+
+
+def any_telemetry(patch: pytest.MonkeyPatch) -> None:
+    """Whoever exports a row is believed."""
+    patch.delitem(guards.GUARDS, "telemetry_trusted")
+
+
+def units_as_gpus(patch: pytest.MonkeyPatch) -> None:
+    """A Node has as many GPUs as the scheduler has units of them."""
+
+    def units(_self: PlanFacts, node: Node) -> int:
+        return sum(node.accelerators.values())
+
+    patch.setattr(PlanFacts, "node_gpus", units)
+
+
+def adopted_state(patch: pytest.MonkeyPatch) -> None:
+    """Saved state is taken from the object's own annotation, and restored whatever its path."""
+    asked = release.release
+
+    def adopting(object_: Object, **given: Any) -> Any:
+        annotations: Mapping[str, str] = object_["metadata"].get("annotations") or {}
+        if not given.get("kept") and keys.SAVED_STATE in annotations:
+            told = json.loads(annotations[keys.SAVED_STATE])
+            given["kept"] = tuple(Saved(target=ref_of(object_), **item) for item in told)
+        return asked(object_, **given)
+
+    class Whatever(set[str]):
+        def __contains__(self, _item: object) -> bool:
+            return True
+
+    patch.setattr(steps, "release", adopting)
+    patch.setattr(release, "_own_paths", lambda _fields: Whatever())
+
+
+def late_writes(patch: pytest.MonkeyPatch) -> None:
+    """What another process may have in hand is not made to come too late."""
+    patch.setattr(steps, "touch_step", lambda *_: None)
+
+
+def nobody_called(patch: pytest.MonkeyPatch) -> None:
+    """A gang that does not run again calls nobody."""
+    patch.setattr(advance, "_called", lambda *_: None)
+
+
+def unknown_alerts(patch: pytest.MonkeyPatch) -> None:
+    """Alerts that nobody could read do not brake."""
+    asked = brakes.BRAKES["alert"]
+    patch.setitem(
+        brakes.BRAKES, "alert", lambda facts, policy: asked(facts, policy) if facts.alerts is not None else ""
+    )
+
+
+def no_sweep(patch: pytest.MonkeyPatch) -> None:
+    """What has no record is left."""
+    patch.setattr(Executor, "sweep", lambda *_: ())
+
+
+def open_pauses(patch: pytest.MonkeyPatch) -> None:
+    """A pause that cannot be understood is none."""
+    asked = RemediationStore._pause_of
+
+    def known(store: RemediationStore, found: Object | None) -> Pause:
+        data = (found or {}).get("data") or {}
+        return asked(store, found) if data.get("paused") in ("true", "all") else Pause()
+
+    patch.setattr(RemediationStore, "_pause_of", known)
+
+
+def modes_unasked(patch: pytest.MonkeyPatch) -> None:
+    """The mode of a Namespace does not count."""
+    asked = draw.mode_of
+
+    def mode(candidate: Any, facts: PlanFacts, policy: Any) -> Any:
+        scope = policy.scope(candidate.action, "", candidate.pool)
+        return (scope.mode, "Settings.") if candidate.namespace else asked(candidate, facts, policy)
+
+    for module in (draw, recheck):
+        patch.setattr(module, "mode_of", mode, raising=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """out: takes the mechanism out. rules: which of those of the histories break then. of: the events against which it
+    stands."""
+
+    out: Callable[[pytest.MonkeyPatch], None]
+    rules: tuple[str, ...]
+    of: tuple[str, ...]
+
+
+_ENDING = ("namespace", "opt_out", "disruption", "unread")
+BREAKS: Mapping[str, Broken] = {
+    "pods_with_gpus_only": Broken(pods_with_gpus_only, ("whole", *_ENDING), ("pods_without_gpus", "use")),
+    "asked_once": Broken(asked_once, ("brake", "telemetry", *_ENDING), ("telemetry_fails", "opt_out", "alert")),
+    "rungs_unasked": Broken(rungs_unasked, _ENDING, ("opt_out", "mode", "budgets")),
+    "any_telemetry": Broken(any_telemetry, ("telemetry",), ("another_cluster", "a_lie")),
+    "units_as_gpus": Broken(units_as_gpus, ("budget",), ("health", "use")),
+    "adopted_state": Broken(adopted_state, ("own_fields",), ("forged_mark", "use")),
+    "nobody_called": Broken(nobody_called, ("bounded",), ("stuck_pods", "health")),
+    "unknown_alerts": Broken(unknown_alerts, ("brake",), ("telemetry_fails",)),
+    "open_pauses": Broken(open_pauses, ("brake",), ("odd_pauses",)),
+    "modes_unasked": Broken(modes_unasked, ("namespace",), ("mode",)),
+}
+"""What is taken out, by a name for it."""
+
+UNSEEN: Mapping[str, Broken] = {
+    "completeness": Broken(completeness, _ENDING, ("a_list_fails", "opt_out", "mode")),
+    "owners_anywhere": Broken(owners_anywhere, ("namespace",), ("foreign_owner", "use")),
+    "read_before": Broken(read_before, _ENDING, ("a_list_fails", "budgets", "mode", "opt_out")),
+    "late_writes": Broken(late_writes, ("late", "ends"), ("a_freeze", "a_freeze", "decide", "alert", "take_back")),
+    "no_sweep": Broken(no_sweep, ("ends",), ("lost_record",)),
+}
+"""The same, of what the first histories did not miss (16 to 28 of each), so that no test rests on it yet."""
