@@ -14,19 +14,36 @@ from click.testing import CliRunner, Result
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from deploy.manifests import DEPLOY, apply, documents
+from deploy.manifests import CRDS, DEPLOY, apply, documents
 from gpuwatch.app import uninstall
 from gpuwatch.app.cli import cli
+from gpuwatch.execute.requests import write
+from gpuwatch.execute.steps import RELEASED
 from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Patch, ref_of
+from gpuwatch.frameworks.release import Release, release
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind, Turn
 from gpuwatch.store.remediations import RemediationStore
-from store.remediation_stores import NODE_REMEDIATIONS, proposal, remediation
+from parts.processes import wait_until
+from store.remediation_stores import (
+    NODE_REMEDIATIONS,
+    REMEDIATIONS,
+    TEAM,
+    gang_proposal,
+    namespace,
+    of_team,
+    proposal,
+    remediation,
+)
 
 pytestmark = pytest.mark.cluster
 NOW = datetime.now(UTC)
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
+JOB_PATH = f"/apis/batch/v1/namespaces/{TEAM}/jobs/train"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"
+FOREIGN_CRDS = Path(__file__).parents[1] / "cluster" / "crds" / "volcano.yaml"
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 
 
@@ -37,6 +54,7 @@ def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
         apply(api, [each for each in documents(DEPLOY / "base") if each["kind"] not in ("Deployment",)])
         for role in ("suggest", "enforce-taint", "enforce-release", "enforce-evict"):
             apply(api, documents(DEPLOY / "roles" / f"{role}.yaml"))
+        apply(api, [namespace(TEAM)])
         yield started
 
 
@@ -110,6 +128,133 @@ def test_nothing_of_ours_is_left_and_what_is_others_stays_and_it_may_be_run_agai
         is_clean(tainted)
     with api_client(plane.administrator) as client:
         assert RemediationStore(LiveWriter(client), "gpuwatch").paused().paused  # nothing begins again
+
+
+def kept_of(found: Object) -> list[object]:
+    """What stands on an object but for its status and what the server counts."""
+    return [found["spec"], found["metadata"].get("annotations"), found["metadata"].get("labels")]
+
+
+@pytest.fixture
+def suspended(plane: ControlPlane) -> Iterator[tuple[Api, Object]]:
+    """A Job that a Remediation in effect holds suspended, and the Job as it was before."""
+    api = Api(plane.administrator)
+    container = {"name": "main", "image": "example.org/main:1"}
+    made = api.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "train", "namespace": TEAM, "annotations": {"example.com/note": "x"}},
+            "spec": {
+                "parallelism": 2,
+                "template": {"spec": {"containers": [container], "restartPolicy": "Never"}},
+            },
+        }
+    )
+    ref = ref_of(made)
+    with api_client(plane.administrator) as client:
+        client.set_default_header("Impersonate-User", "system:serviceaccount:gpuwatch:gpuwatch")
+        writer = LiveWriter(client)
+        store = RemediationStore(writer, "gpuwatch")
+        kept = store.create(of_team("release-train", proposal=gang_proposal(objects=(ref,))))
+        done = release(made, remediation=kept.name, at=NOW)
+        assert isinstance(done, Release)
+        for each in done.writes:
+            assert isinstance(each, Patch)
+            write(writer, each)
+        step = Step(kind=StepKind.RELEASE, target=ref, begun_at=NOW, done_at=NOW)
+        turn = Turn(NOW, Phase.IN_EFFECT, "released")
+        released = replace(kept, phase=Phase.IN_EFFECT, steps=(step,), step=1, saved=done.saved, history=(turn,))
+        store.save(replace(released, verified={RELEASED: True}))
+    yield api, made
+    api.answer("DELETE", JOB_PATH, {"propagationPolicy": "Background"})
+
+
+def test_a_job_that_is_held_suspended_is_resumed_as_it_was(plane: ControlPlane, suspended: tuple[Api, Object]) -> None:
+    api, before = suspended
+    held = api.get(JOB_PATH)
+    assert held["spec"]["suspend"] is True
+    assert held["metadata"]["annotations"].keys() >= {keys.REMEDIATION, keys.SAVED_STATE}
+    (record,) = api.get(REMEDIATIONS)["items"]
+    assert record["metadata"]["finalizers"] == [keys.FINALIZER]
+    done = run(plane, "--yes")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert json.loads(done.stdout)["left"] == []
+    assert kept_of(api.get(JOB_PATH)) == kept_of(before)
+    assert api.get(REMEDIATIONS)["items"] == []
+
+
+def definitions(api: Api) -> set[str]:
+    """Names of our definitions."""
+    found = api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+    return {each["metadata"]["name"] for each in found if each["spec"]["group"] == "gpuwatch.dev"}
+
+
+def test_definitions_stay_without_crds_and_go_with_it_after_the_undo_and_it_may_be_run_again(
+    plane: ControlPlane, suspended: tuple[Api, Object]
+) -> None:
+    api, before = suspended
+    shipped = {each["metadata"]["name"] for each in documents(CRDS)}
+    assert definitions(api) == shipped
+    other = next(documents(FOREIGN_CRDS))
+    apply(api, [other])
+    try:
+        done = run(plane, "--yes", "--crds")
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+        assert kept_of(api.get(JOB_PATH)) == kept_of(before)
+        wait_until(lambda: definitions(api) == set(), lambda: f"there are still {definitions(api)}")
+        assert api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{other['metadata']['name']}")
+        again = run(plane, "--yes", "--crds")
+        assert again.exit_code == 0, (again.stdout, again.stderr)
+        assert json.loads(again.stdout)["left"] == []
+    finally:
+        api.delete(other)
+        apply(api, documents(CRDS))
+    done = run(plane, "--yes")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert definitions(api) == shipped
+
+
+@pytest.fixture
+def orphaned(plane: ControlPlane) -> Iterator[Api]:
+    """Two Deployments with the mark of a Remediation that is gone; `scaled` also has the state that a release saved."""
+    api = Api(plane.administrator)
+    container = {"name": "main", "image": "example.org/main:1"}
+    saved = json.dumps([{"path": "/spec/replicas", "before": "2", "after": "0"}])
+    for name, more in (("noted", {}), ("scaled", {keys.SAVED_STATE: saved})):
+        annotations = {"example.com/note": "x", keys.REMEDIATION: "release-lost", **more}
+        api.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name, "namespace": TEAM, "annotations": annotations},
+                "spec": {
+                    "replicas": 0 if more else 2,
+                    "selector": {"matchLabels": {"app": name}},
+                    "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
+                },
+            }
+        )
+    yield api
+    for name in ("noted", "scaled"):
+        api.answer("DELETE", f"{DEPLOYMENTS}/{name}", {"propagationPolicy": "Background"})
+
+
+def test_a_mark_without_a_record_is_taken_back_but_what_a_lost_release_changed_is_named_and_left(
+    plane: ControlPlane, orphaned: Api
+) -> None:
+    told = run(plane, "--dry-run")
+    assert json.loads(told.stdout)["left"] == [f"Deployment/{TEAM}/noted", f"Deployment/{TEAM}/scaled"]
+    noted, scaled = (orphaned.get(f"{DEPLOYMENTS}/{name}") for name in ("noted", "scaled"))
+    done = run(plane, "--yes", "--crds")
+    assert done.exit_code == 1
+    (left,) = json.loads(done.stdout)["left"]
+    assert left.startswith(f"Deployment/{TEAM}/scaled was changed by the Remediation release-lost, which is gone")
+    after = orphaned.get(f"{DEPLOYMENTS}/noted")
+    assert after["metadata"]["annotations"] == {"example.com/note": "x"}
+    assert after["spec"] == noted["spec"]
+    assert kept_of(orphaned.get(f"{DEPLOYMENTS}/scaled")) == kept_of(scaled)
+    assert definitions(orphaned) == {each["metadata"]["name"] for each in documents(CRDS)}  # while anything is left
 
 
 class Killed(BaseException):
