@@ -36,6 +36,9 @@ NODE_MARKS = (keys.NOTICE, keys.REMEDIATION, keys.TAINT)
 NODE_LABELS = "nodelabels"
 """The resource of GROUP that a role names to let the account `use` a Node label: the hand-off label is a setting."""
 
+NODE_TAINTS = "nodetaints"
+"""The same for the effect NoExecute of its taint, which ends Pods past PodDisruptionBudgets."""
+
 ROLLED_OUT = {("apps", "Deployment"): "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt"}
 """The kinds that are moved by a rollout, and the field that it writes."""
 
@@ -192,6 +195,11 @@ def _nodes() -> Policy:
                 f"{own}.all(taint, {key} || taint in {own_before}) || "
                 f"({text(keys.REMEDIATION)} in {now} && {text(keys.TAINT)} in {now})",
                 "gpuwatch taints a Node only together with its annotations",
+            ),
+            Check(
+                f"{own}.all(taint, {key} || taint.effect != 'NoExecute' || taint in {own_before}) || "
+                f"authorizer.group({text(GROUP)}).resource({text(NODE_TAINTS)}).name('NoExecute').check('use').allowed()",
+                f"gpuwatch's taint has the effect NoExecute only where a role lets it ({NODE_TAINTS}.{GROUP})",
             ),
             Check(
                 f"({labels}.map(key, key) + {labels_before}.map(key, key)).all(key, (key in {labels} && "

@@ -467,6 +467,7 @@ def node_refusals(api: Api) -> Iterator[Case]:
         {**marks, "spec": {"taints": None}},
         {**marks, "spec": {"taints": [{**FOREIGN_TAINT, "effect": "NoExecute"}, OWN_TAINT]}},
         {**marks, "spec": {"taints": [FOREIGN_TAINT, {**OWN_TAINT, "key": "example.com/degraded"}]}},
+        {**marks, "spec": {"taints": [FOREIGN_TAINT, {**OWN_TAINT, "effect": "NoExecute"}]}},
         {"metadata": {"annotations": {keys.TAINT: "{}"}}, **tainted},
         {"metadata": {"annotations": MARK}, **tainted},
     ]
@@ -746,6 +747,28 @@ def test_a_node_gets_the_label_that_a_role_names_and_no_other(administrator: Api
         for labels in ({"a": "c", "b": "x"}, {"a/b": "x"}):
             request = change(administrator, NODE_BODY, {"metadata": {"labels": labels}})
             assert denied_by(request.sent(keeper)) == "gpuwatch-nodes"
+    finally:
+        for each in (bound, role):
+            administrator.delete(each)
+
+
+def test_a_node_gets_no_execute_only_where_a_role_names_it(administrator: Api, keeper: Api) -> None:
+    rbac = "rbac.authorization.k8s.io"
+    rule = {
+        "apiGroups": ["gpuwatch.dev"],
+        "resources": ["nodetaints"],
+        "resourceNames": ["NoExecute"],
+        "verbs": ["use"],
+    }
+    role = named("ClusterRole", "strictest", "", f"{rbac}/v1", rules=[rule])
+    bound = copy.deepcopy(everything(administrator)[1])
+    bound["metadata"]["name"] = bound["roleRef"]["name"] = "strictest"
+    apply(administrator, [role, bound])
+    marks = {"annotations": {**MARK, keys.TAINT: "{}"}}
+    taints = [FOREIGN_TAINT, {**OWN_TAINT, "effect": "NoExecute"}]
+    try:
+        request = change(administrator, NODE_BODY, {"metadata": marks, "spec": {"taints": taints}})
+        wait_until(lambda: request.sent(keeper).ok, lambda: request.sent(keeper).text)
     finally:
         for each in (bound, role):
             administrator.delete(each)
