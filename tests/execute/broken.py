@@ -143,11 +143,15 @@ def modes_unasked(patch: pytest.MonkeyPatch) -> None:
 @dataclass(frozen=True, slots=True)
 class Broken:
     """out: takes the mechanism out. rules: which of those of the histories break then. of: the events against which it
-    stands."""
+    stands. first: the first seed that is tried, where harm is rare (of 120: completeness 4, no_sweep 2)."""
 
     out: Callable[[pytest.MonkeyPatch], None]
     rules: tuple[str, ...]
     of: tuple[str, ...]
+    first: int = 0
+
+
+_FREEZES = ("a_freeze", "a_freeze", "decide", "alert", "take_back")
 
 
 _ENDING = ("namespace", "opt_out", "disruption", "unread")
@@ -162,14 +166,14 @@ BREAKS: Mapping[str, Broken] = {
     "unknown_alerts": Broken(unknown_alerts, ("brake",), ("telemetry_fails",)),
     "open_pauses": Broken(open_pauses, ("brake",), ("odd_pauses",)),
     "modes_unasked": Broken(modes_unasked, ("namespace",), ("mode",)),
+    "owners_anywhere": Broken(owners_anywhere, ("namespace",), ("foreign_owner", "use")),
+    "completeness": Broken(completeness, _ENDING, ("a_list_fails", "opt_out", "mode"), first=60),
+    "no_sweep": Broken(no_sweep, ("ends",), _FREEZES, first=40),
 }
 """What is taken out, by a name for it."""
 
 UNSEEN: Mapping[str, Broken] = {
-    "completeness": Broken(completeness, _ENDING, ("a_list_fails", "opt_out", "mode")),
-    "owners_anywhere": Broken(owners_anywhere, ("namespace",), ("foreign_owner", "use")),
     "read_before": Broken(read_before, _ENDING, ("a_list_fails", "budgets", "mode", "opt_out")),
-    "late_writes": Broken(late_writes, ("late", "ends"), ("a_freeze", "a_freeze", "decide", "alert", "take_back")),
-    "no_sweep": Broken(no_sweep, ("ends",), ("lost_record",)),
+    "late_writes": Broken(late_writes, ("late", "ends"), _FREEZES),
 }
-"""The same, of what the first histories did not miss (16 to 28 of each), so that no test rests on it yet."""
+"""The same, of what 120 histories did not miss: tests/execute/test_asked_again.py shows both instead."""
