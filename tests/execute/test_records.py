@@ -12,6 +12,7 @@ from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
+from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from gpuwatch.store.remediations import RemediationStore
@@ -131,6 +132,29 @@ def test_a_taint_without_a_record_goes_after_its_grace_and_is_shown_before() -> 
         each["status"] for each in fleet.node("n0")["status"]["conditions"] if each["type"] == keys.CONDITION
     ]
     assert since == {}
+
+
+@pytest.mark.parametrize("verb", ["get", "patch"])
+def test_what_could_not_be_read_or_taken_back_is_named_with_the_error(verb: str) -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = gone(fleet)
+    fleet.now += timedelta(hours=200)
+
+    asked = getattr(type(executor.writer), verb)
+
+    def refused(writer: object, ref: ObjectRef, *others: object, **named: object) -> object:
+        if ref.kind == "Node":
+            raise WriteError(Failure.FORBIDDEN, "not yours", status=403)
+        return asked(writer, ref, *others, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(executor.writer), verb, refused)
+        (left,) = executor.sweep((ObjectRef("v1", "Node", "n0"),), (), {}, fleet.now, GRACE)
+    assert left.request is None
+    assert left.reason.endswith("not yours")
+    assert fleet.node("n0")["spec"]["taints"]
+    sweep(fleet, executor, {})
+    assert not fleet.node("n0")["spec"].get("taints")
 
 
 def test_a_taint_without_a_record_goes_at_once_when_its_own_expiry_has_passed() -> None:

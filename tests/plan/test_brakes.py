@@ -100,7 +100,7 @@ def test_a_misspelt_alert_says_so_in_the_brake() -> None:
     state, findings = one_idle()
     gap = Gap(kind=GapKind.BAD_INPUT, what="alerts", detail="No rule is called A.")
     plan = draw_plan(replace(state, gaps=(gap,)), findings, PlanPolicy(brake_alerts=("A",)), alerts=None)
-    assert plan.brake == "Nobody could tell whether A fires. No rule is called A."
+    assert plan.brake == "It is not known whether A fires. No rule is called A."
 
 
 @pytest.mark.parametrize("doubted", ["its own device", "another on its Node"])

@@ -121,7 +121,8 @@ class Executor:
         for ref in (*refs, *self._device_taints()):
             if (ref.kind, ref.namespace, ref.name) in held:
                 continue
-            with suppress(WriteError):
+            stands = None
+            try:
                 object_ = self.writer.get(ref)
                 stands = None if object_ is None else orphan(object_, now)
                 if stands is None:
@@ -134,6 +135,12 @@ class Executor:
                 write(self.rehearsal, stands.request)
                 write(self.writer, stands.request)
                 self.writer.event(ref, at=now, reason=SWEPT, action="Sweep", note=f"{stands.reason} It was taken back.")
+            except WriteError as error:
+                what = "It was not read" if stands is None else f"{stands.reason} It was not taken back"
+                found = [
+                    *(each for each in found if each is not stands),
+                    Orphan(ref, f"{ref}: {what}: {error.message}"),
+                ]
         for ref in set(since).difference(each.target for each in found):
             del since[ref]
         return tuple(found)

@@ -107,7 +107,7 @@ def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
         return ""
     if facts.alerts is None:
         why = " ".join(gap.detail for gap in facts.snapshot.gaps if gap.what == "alerts")
-        return f"Nobody could tell whether {', '.join(policy.brake_alerts)} fires. {why}".rstrip()
+        return f"It is not known whether {', '.join(policy.brake_alerts)} fires. {why}".rstrip()
     firing = [name for name in policy.brake_alerts if name in facts.alerts]
     return f"The alert {', '.join(firing)} fires." if firing else ""
 
