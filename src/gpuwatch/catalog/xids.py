@@ -113,6 +113,7 @@ _RULES = {
     XidClass.FATAL: "fatal on sight",
     XidClass.CORROBORATE: "only with corroboration",
     XidClass.APPLICATION: "application first",
+    XidClass.IGNORE: "nothing to do",
 }
 """The rule's name where the entry itself has the class."""
 
