@@ -41,7 +41,7 @@ def remembered(
     fleet: Fleet, events: Mapping[str, Sequence[XidEvent]], lost: Iterable[Finding], memory: FaultMemory
 ) -> FaultMemory:
     """events: by GPU. lost: the findings on missing GPUs."""
-    known = {(fault.uuid, fault.kind, fault.code): fault for fault in memory.faults}
+    known = {fault.key: fault for fault in memory.faults}
     gpus = {gpu.uuid: gpu for gpu in fleet.gpus}
     for uuid, found in events.items():
         for event in found:
@@ -92,12 +92,14 @@ def _forgotten(gpu: PhysicalGpu, xid: Xid, fault: KnownFault) -> XidEvent:
 
 def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
     """A missing GPU that reboots did not bring back needs hands."""
-    for fault in memory.faults:
-        if fault.kind is finding.kind and fault.uuid == finding.subject.name and finding.verdict is Verdict.DEGRADED:
-            if fault.failed_repairs >= fleet.policy.failed_repairs:
-                words = f"{finding.summary}; {fault.failed_repairs} reboots did not bring it back: inspect its machine"
-                return replace(finding, summary=words, advice=Advice.REPLACE)
-    return finding
+    if finding.kind is not FindingKind.GPU_MISSING or finding.verdict is not Verdict.DEGRADED:
+        return finding
+    known = (fault for fault in memory.faults if (fault.uuid, fault.kind) == (finding.subject.name, finding.kind))
+    reboots = max((fault.failed_repairs for fault in known), default=0)
+    if reboots < fleet.policy.failed_repairs:
+        return finding
+    words = f"{finding.summary}; {reboots} reboots did not bring it back: exchange the GPU, or inspect its machine"
+    return replace(finding, summary=words, advice=Advice.REPLACE)
 
 
 def _worth(known: Xid, event: XidEvent) -> bool:
@@ -136,8 +138,8 @@ def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault | None) -> Know
         fault = replace(_new(fleet, gpu, event), timed=bool(begun))
         if event.standing:
             return _came(fleet, gpu, fault, fault.since)
-    elif event.standing or not begun and (fault.open or fault.repairs[-1].at > fleet.before(fleet.policy.change_window_seconds)):
-        return fault  # of what is known, or was repaired within the window, an event without a time is no news
+    elif event.standing or (not begun and not _over_since(fleet, fault)):
+        return fault  # of what is open, or was repaired within the window, an event without a time is no news
     for time, held in zip(event.times, event.workloads, strict=False):
         if time > fault.last_at:
             fault = replace(_came(fleet, gpu, fault, time), timed=bool(begun), evidence=event.evidence[:2])
@@ -146,6 +148,10 @@ def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault | None) -> Know
                 kept = [each for each in (*fault.holdings, *new) if each.at > at - _DAY]
                 fault = replace(fault, holdings=tuple(kept[-_MOST_TIMES:]))
     return fault if event.times else _came(fleet, gpu, fault, at)
+
+
+def _over_since(fleet: Fleet, fault: KnownFault) -> bool:
+    return not fault.open and fault.repairs[-1].at <= fleet.before(fleet.policy.change_window_seconds)
 
 
 def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> KnownFault:
@@ -269,5 +275,3 @@ def programs_differ(holdings: Sequence[Holding]) -> bool:
         at.setdefault(each.at, set()).update(each.program)
     found = list(at.values())
     return any(one.isdisjoint(other) for number, one in enumerate(found) for other in found[number + 1 :])
-
-

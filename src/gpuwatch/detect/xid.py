@@ -149,12 +149,12 @@ def _counts(event: XidEvent) -> bool:
 def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, last: GpuAnswers) -> Conclusion:
     """An XID from before the window that is not fatal. 154 says that another one came before it."""
     if code == _RECOVERY_ACTION_CHANGED and fleet.answers(RECOVERY).of(gpu) is None:
-        return _hidden(fleet, gpu)
+        return _hidden(gpu)
     words = f"XID {code:g} is older than the window; the gauge never clears"
     return fleet.healthy(gpu, FindingKind.XID, words, last, confidence_ratio=0.8)
 
 
-def _hidden(fleet: Fleet, gpu: PhysicalGpu) -> Conclusion:
+def _hidden(gpu: PhysicalGpu) -> Conclusion:
     words = "the driver changed its recovery action (XID 154), which hides the XID before it, and neither is exported"
     missing = [Signal.RECOVERY_ACTION_CODE, "a count of XIDs, which shows the one before"]
     return conclude(
@@ -194,7 +194,7 @@ class _Judged:
             return self._healthy(title)
         if known.code == _RECOVERY_ACTION_CHANGED:
             exported = self.fleet.answers(RECOVERY).of(event.gpu) is not None
-            return self._healthy("the recovery action says it") if exported else _hidden(self.fleet, event.gpu)
+            return self._healthy("the recovery action says it") if exported else _hidden(event.gpu)
         if event.fault is not None and event.fault.repairs and not event.fault.open:
             return self._healthy(f"{title}; over since {_ended(event.fault)}")
         return self._open(known, title)
@@ -287,9 +287,7 @@ class _Judged:
         parts = () if part is None else (part,)
         driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]
         same = driver or [sign for sign in signs if not independent(sign, parts) or severity is None]
-        own = conclude(
-            self.event.gpu, FindingKind.XID, Verdict.DEGRADED, "", confidence_ratio=alone, components=parts
-        )
+        own = conclude(self.event.gpu, FindingKind.XID, Verdict.DEGRADED, "", confidence_ratio=alone, components=parts)
         if driver or severity is None:
             severity = max((sign.severity for sign in same), key=_SEVERITIES.index)
             advice = Advice.NONE

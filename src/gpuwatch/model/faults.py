@@ -63,6 +63,10 @@ class KnownFault:
     evidence: tuple[Evidence, ...] = ()
 
     @property
+    def key(self) -> tuple[str, FindingKind, int]:
+        return self.uuid, self.kind, self.code
+
+    @property
     def open(self) -> bool:
         return not self.repairs or self.repairs[-1].at < self.last_at
 
