@@ -33,6 +33,13 @@ def after(*changes: StateChange, **more: object) -> Finding | None:
     return on(findings(scene(changes=changes, **more)), FindingKind.XID)  # type: ignore[arg-type]
 
 
+def after_with_repeats(*changes: StateChange, **more: object) -> Finding | None:
+    """As after(), where the operator counts a second 109 as fatal."""
+    own = {**xids(), 109: replace(xids()[109], repeat_is_fatal=True)}
+    found = assess_health(scene(changes=changes, **more), POLICY, xids=own)  # type: ignore[arg-type]
+    return on({item.id: item for item in found}, FindingKind.XID)
+
+
 def counted(xid: str, *, window: float = 0, increase: float = 0, appeared: float = 0) -> dict[str, object]:
     rows = {XIDS.counted: window, XIDS.increased: increase, XIDS.appeared: appeared}
     return {"variants": {stat: {"gpu-0": {xid: value}} for stat, value in rows.items()}}
@@ -188,8 +195,8 @@ class TestClasses:
         assert finding is None or finding.verdict is Verdict.UNKNOWN
 
     @pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.DEGRADED)])
-    def test_the_gsp_timing_out_twice(self, times: int, verdict: Verdict) -> None:
-        finding = after(**counted("119", increase=times))
+    def test_a_repeat_that_the_operator_calls_fatal(self, times: int, verdict: Verdict) -> None:
+        finding = after_with_repeats(**counted("109", increase=times))
         assert finding is not None
         assert finding.verdict is verdict
         if verdict is Verdict.DEGRADED:
@@ -197,11 +204,11 @@ class TestClasses:
 
     def test_a_repeat_on_the_gauge_needs_another_value_in_between(self) -> None:
         twice = [
-            xid_became("gpu-0", 119, at=ago(minutes=40)),
-            xid_became("gpu-0", 45, before=119, at=ago(minutes=30)),
-            xid_became("gpu-0", 119, before=45, at=ago(minutes=20)),
+            xid_became("gpu-0", 109, at=ago(minutes=40)),
+            xid_became("gpu-0", 45, before=109, at=ago(minutes=30)),
+            xid_became("gpu-0", 109, before=45, at=ago(minutes=20)),
         ]
-        finding = after(*twice)
+        finding = after_with_repeats(*twice)
         assert finding is not None
         assert (finding.verdict, finding.since) == (Verdict.DEGRADED, ago(minutes=40))
         assert finding.summary.endswith("also XID 45")
@@ -209,28 +216,33 @@ class TestClasses:
     @pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.DEGRADED), (5, Verdict.DEGRADED)])
     def test_a_windowed_count_shows_repeats_that_it_never_counts_at_once(self, times: int, verdict: Verdict) -> None:
         occurred = [
-            xid_counted("gpu-0", "119", at=ago(minutes=50 - 10 * number), before=number, after=number + 1)
+            xid_counted("gpu-0", "109", at=ago(minutes=50 - 10 * number), before=number, after=number + 1)
             for number in range(times)
         ]
-        finding = after(*occurred, xid_became("gpu-0", 119, at=ago(minutes=50)), **counted("119", window=1))
+        finding = after_with_repeats(
+            *occurred, xid_became("gpu-0", 109, at=ago(minutes=50)), **counted("109", window=1)
+        )
         assert finding is not None
         assert (finding.verdict, finding.since) == (verdict, ago(minutes=50))
         noted = [item.note for item in finding.evidence if item.signal == "xid_window_count"]
         if times == 1:
-            assert noted == ["XID 119"]
+            assert noted == ["XID 109"]
         else:
             assert finding.summary.endswith(f"it came {times} times at least")
-            assert noted == [f"XID 119; {times} at least, as each is counted no longer than the exporter's window"]
+            assert noted == [f"XID 109; {times} at least, as each is counted no longer than the exporter's window"]
 
     def test_where_nothing_counts_a_repeat_cannot_be_told(self) -> None:
-        told = {}
-        for name, snapshot in (
-            ("gauge", scene(changes=[xid_became("gpu-0", 119)])),
-            ("counted", scene(changes=[xid_became("gpu-0", 119)], **counted("119", increase=1))),  # type: ignore[arg-type]
-            ("no repeats matter", scene(changes=[xid_became("gpu-0", 63)])),
-        ):
-            [finding] = findings(snapshot).values()
-            told[name] = any("whether it came again" in item for item in finding.missing)
+        came = [xid_became("gpu-0", 109)]
+        found = {
+            "gauge": after_with_repeats(*came),
+            "counted": after_with_repeats(*came, **counted("109", increase=1)),
+            "no repeats matter": after_with_repeats(xid_became("gpu-0", 63)),
+        }
+        told = {
+            name: any("whether it came again" in item for item in finding.missing)
+            for name, finding in found.items()
+            if finding
+        }
         assert told == {"gauge": True, "counted": False, "no repeats matter": False}
 
     def test_an_ignored_xid_is_shown_on_demand_only(self) -> None:
@@ -287,8 +299,8 @@ def test_the_catalogs_column_of_a_model(model: str, column: str | None) -> None:
     [
         (136, H100, True),
         (136, "NVIDIA B200", False),
-        (155, "NVIDIA B200", True),
-        (155, H100, False),
+        (156, "NVIDIA B200", True),
+        (150, H100, False),
         (136, "Tesla T4", True),
     ],
 )
@@ -299,8 +311,8 @@ def test_an_xid_of_another_architecture_concludes_nothing(code: int, model: str,
 
 
 class TestCorroboration:
-    def test_an_nvlink_xid_and_the_drivers_verdict(self) -> None:
-        finding = after(xid_became("gpu-0", 74), answers={ACTION: 1.0})
+    def test_an_xid_and_the_drivers_verdict(self) -> None:
+        finding = after(xid_became("gpu-0", 109), answers={ACTION: 1.0})
         assert finding is not None
         assert (finding.verdict, finding.severity, finding.advice) == (
             Verdict.DEGRADED,
@@ -318,10 +330,10 @@ class TestCorroboration:
 
     def test_a_sign_on_another_gpu_is_none(self) -> None:
         fleet = machines(1, 2)
-        found = findings(scene(fleet, {ACTION: spread(fleet, 0.0, gpu_0_1=1.0)}, changes=[xid_became("gpu-0-0", 74)]))
+        found = findings(scene(fleet, {ACTION: spread(fleet, 0.0, gpu_0_1=1.0)}, changes=[xid_became("gpu-0-0", 63)]))
         assert found["xid:device/gpu-0-0"].verdict is Verdict.UNKNOWN
 
-    @pytest.mark.parametrize(("code", "verdict"), [(74, Verdict.UNKNOWN), (154, Verdict.DEGRADED)])
+    @pytest.mark.parametrize(("code", "verdict"), [(63, Verdict.UNKNOWN), (154, Verdict.DEGRADED)])
     def test_dcgms_health_is_no_second_sign_where_it_comes_from_the_xid(self, code: int, verdict: Verdict) -> None:
         watches = {"gpu-0": {"NVLINK": 20.0}}
         finding = after(xid_became("gpu-0", code), variants={HEALTH.now: watches, HEALTH.lowest: watches})

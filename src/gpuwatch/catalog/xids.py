@@ -4,6 +4,7 @@
 where a comparison of nine authorities gives one; they do not agree. The other classes follow from NVIDIA's action.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -61,6 +62,8 @@ class Xid:
 
     architectures: those of A100, H100, B100, GB200 that raise it.
     repeat_is_fatal: a second one on the same GPU within the rule's window counts as FATAL.
+    recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; None
+        where NVIDIA's catalog names none.
     """
 
     code: int
@@ -70,6 +73,7 @@ class Xid:
     others: tuple[Opinion, ...]
     xid_class: XidClass
     repeat_is_fatal: bool = False
+    recovery_driver: int | None = None
     rule: str
     reason: str
     source: str
@@ -109,6 +113,7 @@ _RULES = {
     XidClass.FATAL: "fatal on sight",
     XidClass.CORROBORATE: "only with corroboration",
     XidClass.APPLICATION: "application first",
+    XidClass.IGNORE: "nothing to do",
 }
 """The rule's name where the entry itself has the class."""
 
@@ -171,5 +176,7 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
         if verdict not in known:
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
         opinions.append({"authority": authority, **known[verdict]})
-    concluded = {"xid_class": xid_class, "rule": rule, "reason": reason}
+    branch = re.search(r"\bR(\d+)", entry.get("recovery_action_since", ""))
+    recovery_driver = int(branch[1]) if branch else None
+    concluded = {"xid_class": xid_class, "rule": rule, "reason": reason, "recovery_driver": recovery_driver}
     return msgspec.convert({**entry, **concluded, "others": opinions, "source": source}, Xid)

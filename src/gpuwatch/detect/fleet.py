@@ -9,10 +9,12 @@ from statistics import median
 from typing import TypeAlias
 
 from gpuwatch.catalog.xids import Xid, xids
+from gpuwatch.detect.components import COMPONENTS
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.cluster import Node, Pod
 from gpuwatch.model.decision import (
     Advice,
+    Component,
     Evidence,
     Family,
     Finding,
@@ -359,8 +361,11 @@ def conclude(
     relief_gpus: Mapping[str, float] | None = None,
     gpus: Iterable[PhysicalGpu] = (),
     node: str | None = None,
+    components: Iterable[Component] | None = None,
 ) -> Finding:
-    """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node."""
+    """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node.
+
+    components: those of the kind where None."""
     devices = [device for gpu in gpus for device in gpu.devices]
     if isinstance(on, PhysicalGpu):
         devices, node = list(on.devices), on.lead.node
@@ -386,6 +391,7 @@ def conclude(
         node=node,
         gpu_hours=gpu_hours,
         relief_gpus=relief_gpus or {},
+        components=COMPONENTS.get(kind, ()) if components is None else tuple(components),
     )
 
 

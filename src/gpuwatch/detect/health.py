@@ -10,16 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.detect import link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
+from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, with_memory
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
 from gpuwatch.detect.presence import Presence, presence, presence_needs
 from gpuwatch.detect.xid import xid
-from gpuwatch.detect.xid_events import xid_needs
+from gpuwatch.detect.xid_events import xid_events, xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
+from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.telemetry import Signal, WindowStat
 
-__all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules"]
+__all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules", "remember_faults"]
 
 
 _RULES = (
@@ -53,26 +55,40 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.nvlink_errors": link.nvlink_needs(policy),
         "health.thermal_throttle": throttle.thermal_needs(policy),
         "health.power_brake": throttle.power_brake_needs(policy),
-        "health.xid": xid_needs(policy),
+        "health.xid": (*xid_needs(policy), *fault_needs(policy)),
         "health.presence": presence_needs(policy),
         "health.hung": hung_needs(policy),
     }
 
 
-STATE_SIGNALS = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
+STATE_SIGNALS = (
+    Signal.XID_CODE,
+    Signal.XID_WINDOW_COUNT,
+    Signal.RECOVERY_ACTION_CODE,
+    Signal.ENERGY_JOULES_TOTAL,
+)
 """Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
 
 
 def assess_health(
-    snapshot: Snapshot, policy: HealthPolicy, *, everything: bool = False, xids: Mapping[int, Xid] | None = None
+    snapshot: Snapshot,
+    policy: HealthPolicy,
+    *,
+    everything: bool = False,
+    xids: Mapping[int, Xid] | None = None,
+    memory: FaultMemory | None = None,
 ) -> tuple[Finding, ...]:
     """Notable findings, at most one per kind and subject.
 
     everything: each rule's conclusion on each GPU, HEALTHY and UNKNOWN too. xids: the catalog with an operator's
-    overrides.
+    overrides. memory: of the last cycle, or already with this Snapshot; None for a single run, which knows the history
+    that the Snapshot has.
     """
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
     gone = presence(fleet)
+    raised = xid_events(fleet)
+    faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
+    gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
     findings = [*gone.findings, *missing_from_telemetry(fleet)]
     told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
@@ -106,7 +122,7 @@ def assess_health(
     for rule in _RULES:
         take(rule(fleet))
     # The last two rules use the findings of the others.
-    judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
+    judge, common = xid(fleet, against, with_memory(fleet, raised, faults), None if memory is None else faults)
     take_shared(common)
     take(judge)
     conclusions, jobs = hung(fleet, against)
@@ -114,6 +130,14 @@ def assess_health(
     take(lambda gpu: conclusions[gpu.uuid])
     findings += _untold(fleet, told, gone)
     return tuple(findings)
+
+
+def remember_faults(
+    snapshot: Snapshot, policy: HealthPolicy, memory: FaultMemory, *, xids: Mapping[int, Xid] | None = None
+) -> FaultMemory:
+    """The memory with what this Snapshot shows: new faults, those that came again, and repairs."""
+    fleet = Fleet(snapshot, policy, catalog=xids)
+    return remembered(fleet, xid_events(fleet), presence(fleet).findings, memory)
 
 
 def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:

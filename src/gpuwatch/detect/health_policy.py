@@ -29,6 +29,11 @@ class HealthPolicy:
 
     xid_repeats: occurrences within change_window_seconds from which an XID is fatal, where the catalog says that
         repeating matters. 2: one alone may be a hiccup of the firmware.
+    xid_bursts_per_day: times within a day from which a fatal XID asks for an exchange and not for another reset. 5:
+        NVSentinel's bound.
+    failed_repairs: repairs after which a fault came again, from which it asks for an exchange. 2: gpud's bound.
+    fault_kept_seconds: how long a fault is remembered after its GPU last reported, and a repaired one after it last
+        came. 90 days: a card is exchanged and comes back as a spare within that.
     common_cause_seconds: time within which XIDs came at once. 5 min: ten samples, and the exporters' own XID window.
     common_cause_gpus: GPUs of one workload or machine with the same XID at once that have one cause. 2: independent
         faults of two GPUs of one job within minutes are far rarer than a job that dies on all of them.
@@ -82,6 +87,9 @@ class HealthPolicy:
     peer_spread_ratio: float = 0.08
     peer_deviations: float = 3.0
     xid_repeats: int = 2
+    xid_bursts_per_day: int = 5
+    failed_repairs: int = 2
+    fault_kept_seconds: int = 90 * _DAY
     common_cause_seconds: int = 300
     common_cause_gpus: int = 2
     common_cause_nodes: int = 3

@@ -2,13 +2,26 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
-from gpuwatch.detect.fleet import Conclusion, Fleet, Judge, PhysicalGpu, conclude
-from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, counts_xids, xid_events, xid_needs
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Vendor
+from gpuwatch.detect.components import XID_COMPONENTS, combined_confidence, independent
+from gpuwatch.detect.fault_memory import RECOVERY, programs_differ
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, counts_xids, xid_needs
+from gpuwatch.model.decision import (
+    Advice,
+    Component,
+    Evidence,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.faults import FaultMemory, KnownFault, RepairKind
+from gpuwatch.model.telemetry import Signal, Vendor
 
 CORROBORATING = frozenset(
     {
@@ -24,7 +37,14 @@ CORROBORATING = frozenset(
         FindingKind.GPU_MISSING,
     }
 )
-"""Findings on the same GPU that are independent of the XID."""
+"""Findings on the same GPU that may corroborate an XID: those on its component, and judgements on the whole GPU."""
+
+_CONFIRMS_NOTHING = frozenset({45, 154, 162})
+"""They follow another event: a process' end, a new recovery action, the end of a fault."""
+_RECOVERY_ACTION_CHANGED = 154
+_CONTAINED = frozenset({63, 94})
+"""The driver confined the memory error to the program that met it, or takes the row out of use at the next reset."""
+_UNCONTAINED = frozenset({64, 95, 140})
 
 _ADVICE = {
     XidAction.RESTART_BM: Advice.REBOOT,
@@ -59,6 +79,7 @@ _REPEATED_CONFIDENCE = 0.85
 _UNSURE_CONFIDENCE = 0.5
 # Two workloads seldom have the same bug at once.
 _TWO_WORKLOADS_CONFIDENCE = 0.7
+_DAY_SECONDS = 24 * 3600
 
 
 def architecture(model: str) -> str | None:
@@ -67,13 +88,18 @@ def architecture(model: str) -> str | None:
     return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
 
 
-def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, tuple[Finding, ...]]:
+def xid(
+    fleet: Fleet,
+    others: Mapping[str, Sequence[Finding]],
+    events: Mapping[str, Sequence[XidEvent]],
+    memory: FaultMemory | None,
+) -> tuple[Judge, tuple[Finding, ...]]:
     """The rule, and the findings on what many GPUs' XIDs have in common.
 
-    others: by GPU the DEGRADED findings of the other rules, which corroborate.
+    others: by GPU the DEGRADED findings of the other rules, which corroborate. events: with what is remembered of them.
+    memory: None for a single run, which remembers nothing.
     """
     kind = FindingKind.XID
-    events = xid_events(fleet)
     stats = xid_needs(fleet.policy)
     last, *counting = map(fleet.answers, stats)
     reporting = fleet.reporting(fleet.policy.change_window_seconds)
@@ -83,84 +109,212 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
         or fleet.snapshot.telemetry_schema.has(last.stat.signal)
     )
 
-    causes = common_causes(fleet, (event for found in events.values() for event in found))
+    causes = common_causes(fleet, (event for found in events.values() for event in found if _counts(event)))
     cause_of = {event: cause for cause in causes for event in cause.events}
+    none = "no XID in the window" + ("; a single run remembers none from before it" if memory is None else "")
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
+        mine = events.get(gpu.uuid, ())
         found = [
-            _of_event(event, _judge_event(fleet, event, cause_of.get(event), others.get(gpu.uuid, ())))
-            for event in events.get(gpu.uuid, ())
+            _of_event(event, _Judged(fleet, event, mine, others.get(gpu.uuid, ()), cause_of.get(event)).conclusion())
+            for event in mine
         ]
         shown = [item for item in found if isinstance(item, Finding)]
-        if shown:
-            return _strongest(shown)
+        if shown and (notable := [item for item in shown if item.notable] or shown):
+            return _strongest(notable)
+        if Verdict.UNKNOWN in found:
+            return Verdict.UNKNOWN
+        if memory is not None and memory.unread:
+            return fleet.unknown(gpu, kind, "earlier faults may be forgotten", [memory.unread])
         if found:
-            return Verdict.HEALTHY if Verdict.HEALTHY in found else Verdict.UNKNOWN
+            return Verdict.HEALTHY
         if any(counts_xids(answers, gpu) for answers in counting):
-            return fleet.healthy(gpu, kind, "no XID in the window")
+            return fleet.healthy(gpu, kind, none)
         code = last.of(gpu)
         if code:
-            return fleet.healthy(
-                gpu, kind, f"XID {code:g} is older than the window; the gauge never clears", last, confidence_ratio=0.8
-            )
+            return _stands(fleet, gpu, code, last)
         # Since DCGM 4.5 the gauge has no series before the first XID, so its absence is no gap if others have it.
         if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and reporting(gpu)):
-            return fleet.healthy(gpu, kind, "no XID in the window", last, confidence_ratio=0.8)
+            return fleet.healthy(gpu, kind, none, last, confidence_ratio=0.8)
         return fleet.unknown(gpu, kind, "no XID metric is exported", [stat.signal for stat in stats[:3]])
 
     return judge, tuple(_together(fleet, causes))
 
 
-def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, others: Sequence[Finding]) -> Conclusion:
-    known = event.known
-    if known is None:
-        return _undecided(
-            event,
-            f"XID {event.code} is not in the catalog",
-            [f"the meaning of XID {event.code}; the operator's overrides can give it"],
-            severity=Severity.WARNING,
-        )
-    title = f"XID {known.code} ({known.description}): {known.reason}"
-    column = architecture(event.gpu.model)
-    if column is not None and known.architectures and column not in known.architectures:
-        applies = ", ".join(known.architectures)
-        return _undecided(
-            event,
-            f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
-            ["the kernel log of the Node"],
-        )
-    if known.xid_class is XidClass.IGNORE:
-        if not fleet.everything:
+def _counts(event: XidEvent) -> bool:
+    """Whether it may have a common cause with others: not what is repaired."""
+    return event.fault is None or event.fault.open
+
+
+def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, last: GpuAnswers) -> Conclusion:
+    """An XID from before the window that is not fatal. 154 says that another one came before it."""
+    if code == _RECOVERY_ACTION_CHANGED and fleet.answers(RECOVERY).of(gpu) is None:
+        return _hidden(gpu)
+    words = f"XID {code:g} is older than the window; the gauge never clears"
+    return fleet.healthy(gpu, FindingKind.XID, words, last, confidence_ratio=0.8)
+
+
+def _hidden(gpu: PhysicalGpu) -> Conclusion:
+    words = "the driver changed its recovery action (XID 154), which hides the XID before it, and neither is exported"
+    missing = [Signal.RECOVERY_ACTION_CODE, "a count of XIDs, which shows the one before"]
+    return conclude(
+        gpu, FindingKind.XID, Verdict.UNKNOWN, words, severity=Severity.WARNING, advice=Advice.WATCH, missing=missing
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One XID of one GPU beside its other XIDs and the findings of other rules on it."""
+
+    fleet: Fleet
+    event: XidEvent
+    mine: Sequence[XidEvent]
+    others: Sequence[Finding]
+    cause: CommonCause | None
+
+    def conclusion(self) -> Conclusion:
+        event, known = self.event, self.event.known
+        if known is None:
+            return _undecided(
+                event,
+                f"XID {event.code} is not in the catalog",
+                [f"the meaning of XID {event.code}; the operator's overrides can give it"],
+                severity=Severity.WARNING,
+            )
+        title = f"XID {known.code} ({known.description}): {known.reason}"
+        column = architecture(event.gpu.model)
+        if column is not None and known.architectures and column not in known.architectures:
+            applies = ", ".join(known.architectures)
+            return _undecided(
+                event,
+                f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
+                ["the kernel log of the Node"],
+            )
+        if known.xid_class is XidClass.IGNORE:
+            return self._healthy(title)
+        if known.code == _RECOVERY_ACTION_CHANGED:
+            exported = self.fleet.answers(RECOVERY).of(event.gpu) is not None
+            return self._healthy("the recovery action says it") if exported else _hidden(event.gpu)
+        if event.fault is not None and event.fault.repairs and not event.fault.open:
+            return self._healthy(f"{title}; over since {_ended(event.fault)}")
+        return self._open(known, title)
+
+    def _open(self, known: Xid, title: str) -> Conclusion:
+        """What is not repaired, as far as anybody saw."""
+        event, policy = self.event, self.fleet.policy
+        repeated = known.repeat_is_fatal and event.count >= policy.xid_repeats
+        fatal = known.xid_class is XidClass.FATAL or repeated
+        signs = self._signs(known) if known.xid_class is not XidClass.APPLICATION else []
+        if not fatal and signs:
+            return self._degraded(title, signs, _UNSURE_CONFIDENCE, Advice.NONE)
+        if self.cause is not None and not any(sign.kind is FindingKind.RECOVERY_ACTION for sign in signs):
+            if not self.fleet.everything:
+                return Verdict.UNKNOWN
+            return _undecided(event, f"{title}; {_words(self.cause)}", ["a sign on this GPU alone"])
+        if fatal:
+            if repeated:
+                title = f"{title}; it came {event.count} times at least"
+            return self._fatal(known, title, signs, _REPEATED_CONFIDENCE if repeated else _FATAL_CONFIDENCE)
+        if known.xid_class is XidClass.APPLICATION:
+            return _application(event, title)
+        missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
+        if known.repeat_is_fatal and not event.countable:
+            missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
+        return _undecided(event, title, missing)
+
+    def _healthy(self, summary: str) -> Conclusion:
+        if not self.fleet.everything:
             return Verdict.HEALTHY
-        return conclude(event.gpu, FindingKind.XID, Verdict.HEALTHY, title, confidence_ratio=0.8)
-    independent = [finding for finding in others if finding.kind in CORROBORATING and not _derived(known, finding.kind)]
-    fatal = known.xid_class is XidClass.FATAL
-    repeated = known.repeat_is_fatal and event.count >= fleet.policy.xid_repeats
-    if known.xid_class is not XidClass.APPLICATION and independent:
-        return _corroborated(event, known, title, independent, fatal=fatal or repeated)
-    if cause is not None:
-        if not fleet.everything:
-            return Verdict.UNKNOWN
-        return _undecided(event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"])
-    if fatal or repeated:
-        if event.doubtful:
+        return conclude(self.event.gpu, FindingKind.XID, Verdict.HEALTHY, summary, confidence_ratio=0.8)
+
+    def _signs(self, known: Xid) -> list[Finding]:
+        """Findings that show the same event, or judge the whole GPU, but for those that repeat the XID's number."""
+        if known.code in _CONFIRMS_NOTHING:
+            return []
+        found = [each for each in self.others if each.kind in CORROBORATING and not _derived(known, each.kind)]
+        part = XID_COMPONENTS.get(known.code)
+        if known.xid_class is XidClass.FATAL:
+            return found  # on another component they make it surer that the GPU is degraded
+        return [each for each in found if not each.components or part in each.components]
+
+    def _fatal(self, known: Xid, title: str, signs: list[Finding], alone: float) -> Finding:
+        fault = self.event.fault
+        advice = _ADVICE.get(known.action, Advice.RESET)
+        severity = Severity.CRITICAL
+        if self._contained(known, signs):
+            title += "; the driver contained it, so what runs may go on"
+            advice, severity = Advice.RESET_WHEN_IDLE, Severity.WARNING
+        again = self._again()
+        if self.event.doubtful and not (fault is not None and fault.timed) and not signs:
             missing = ["when it was: it may be older than the window, as the gauge never clears"]
-            return _undecided(event, title, missing, severity=Severity.WARNING)
+            return self._degraded(title, [], SUSPECTED, advice, Severity.WARNING, missing, again)
+        return self._degraded(title, signs, alone, advice, severity, again=again)
+
+    def _again(self) -> str:
+        """How often it came back, where that asks for more than another repair; '' where it does not."""
+        fault, policy = self.event.fault, self.fleet.policy
+        if fault is None:
+            return ""
+        bursts = sum(time > self.fleet.before(_DAY_SECONDS) for time in fault.bursts)
+        if fault.failed_repairs >= policy.failed_repairs:
+            return f"it came back after {fault.failed_repairs} repairs"
+        return f"it came {bursts} times within a day" if bursts >= policy.xid_bursts_per_day else ""
+
+    def _contained(self, known: Xid, signs: Sequence[Finding]) -> bool:
+        codes = {event.code for event in self.mine if _counts(event)}
+        pending = any(
+            sign.advice is Advice.RESET_WHEN_IDLE and sign.components == (Component.MEMORY,) for sign in signs
+        )
+        return (
+            XID_COMPONENTS.get(known.code) is Component.MEMORY
+            and not codes & _UNCONTAINED
+            and (pending or bool(codes & _CONTAINED))
+        )
+
+    def _degraded(
+        self,
+        title: str,
+        signs: list[Finding],
+        alone: float,
+        advice: Advice,
+        severity: Severity | None = None,
+        missing: Iterable[str] = (),
+        again: str = "",
+    ) -> Finding:
+        """The XID and its signs. The driver decides where it speaks; else the graver of what shows the same event."""
+        assert self.event.known is not None
+        part = XID_COMPONENTS.get(self.event.known.code)
+        parts = () if part is None else (part,)
+        driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]
+        same = driver or [sign for sign in signs if not independent(sign, parts) or severity is None]
+        own = conclude(self.event.gpu, FindingKind.XID, Verdict.DEGRADED, "", confidence_ratio=alone, components=parts)
+        if driver or severity is None:
+            severity = max((sign.severity for sign in same), key=_SEVERITIES.index)
+            advice = Advice.NONE
+        elif severity is Severity.WARNING:
+            same = []  # contained, or not sure: other signs of the event make it no graver
+        if signs:
+            title += f"; {' and '.join(sorted({sign.kind.replace('_', ' ') for sign in signs}))} on the same GPU"
+        if again:
+            title += f"; {again}: exchange the GPU, or inspect its machine"
         return conclude(
-            event.gpu,
+            self.event.gpu,
             FindingKind.XID,
             Verdict.DEGRADED,
-            title if fatal else f"{title}; it came {event.count} times at least",
-            severity=Severity.CRITICAL,
-            advice=_ADVICE.get(known.action, Advice.RESET),
-            confidence_ratio=_FATAL_CONFIDENCE if fatal else _REPEATED_CONFIDENCE,
+            title,
+            severity=severity,
+            advice=Advice.REPLACE if again else max((advice, *(sign.advice for sign in same)), key=_ADVICES.index),
+            confidence_ratio=combined_confidence([own, *signs]),
+            evidence=[evidence for sign in signs for evidence in sign.evidence],
+            missing=missing,
+            components=parts,
         )
-    if known.xid_class is XidClass.APPLICATION:
-        return _application(event, title)
-    missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
-    if known.repeat_is_fatal and not event.countable:
-        missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
-    return _undecided(event, title, missing)
+
+
+def _ended(fault: KnownFault) -> str:
+    repair = fault.repairs[-1]
+    how = {RepairKind.CALLED_OFF: "the driver asked for nothing any more"}.get(repair.kind, f"a {repair.kind} was seen")
+    return f"{repair.at:%Y-%m-%d %H:%M} UTC: {how}"
 
 
 def _derived(known: Xid, kind: FindingKind) -> bool:
@@ -168,30 +322,11 @@ def _derived(known: Xid, kind: FindingKind) -> bool:
     return kind is FindingKind.DCGM_HEALTH and any(item.authority == "dcgm_health" for item in known.others)
 
 
-def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Finding], *, fatal: bool) -> Finding:
-    """The XID and another sign agree; the graver of the two decides the advice."""
-    alone = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
-    best = max(independent, key=lambda finding: finding.confidence_ratio)
-    own = _ADVICE.get(known.action, Advice.RESET) if fatal else Advice.NONE
-    severity = Severity.CRITICAL if fatal else max((item.severity for item in independent), key=_SEVERITIES.index)
-    return conclude(
-        event.gpu,
-        FindingKind.XID,
-        Verdict.DEGRADED,
-        f"{title}; {' and '.join(sorted({item.kind.replace('_', ' ') for item in independent}))} on the same GPU",
-        severity=severity,
-        advice=max((own, *(item.advice for item in independent)), key=_ADVICES.index),
-        confidence_ratio=1 - (1 - alone) * (1 - best.confidence_ratio),
-        evidence=[evidence for finding in independent for evidence in finding.evidence],
-    )
-
-
 def _application(event: XidEvent, title: str) -> Finding:
-    """The program's fault, unless different workloads raised it on the same GPU."""
-    workloads = sorted(str(subject) for subject in event.all_workloads)
-    # Workloads that share the GPU at one time cannot be told apart; those of different times can.
-    distinct = {held for held in event.workloads if held}
-    if len(distinct) > 1 and not frozenset.intersection(*distinct):
+    """The program's fault, unless different programs raised it on the same GPU within a day."""
+    holdings = event.fault.holdings if event.fault is not None else ()
+    workloads = sorted({each.workload for each in holdings} | {str(subject) for subject in event.all_workloads})
+    if programs_differ(holdings):
         return conclude(
             event.gpu,
             FindingKind.XID,
@@ -208,7 +343,7 @@ def _application(event: XidEvent, title: str) -> Finding:
         Verdict.UNKNOWN,
         title + who,
         advice=Advice.FIX_APPLICATION,
-        missing=["the same XID on this GPU under another workload, which would make it the hardware's"],
+        missing=["the same XID on this GPU under another program, which would make it the hardware's"],
     )
 
 
@@ -224,6 +359,8 @@ def _of_event(event: XidEvent, found: Conclusion) -> Conclusion:
         return found
     catalog = [] if event.known is None else [_catalog(event.known)]
     since = event.times[0] if event.times else None
+    if event.fault is not None and event.fault.open and event.fault.timed and found.verdict is Verdict.DEGRADED:
+        since = event.fault.since
     return replace(found, since=since, evidence=(*event.evidence, *catalog, *found.evidence))
 
 
@@ -253,7 +390,10 @@ def _strongest(found: list[Finding]) -> Finding:
 
 def _words(cause: CommonCause) -> str:
     gpus = len({event.gpu.uuid for event in cause.events})
-    where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together"
+    place = f", all in {cause.place}" if cause.place else ""
+    where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together{place}"
+    if cause.fatal:
+        return f"{where}: a switch, power, cooling or a driver is the likelier cause than each GPU, and no program is"
     if cause.subject.kind is not SubjectKind.FLEET:
         return f"{where}, all of {cause.subject}: one cause, and not each GPU's hardware"
     return f"{where}: a job, a rollout, a driver or the site is the likelier cause than each GPU's hardware"
@@ -282,6 +422,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
         ]
         catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
         nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
+        fatal = any(cause.fatal for cause in found)
         only_application = all(
             cause.known is not None and cause.known.xid_class is XidClass.APPLICATION for cause in found
         )
@@ -290,8 +431,8 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             FindingKind.XID,
             Verdict.UNKNOWN,
             "; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
-            severity=Severity.INFO if only_application else Severity.WARNING,
-            advice=Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
+            severity=Severity.INFO if only_application else Severity.CRITICAL if fatal else Severity.WARNING,
+            advice=Advice.INSPECT if fatal else Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
             since=min(times, default=None),
             evidence=[*evidence, *catalog],
             missing=["a sign on one GPU alone that would make it that GPU's hardware"],

@@ -6,7 +6,7 @@ time, and its first sample is 1, so it appears instead of increasing. All counts
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +14,7 @@ from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Evidence, Subject, SubjectKind
+from gpuwatch.model.faults import KnownFault
 from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
 
 
@@ -37,6 +38,8 @@ class XidEvent:
     doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
         before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
+    standing: no news: only the gauge still shows it, from before the window.
+    fault: what is remembered of it; None of what is no fault of the hardware.
     """
 
     gpu: PhysicalGpu
@@ -48,6 +51,8 @@ class XidEvent:
     doubtful: bool
     workloads: tuple[frozenset[Subject], ...]
     evidence: tuple[Evidence, ...]
+    standing: bool = False
+    fault: KnownFault | None = None
 
     @property
     def all_workloads(self) -> frozenset[Subject]:
@@ -60,8 +65,10 @@ def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
     events: dict[str, list[XidEvent]] = {}
     for gpu in fleet.gpus:
         codes = seen.codes(gpu)
-        if codes:
-            events[gpu.uuid] = [seen.event(gpu, code) for code in sorted(codes, key=str)]
+        found = [seen.event(gpu, code) for code in sorted(codes, key=str)]
+        standing = seen.standing(gpu, codes)
+        if found or standing is not None:
+            events[gpu.uuid] = found if standing is None else [*found, standing]
     return events
 
 
@@ -125,6 +132,27 @@ class _Seen:
             doubtful=not (in_window or max(totals)) and self._is_doubtful(gpu, latched),
             workloads=tuple(self._held(gpu, change.at) for change in times) or (self._held(gpu, None),),
             evidence=tuple(evidence),
+        )
+
+    def standing(self, gpu: PhysicalGpu, codes: Collection[int | str]) -> XidEvent | None:
+        """A fatal XID from before the window that the gauge still shows. A reset needs DCGM's host engine stopped, and
+        the gauge begins anew with it, so there was none since."""
+        code = _code(self._last.of(gpu) or 0.0)
+        known = self._catalog.get(code) if isinstance(code, int) else None
+        if known is None or known.xid_class is not XidClass.FATAL or code in codes:
+            return None
+        note = "from before the window: the gauge shows the last XID until DCGM's host engine ends"
+        return XidEvent(
+            gpu=gpu,
+            code=code,
+            known=known,
+            count=1,
+            countable=False,
+            times=(),
+            doubtful=True,
+            workloads=(frozenset(),),
+            evidence=(self._last.evidence(gpu, note=note),),
+            standing=True,
         )
 
     def _is_doubtful(self, gpu: PhysicalGpu, latched: Sequence[StateChange]) -> bool:
@@ -205,13 +233,25 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
     return held
 
 
+_PLACES = (
+    "nvidia.com/gpu.clique",
+    "network.topology.nvidia.com/accelerator",
+    "topology.kubernetes.io/rack",
+    "network.topology.nvidia.com/leaf",
+    "topology.kubernetes.io/zone",
+)
+"""Labels of what Nodes share, the smallest first: NVLink switches (GFD's clique), a rack, a leaf switch, a site."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet."""
+    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet. place: the label of
+    their Nodes that others lack, as `key=value`; '' for none."""
 
     code: int | str
     events: tuple[XidEvent, ...]
     subject: Subject
+    place: str = ""
 
     @property
     def homes(self) -> int:
@@ -221,11 +261,16 @@ class CommonCause:
     def known(self) -> Xid | None:
         return self.events[0].known
 
+    @property
+    def fatal(self) -> bool:
+        return any(event.known.xid_class is XidClass.FATAL for event in self.events if event.known is not None)
+
 
 def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]:
     """The same XID on many Nodes, or on several GPUs of one workload or of one machine, within minutes.
 
-    A fatal XID on GPUs of one machine does not count: they share hardware (a board, a power feed, a switch).
+    A fatal XID has a common cause only on many Nodes. GPUs of one machine share hardware (a board, a power feed, a
+    switch), and two Nodes of one workload are two broken GPUs: no program causes it.
     """
     policy = fleet.policy
     by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
@@ -238,26 +283,43 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
         left = list(found)
         together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
-            causes.append(CommonCause(code, tuple(together), _one_workload(together) or FLEET))
+            subject = FLEET if fatal else _one_workload(together) or FLEET
+            causes.append(CommonCause(code, tuple(together), subject, _place(fleet, together)))
             widespread = set(together)
             left = [event for event in left if event not in widespread]
-        for sharers in (
-            lambda event: event.all_workloads,
-            lambda event: [Subject(SubjectKind.NODE, event.gpu.home)],
-        ):
-            explained: set[XidEvent] = set()
-            groups: dict[Subject, list[XidEvent]] = defaultdict(list)
-            for event in left:
-                for subject in sharers(event):
-                    groups[subject].append(event)
-            for subject, members in groups.items():
-                together = _at_once(members, policy.common_cause_seconds, fatal=fatal)
-                enough = len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus
-                if enough and (not fatal or len({event.gpu.home for event in together}) > 1):
-                    causes.append(CommonCause(code, tuple(together), subject))
-                    explained |= set(together)
-            left = [event for event in left if event not in explained]
+        if not fatal:
+            causes += _shared_causes(policy, code, left)
     return causes
+
+
+def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
+    """By workload, and then of what is left by machine."""
+    for sharers in (
+        lambda event: event.all_workloads,
+        lambda event: [Subject(SubjectKind.NODE, event.gpu.home)],
+    ):
+        explained: set[XidEvent] = set()
+        groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+        for event in left:
+            for subject in sharers(event):
+                groups[subject].append(event)
+        for subject, members in groups.items():
+            together = _at_once(members, policy.common_cause_seconds, fatal=False)
+            if len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus:
+                yield CommonCause(code, tuple(together), subject)
+                explained |= set(together)
+        left = [event for event in left if event not in explained]
+
+
+def _place(fleet: Fleet, events: Sequence[XidEvent]) -> str:
+    """The smallest place that all of these Nodes are in, and not all Nodes of the fleet."""
+    nodes = {event.gpu.lead.node for event in events}
+    for label in _PLACES:
+        values = {fleet.nodes[node].labels.get(label, "") if node in fleet.nodes else "" for node in nodes}
+        everywhere = {node.labels.get(label, "") for node in fleet.nodes.values()}
+        if len(values) == 1 and len(everywhere) > 1 and (value := values.pop()):
+            return f"{label}={value}"
+    return ""
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:

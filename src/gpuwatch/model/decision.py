@@ -122,6 +122,18 @@ RESERVED_KINDS = frozenset(
 )
 
 
+class Component(StrEnum):
+    """The part of a GPU that a health finding is about."""
+
+    MEMORY = "memory"  # DRAM and SRAM with their ECC, rows and pages
+    PCIE = "pcie"  # the bus to the host; a GPU that fell off it
+    NVLINK = "nvlink"  # links to other GPUs, and their fabric
+    FIRMWARE = "firmware"  # the GPU's own processors (GSP, PMU)
+    POWER = "power"  # its feed and its measurement
+    COOLING = "cooling"  # heat, and what takes it away
+    INFOROM = "inforom"  # the board's own store of its configuration and lifetime counters
+
+
 class Severity(StrEnum):
     INFO = "info"  # worth knowing
     WARNING = "warning"  # worth a person's time this week
@@ -169,6 +181,8 @@ class Finding:
 
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
     missing: the data (signals, coverage) that a better verdict needs.
+    components: what of the GPU it is about; empty for a judgement on the whole GPU. Findings on one component may show
+        one event.
     relief_gpus: of a misfit: Gang.id or Workload.id that could move → extra throughput from the move, in GPUs; without
         those whose gain is unknown.
     """
@@ -190,6 +204,7 @@ class Finding:
     node: str | None = None
     gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition; 0 where unknown
     relief_gpus: Mapping[str, float] = field(default_factory=dict)
+    components: tuple[Component, ...] = ()
 
     @property
     def id(self) -> str:
