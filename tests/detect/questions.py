@@ -29,7 +29,8 @@ WIDTH = _named(pcie_width_needs(POLICY), "lanes most")
 NVLINK = _named(nvlink_needs(POLICY), "replay recovery crc_flit crc_data traffic up")
 HEAT = _named(
     thermal_needs(POLICY),
-    "seconds seconds_before bits bits_before bits_count events margin temperature clock clock_before power busy",
+    "seconds seconds_before bits bits_before bits_count events margin temperature clock clock_before power busy "
+    "hardware memory",
 )
 BRAKE = _named(
     power_brake_needs(POLICY),

@@ -32,8 +32,6 @@ _RULES = (
     link.pcie_replay,
     link.pcie_width,
     link.nvlink_errors,
-    throttle.thermal_throttle,
-    throttle.power_brake,
 )
 
 
@@ -115,9 +113,9 @@ def assess_health(
             findings.append(finding)
             told.update(fleet.uuids[device] for device in finding.devices)
 
-    for authority in (verdict.dcgm_health, verdict.vendor_health):
-        judge, fleet_wide = authority(fleet)
-        take_shared(fleet_wide)
+    for shared in (verdict.dcgm_health, verdict.vendor_health, throttle.thermal_throttle, throttle.power_brake):
+        judge, together = shared(fleet)
+        take_shared(together)
         take(judge)
     for rule in _RULES:
         take(rule(fleet))
